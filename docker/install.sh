@@ -7,8 +7,7 @@
 #     install.sh python3 PYTHON              `python3` for compiler wrappers, where the base's is too old
 #     install.sh tool DIRECTORY              rocwheel itself, beside it
 #     install.sh compilers VERSION           plain names for clang-VERSION, where it has none
-#     install.sh python DIRECTORY PYTHON     a CPython, unpacked where DIRECTORY has an archive; its
-#                                            environment /opt/venv, the user and the working folder
+#     install.sh python PYTHON               its environment /opt/venv, the user and the working folder
 #     install.sh wheels DIRECTORY            wheels by hash into /opt/venv, without a network
 #     install.sh clean                       what package managers leave behind
 #
@@ -73,18 +72,7 @@ compilers() {
 }
 
 python() {
-    if test -f "$1/archive"; then
-        mkdir -p /opt/python
-        tar --extract --file "$1/archive" --directory /opt/python --strip-components 1
-        # one that was configured with a shared library looks for it at its old prefix
-        for library in /opt/python/lib/libpython3.*.so.*; do
-            if test -f "$library"; then
-                echo /opt/python/lib > /etc/ld.so.conf.d/python.conf
-                ldconfig
-            fi
-        done
-    fi
-    "$2" -m venv --without-pip /opt/venv
+    "$1" -m venv --without-pip /opt/venv
     echo "jax:x:10001:10001::/workspace:/bin/sh" >> /etc/passwd
     echo "jax:x:10001:" >> /etc/group
     install -d -m 1777 /workspace

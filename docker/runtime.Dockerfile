@@ -19,8 +19,7 @@ ARG PYTHON_PACKAGES=""
 ARG PYTHON
 # hadolint ignore=SC2086
 RUN --mount=type=bind,source=install.sh,target=/install.sh \
-    --mount=type=bind,source=python,target=/python \
-    sh /install.sh packages ${PYTHON_PACKAGES} && sh /install.sh python /python "${PYTHON}" \
+    sh /install.sh packages ${PYTHON_PACKAGES} && sh /install.sh python "${PYTHON}" \
     && sh /install.sh clean
 RUN --mount=type=bind,source=install.sh,target=/install.sh \
     --mount=type=bind,source=wheels,target=/wheels \

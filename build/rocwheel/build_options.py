@@ -250,16 +250,13 @@ class ContainerOptions:
     )
     image: str = _container(
         "--builder-image IMAGE",
-        "Image to build in: NAME@sha256:…, a tag, or `search` for one of ours.",
+        "Image to build in: NAME@sha256:…, a tag, or `search` for the recipe's.",
     )
     recipe: str = _container(
         "--builder-recipe NAME",
         "Recipe of ci/images.yaml that `search` looks for.",
         values="recipes",
         default="manylinux_2_28",
-    )
-    commit: str = _container(
-        "--commit NAME", "Keep the container afterwards as an image that no manifest takes."
     )
     pythons: tuple[Path, ...] = _container(
         "--container-python DIR",

@@ -9,11 +9,13 @@ COMPILERS: Final = ("clang", "gcc", "hermetic")
 CPU_FEATURES: Final = ("release", "native", "default")
 WHEEL_TYPES: Final = ("release", "nightly", "custom", "snapshot")
 JAXLIB_ORIGINS: Final = ("built", "upstream")
-EXECUTORS: Final = ("host", "docker", "podman")
+CONTAINER_ENGINES: Final = ("docker", "podman")
+EXECUTORS: Final = ("host", *CONTAINER_ENGINES)
 IMAGE_PROFILES: Final = ("runtime", "devel")
 CELL_KINDS: Final = (
     "build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune",
 )  # fmt: skip
+TEST_KINDS: Final = frozenset({"gate", "merge"})  # of cells: those that run tests
 TABLE_FORMS: Final = ("text", "md", "html", "rst")
 ROLES: Final = ("builder", "stager", "runner", "imager", "reporter", "promoter")
 

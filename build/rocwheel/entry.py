@@ -8,8 +8,7 @@ from typing import Final
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from rocwheel.errors import ConfigError, WheelError
-from rocwheel.model import is_sha256
+from rocwheel.errors import ConfigError
 from rocwheel.values import Count, Sha256, Sha256OrNone, Value
 
 DEPENDENT: Final = "-plugin"  # ends the names of projects that need the others
@@ -32,14 +31,6 @@ class Entry(Value, frozen=True, kw_only=True):
     gfx_targets: tuple[str, ...] = ()
     rocm: str = ""
     manifest: str = ""
-
-    def __post_init__(self) -> None:
-        """Nothing is listed without its hash. Raises WheelError."""
-        if not is_sha256(self.sha256):
-            raise WheelError(
-                f"{self.filename}: {self.sha256!r} is not a SHA-256",
-                hint="every file in an index has one: build or stage the wheel set again",
-            )
 
 
 def rank(project: str) -> int:

@@ -23,7 +23,8 @@ from rocwheel.errors import ANOTHER_CACHE, HostError
 
 # What lies in the cache, and how deep below it one thing of the kind is.
 KINDS: Final = {
-    "rocm/trees": 1,
+    "rocm/trees-3": 1,
+    "rocm/trees": 1,  # this and rocm/pip: of older rocwheels
     "rocm/partial": 1,
     "rocm/pip/environments": 1,
     "sources": 2,
@@ -43,6 +44,7 @@ KINDS: Final = {
 }
 # Where what is in use is locked, and the time of the lock is that of the last use.
 LEASES: Final = {
+    "rocm/trees-3": "rocm/locks",
     "rocm/trees": "rocm/locks",
     "rocm/pip/environments": "rocm/pip/locks",
     "gate/environments": "gate/locks",

@@ -49,6 +49,7 @@ class Install:
     rocm: str = ""  # version
     rocm_url: str = ""  # where the ROCm it was built with came from
     rocm_origin: str = ""  # tarball, directory or pip
+    targets: tuple[str, ...] = ()  # gfx targets of the wheels
     pythons: tuple[str, ...] = ()
 
     @classmethod
@@ -74,6 +75,7 @@ class Install:
             rocm=manifest.rocm.version,
             rocm_url=manifest.rocm.url,
             rocm_origin=manifest.rocm.origin,
+            targets=manifest.gfx_targets,
             pythons=manifest.pythons,
         )
 
@@ -138,12 +140,17 @@ class Install:
         words = ("pip", "install", NO_DEPS, "--require-hashes", "-r")
         return tuple(_line(*words, file) for file in files)
 
-    def rocm_lines(self, target: str = "gfx942") -> dict[str, str]:
-        """Return what brings the set's ROCm, by way; `target` is the GPU of a ROCm by pip."""
+    def rocm_lines(self) -> dict[str, str]:
+        """Return what brings the set's ROCm, by way; pip brings it for the set's GPUs."""
         lines = {"/opt/rocm": f"# ROCm {self.rocm} in /opt/rocm is found without more"}
         if self.rocm_origin == "pip" and self.rocm_url:
-            extras = f"rocm[libraries,device-{target}]=={self.rocm}"
-            lines["pip"] = _line("pip", "install", "--index-url", self.rocm_url, extras)
+            # a generic target has no package of its own
+            is_exact = self.targets and not any("generic" in item for item in self.targets)
+            devices = ",".join(
+                f"device-{item}" for item in (self.targets if is_exact else ("all",))
+            )
+            wanted = f"rocm[libraries,{devices}]=={self.rocm}"
+            lines["pip"] = _line("pip", "install", "--index-url", self.rocm_url, wanted)
         if self.rocm_origin == "tarball" and self.rocm_url:
             fetch = _line("curl", "--fail", "--location", self.rocm_url)
             lines["tarball"] = f"{fetch} | sudo tar --extract --gzip --directory /opt/rocm"

@@ -181,7 +181,7 @@ def test_every_kind_of_rocm_source_gives_the_same_wheels(demo, world, source):
     shared, done = demo
     line = list(world.arguments)
     if source == "directory":
-        tree = next((shared.cache / "rocm" / "trees").glob("*/tree"))
+        tree = next((shared.cache / "rocm" / "trees-3").glob("*/tree"))
         line[1] = f"--therock-path={tree}"
     line.append(f"--bazel-options=--repo_env=CC={machine.newest('clang', os.environ)}")
     made = world.run(*line, "--rocm-version=7.10.0a20251120", "--json")

@@ -180,7 +180,7 @@ class Scene:
             names = {
                 item.key.removeprefix(place.key("")) for item in self.shop.store.keys(place.key(""))
             }
-            assert not names & set(found.doomed(since=0)), "a spent name is there after a repair"
+            assert not names & set(found.spent_names()), "a spent name is there after a repair"
         self.look()
         for process in processes:
             if process.was_killed:
@@ -215,10 +215,14 @@ class Scene:
 @lru_cache(maxsize=4096)
 def mend(place) -> None:
     """`index repair`, of a release with `--skip-entry` for what its log lost."""
-    lost = () if place.is_staging else tuple(operations.damage(place, log.read(place)))
-    audit.apply_repair(audit.plan_repair(place, WHO, lost))
-    if lost:
-        mend(place)
+    lost = frozenset[int]()
+    while not place.is_staging:
+        state = log.read(place, None, skips=lost)
+        if not (more := operations.damage(place, state, state.projects, lost).keys() - lost):
+            break
+        lost |= more
+    (planned,) = audit.plan_repairs([place], WHO, lost)
+    audit.apply_repair(planned)
 
 
 def _parsed(data: bytes) -> tuple[page.Link, ...]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from rocwheel.manifest import ON_DISK, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
+from rocwheel.wheel.loader import sysv_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +59,7 @@ def make_elf(
             strings.extend(text.encode() + b"\0")
         return names[text]
 
-    entries = [(1, string(name)) for name in needed]
+    entries = [(1, string(name)) for name in dict.fromkeys((*needed, *(versions or ())))]
     entries += [(14, string(soname))] if soname else []
     entries += [(15, string(rpath))] if rpath else []
     entries += [(29, string(runpath))] if runpath else []
@@ -69,19 +70,25 @@ def make_elf(
     for name in exports:
         symbols += struct.pack("<IBBHQQ", string(name), 0x12, 0, 1, 0x40, 0)
 
-    start = 64 + 2 * 56
+    start = 64 + 3 * 56
     dynsym_at = start
     needs_at = dynsym_at + len(symbols)
-    strings_at = needs_at + len(needs)
+    hash_at = needs_at + len(needs)
+    count = len(symbols) // 24
+    chain = [0, *range(2, count), 0][:count]  # one bucket for all
+    table_of_names = struct.pack(f"<{3 + count}I", 1, count, 1 % count, *chain)
+    versym_at = hash_at + len(table_of_names)
+    strings_at = versym_at + 2 * count
     dynamic_at = _round(strings_at + len(strings), 16)
-    entries += [(5, strings_at), (10, len(strings)), (6, dynsym_at)]
+    entries += [(5, strings_at), (10, len(strings)), (6, dynsym_at), (11, 24), (4, hash_at)]
+    entries += [(0x6FFFFFF0, versym_at)]
     entries += [(0x6FFFFFFE, needs_at), (0x6FFFFFFF, len(versions or {}))] if needs else []
     dynamic = b"".join(struct.pack("<qQ", *entry) for entry in [*entries, (0, 0)])
     fat_at = _round(dynamic_at + len(dynamic), PAGE)
     fat = bytearray()
     for bundle in bundles:
         fat.extend(bytes(-len(fat) % PAGE) + bundle)
-    shstrings = b"\0.dynsym\0.gnu.version_r\0.dynstr\0.dynamic\0.hip_fatbin\0.shstrtab\0"
+    shstrings = b"\0.dynsym\0.gnu.version_r\0.dynstr\0.dynamic\0.hip_fatbin\0.shstrtab\0.hash\0.gnu.version\0"
     shstrings_at = fat_at + len(fat) + padding
     sections_at = _round(shstrings_at + len(shstrings), 8)
     sections = [
@@ -89,6 +96,8 @@ def make_elf(
         (".dynsym", 11, 2, dynsym_at, len(symbols), 24),
         (".gnu.version_r", 0x6FFFFFFE, 2, needs_at, len(needs), 0),
         (".dynstr", 3, 2, strings_at, len(strings), 0),
+        (".hash", 5, 2, hash_at, len(table_of_names), 4),
+        (".gnu.version", 0x6FFFFFFF, 2, versym_at, 2 * count, 2),
         (".dynamic", 6, 3, dynamic_at, len(dynamic), 16),
         (".hip_fatbin", 1, 2, fat_at, len(fat), 0),
         (".shstrtab", 3, 0, shstrings_at, len(shstrings), 0),
@@ -96,23 +105,26 @@ def make_elf(
     table = b"".join(
         struct.pack(
             "<IIQQQQIIQQ",
-            shstrings.find(name.encode() + b"\0"), kind, flags, at, at, size, 3, 0, 1, entry,
+            shstrings.find(name.encode() + b"\0"), kind, flags, at, at, size,
+            1 if name in (".hash", ".gnu.version") else 3, 0, 1, entry,
         )
         for name, kind, flags, at, size, entry in sections
     )  # fmt: skip
     total = sections_at + len(table)
     header = struct.pack(
         "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01" + bytes(9), 3, machine, 1, 0, 64, sections_at, 0, 64, 56, 2, 64,
+        b"\x7fELF\x02\x01\x01" + bytes(9), 3, machine, 1, 0, 64, sections_at, 0, 64, 56, 3, 64,
         len(sections), len(sections) - 1,
     )  # fmt: skip
-    segments = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, total, total, PAGE)
+    segments = struct.pack("<IIQQQQQQ", 1, 7, 0, 0, 0, total, total, PAGE)
     segments += struct.pack(
         "<IIQQQQQQ", 2, 6, dynamic_at, dynamic_at, dynamic_at, len(dynamic), len(dynamic), 8
     )
+    segments += struct.pack("<IIQQQQQQ", 0x6474E551, 6, 0, 0, 0, 0, 0, 16)
     image = bytearray(total)
     for at, data in (
         (0, header), (64, segments), (dynsym_at, symbols), (needs_at, needs),
+        (hash_at, table_of_names), (versym_at, b"\1\0" * count),
         (strings_at, strings), (dynamic_at, dynamic), (fat_at, fat), (shstrings_at, shstrings),
         (sections_at, table),
     ):  # fmt: skip
@@ -127,7 +139,7 @@ def _verneed(versions, string) -> bytes:
         raw += struct.pack("<HHIII", 1, len(names), string(library), 16, following)
         for count, name in enumerate(names, 1):
             step = 16 if count < len(names) else 0
-            raw += struct.pack("<IHHII", 0, 0, 2, string(name), step)
+            raw += struct.pack("<IHHII", sysv_hash(name.encode()), 0, 2, string(name), step)
     return raw
 
 
@@ -355,10 +367,16 @@ def jaxlib(*, version: str = "0.9.1", **changes) -> Wheel:
             "jaxlib/mlir/ir.py": File(),
             "jaxlib/libjax_common.so": File(make_elf(soname="libjax_common.so"), mode=0o755),
             "jaxlib/_jax.so": File(
-                make_elf(needed=("libjax_common.so",), runpath="$ORIGIN/"), mode=0o755
+                make_elf(
+                    needed=("libjax_common.so",), runpath="$ORIGIN/", exports=("PyInit__jax",)
+                ),
+                mode=0o755,
             ),
             **{
-                f"jaxlib/{name}.so": File(make_elf(runpath="$ORIGIN"), mode=0o755)
+                f"jaxlib/{name}.so": File(
+                    make_elf(runpath="$ORIGIN", exports=(f"PyInit_{name.rpartition('/')[2]}",)),
+                    mode=0o755,
+                )
                 for name in JAXLIB_MODULES
             },
         },

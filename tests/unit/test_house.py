@@ -20,7 +20,7 @@ ROOMS = {
     "": (4630, 2850, 2, 12),
     "bazel/ dist/ download/ rocm/ source/": (8900, 7350, 0, 36),
     "cli/": (6420, 4900, 4, 37),
-    "container/ dist/executor image/": (3400, 3050, 1, 24),
+    "container/ dist/builder dist/executor image/": (3400, 3050, 1, 24),
     "demo dev doctor housekeeping report/": (2650, 2100, 0, 12),
     "gate/": (7920, 7150, 2, 52),
     "host/": (470, 400, 0, 0),
@@ -28,7 +28,8 @@ ROOMS = {
     "ledger/ release/": (4420, 3950, 7, 38),
     "ledger/nights pipeline/": (4400, 3500, 0, 26),
     "runtime/": (2230, 1300, 0, 13),
-    "wheel/": (5510, 5250, 1, 23),
+    "release/proof trust/": (1400, 1400, 0, 0),
+    "wheel/": (5390, 5250, 1, 23),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

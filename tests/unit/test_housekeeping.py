@@ -31,7 +31,7 @@ def put(cache: Path, name: str, *, mib: int, days: float) -> Path:
 def cache(tmp_path):
     put(tmp_path, "environments/old", mib=1, days=50)
     put(tmp_path, "sources/jax/abc", mib=2, days=20)
-    tree = put(tmp_path, "rocm/trees/aaaa", mib=3, days=40)
+    tree = put(tmp_path, "rocm/trees-3/aaaa", mib=3, days=40)
     (tree / "data").chmod(0o444)
     tree.chmod(0o555)
     (tmp_path / "not-ours").mkdir()
@@ -78,7 +78,7 @@ def test_a_tree_under_a_lease_stays(cache):
     with files.locked(cache / "rocm" / "locks" / "aaaa.lock", shared=True):
         chosen = housekeeping.choose(housekeeping.look(cache), now=time.time(), older=0, most=None)
         assert "aaaa" not in names(housekeeping.remove(cache, chosen))
-    assert (cache / "rocm/trees/aaaa").is_dir()
+    assert (cache / "rocm/trees-3/aaaa").is_dir()
 
 
 def test_what_a_running_build_shares_with_others_stays(cache):

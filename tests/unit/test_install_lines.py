@@ -11,6 +11,7 @@ from rocwheel.install import Install, Package
 
 ROOT = Path(__file__).parents[2]
 INDEX = "https://example.com/v2/gfx94X-dcgpu/"
+WHEELS = "https://example.com/whl/"
 OURS = tuple(
     Package(project=name, version="0.11.0+rocm7.10.0", hashes=("a" * 64, "b" * 64))
     for name in ("jax-rocm7-pjrt", "jax-rocm7-plugin")
@@ -60,17 +61,25 @@ def test_a_requirements_file_has_its_index_and_every_hash():
 
 
 @pytest.mark.parametrize(
-    ("origin", "url", "line"),
+    ("origin", "url", "targets", "line"),
     [
-        ("tarball", SET.rocm_url, f"curl --fail --location {SET.rocm_url} | sudo tar --extract"),
-        ("pip", "https://example.com/whl/", "'rocm[libraries,device-gfx1100]==7.10.0a20251120'"),
+        (
+            "tarball",
+            SET.rocm_url,
+            (),
+            f"curl --fail --location {SET.rocm_url} | sudo tar --extract",
+        ),
+        ("pip", WHEELS, ("gfx1100",), "'rocm[libraries,device-gfx1100]==7.10.0a20251120'"),
+        ("pip", WHEELS, ("gfx1200", "gfx1201"), "[libraries,device-gfx1200,device-gfx1201]=="),
+        ("pip", WHEELS, ("gfx942", "gfx11-generic"), "'rocm[libraries,device-all]==7.10"),
     ],
 )
-def test_rocm_comes_as_the_set_had_it(origin, url, line):
+def test_rocm_comes_as_the_set_had_it_for_the_gpus_of_the_set(origin, url, targets, line):
     install = Install(
-        index=INDEX, ours=OURS, jax="0.11.0", rocm=SET.rocm, rocm_url=url, rocm_origin=origin
-    )
-    lines = install.rocm_lines("gfx1100")
+        index=INDEX, ours=OURS, jax="0.11.0", rocm=SET.rocm, rocm_url=url, rocm_origin=origin,
+        targets=targets,
+    )  # fmt: skip
+    lines = install.rocm_lines()
     assert set(lines) == {origin, "/opt/rocm"}
     assert line in lines[origin]
 

@@ -120,3 +120,23 @@ def test_a_summary_reads_back_and_tells_the_next_plan_how_long_cells_took():
 
 def test_it_grows_with_the_nights_shown_and_stays_small():
     assert len(render(30)) < 2_000_000
+
+
+def test_two_sets_of_one_family_have_a_row_each():
+    base = summary(0, families=1, pythons=("3.12",))
+    (unit,) = [cell for cell in base.cells if cell.suite == "unit"]
+    other = msgspec.structs.replace(
+        unit, name=f"{unit.name}.main", wheels="jax-main", state=State.FAIL, reason="of main"
+    )
+    good = msgspec.structs.replace(unit, state=State.PASS, reason="")
+    cells = (*(cell for cell in base.cells if cell is not unit), good, other)
+    two = msgspec.structs.replace(base, cells=cells)
+    text = night_page.render([base, two], now=FIRST, title="x", root="../").decode()
+    table = text[text.index('id="cells"') :]
+    for name in (unit.wheels, "jax-main"):
+        assert f'<th scope="row">unit <span class="note">{name}</span></th>' in table
+    assert "of main" in table
+    changed = text[text.index('id="changes"') : text.index('id="cells"')]
+    assert "CPython 3.12, jax-main" in changed
+    alone = render(families=1)
+    assert '<th scope="row">unit</th>' in alone

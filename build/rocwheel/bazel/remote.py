@@ -1,9 +1,9 @@
 """A remote cache and a remote executor: their options, and whether they can be used right now.
 
-Bazel itself goes on when a cache fails, but waits for it once per action; a cache that is down,
-slow, full or forgetful is therefore found out before the build and left out of it, and both the
-console and the build record say so. Secrets are never in an argv: headers go into an rc file that
-only the user can read, outside every workspace.
+Bazel itself goes on when a cache fails, but waits for it once per action: a cache that is down or
+slow is therefore left out of the build, and both the console and the build record say so. Secrets
+are never in an argv: headers go into an rc file that only the user can read, outside every
+workspace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import requests
 
 SLOW_SECONDS: Final = 2.0  # for a request of a few bytes; Bazel would wait as long per action
-PROBE: Final = b"rocwheel asks whether this cache keeps what it is given\n"
+PROBE: Final = b"rocwheel asks for what no cache has\n"
 CACHE_SCHEMES: Final = ("http", "https", "grpc", "grpcs")
 EXECUTOR_SCHEMES: Final = ("grpc", "grpcs")
 PORTS: Final = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
@@ -168,19 +168,14 @@ def ask(remote: Remote, release: tuple[int, ...] = ()) -> Usable:
     `release` is Bazel's, () when it is not known.
     """
     notes: list[str] = []
-    cache, upload, executor = remote.cache, remote.upload, remote.executor
-    if cache:
-        problem, can_write = _ask_cache(remote, release)
-        if problem:
-            notes.append(f"remote cache not used: {problem}")
-            cache, upload = "", False
-        elif upload and can_write:
-            notes.append(f"remote cache only read: {can_write}")
-            upload = False
+    cache, executor = remote.cache, remote.executor
+    if cache and (problem := _ask_cache(remote, release)):
+        notes.append(f"remote cache not used: {problem}")
+        cache = ""
     if executor and (problem := _connect(executor)):
         notes.append(f"remote executor not used: {problem}")
         executor = ""
-    left = replace(remote, cache=cache, executor=executor, upload=upload)
+    left = replace(remote, cache=cache, executor=executor, upload=remote.upload and bool(cache))
     return Usable(remote=left, notes=tuple(notes))
 
 
@@ -233,12 +228,12 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _ask_cache(remote: Remote, release: tuple[int, ...]) -> tuple[str, str]:
-    """Return what keeps the cache from being used, and from being written; "" for nothing."""
+def _ask_cache(remote: Remote, release: tuple[int, ...]) -> str:
+    """Return what keeps the cache from being used; "" for nothing."""
     if urlsplit(remote.cache).scheme.startswith("grpc"):
-        return _connect(remote.cache), ""
+        return _connect(remote.cache)
     if (remote.tls_ca or remote.tls_certificate) and release < HTTPS_TLS_SINCE:
-        return f"{remote.cache}: Bazel before 6 ignores TLS files for https", ""
+        return f"{remote.cache}: Bazel before 6 ignores TLS files for https"
     import requests
 
     with requests.Session() as session:
@@ -249,18 +244,18 @@ def _ask_cache(remote: Remote, release: tuple[int, ...]) -> tuple[str, str]:
             session.cert = (str(remote.tls_certificate), str(remote.tls_key))
         base = remote.cache.rstrip("/")
         try:
-            problem = _ask_for_nothing(session, base)
-            if problem or not remote.upload:
-                return problem, ""
-            return _ask_to_keep(session, base)
+            return _ask_for_nothing(session, base)
         except requests.Timeout:
-            return f"{base}: no answer within {SLOW_SECONDS:g} s", ""
+            return f"{base}: no answer within {SLOW_SECONDS:g} s"
         except (requests.RequestException, OSError) as exc:
-            return f"{base}: {reason(exc)}", ""
+            return f"{base}: {reason(exc)}"
 
 
 def _ask_for_nothing(session: requests.Session, base: str) -> str:
-    """Ask for an entry that no cache has: it must say so, and soon."""
+    """Ask for an entry that no cache has: it must say so, and soon.
+
+    Bytes that are refused, lost or wrong need no question: Bazel warns, and builds that action.
+    """
     started = time.monotonic()
     url = f"{base}/ac/{files.sha256(PROBE)}"
     found = session.get(url, timeout=SLOW_SECONDS, allow_redirects=False)
@@ -270,20 +265,6 @@ def _ask_for_nothing(session: requests.Session, base: str) -> str:
     if took > SLOW_SECONDS:
         return f"{base}: took {took:.1f} s for an answer of a few bytes"
     return ""
-
-
-def _ask_to_keep(session: requests.Session, base: str) -> tuple[str, str]:
-    """Store a few bytes and ask for them again."""
-    url = f"{base}/cas/{files.sha256(PROBE)}"
-    stored = session.put(url, data=PROBE, timeout=SLOW_SECONDS, allow_redirects=False)
-    if stored.status_code not in OK:
-        return "", f"{base}: answers {stored.status_code} {stored.reason} to an upload"
-    again = session.get(url, timeout=SLOW_SECONDS, allow_redirects=False)
-    if again.status_code not in OK:
-        return "", f"{base}: has lost what was just uploaded ({again.status_code})"
-    if again.content != PROBE:
-        return f"{base}: gives back other bytes than it was given", ""
-    return "", ""
 
 
 def _connect(address: str) -> str:

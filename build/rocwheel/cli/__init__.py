@@ -129,7 +129,7 @@ STAGES: Final = {
             "rocwheel.cli.bazel:shell",
             "Open a terminal in exactly the container a build would run in.",
         ),
-        "image": ("rocwheel.cli.image:images", "Make, find and show images to build in."),
+        "image": ("rocwheel.cli.image:images", "Make and show images to build in."),
         "doctor": (
             "rocwheel.cli.doctor:doctor",
             "Show what this machine has for building, gating or releasing, and what it lacks.",

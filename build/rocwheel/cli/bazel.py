@@ -148,9 +148,7 @@ def _loop(app: App, options: DevOptions) -> loop.Loop:
     return loop.Loop(
         request=replace(
             request,
-            executor=replace(
-                request.executor, keep_minutes=options.keep_container, traceable=False
-            ),
+            executor=replace(request.executor, keep_minutes=options.keep_container),
         ),
         environment=app.cwd / options.environment,
         kinds=loop.kinds(listed(options.only)),
@@ -178,10 +176,10 @@ def shell(app: App, options: ShellOptions) -> int:
     there shares its caches with builds. With a command after `--` that runs instead.
     """
     request = request_from(app, options, therock=rocm_source(options))
-    asked = replace(request.executor, traceable=False, devices=devices())
+    asked = replace(request.executor, devices=devices())
     words = options.words or ("/bin/sh", "-i")
     status = loop.shell(
-        replace(request, executor=asked),
+        replace(request, executor=asked, is_snapshot=True),
         words,
         tty=sys.stdin.isatty(),
         runner=app.runner,

@@ -9,17 +9,19 @@ from rocwheel.build_options import BuildOptions, PythonOptions, SourceOptions, V
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, option, options_of
 from rocwheel.cli.dist import request_from
-from rocwheel.cli.image import ImageBuildOptions, ready
+from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import run_here, worker
 from rocwheel.cli.options import place_options, wheelhouse_options
 from rocwheel.errors import ConfigError, InterruptError
+from rocwheel.image.options import BuilderOptions, EngineOptions
 
 with when_run():
     import dataclasses
 
     from rocwheel import demo as job
     from rocwheel import dist, housekeeping, wheelhouse
+    from rocwheel.dist import builder
     from rocwheel.dist.executor import SEARCH
     from rocwheel.ledger.nights import Nights
     from rocwheel.release.operations import Who
@@ -94,10 +96,14 @@ def _image(app: App, options: DemoOptions, base: dist.Request) -> str:
             "--base: no image is made here",
             hint="add --executor=docker or podman, without --builder-image",
         )
-    wanted = ImageBuildOptions(
-        engine=asked.kind, recipe=job.RECIPE, base=options.base, locked=options.locked
-    )
-    return named or ready(app, wanted, make=not options.dry_run)
+    if named:
+        return named
+    engine = engine_of(app, EngineOptions(engine=asked.kind))
+    there = builder.current(job.RECIPE, app.home, engine=engine, runner=app.runner)
+    if there and not options.base:
+        return there.reference
+    wanted = BuilderOptions(recipe=job.RECIPE, base=options.base or "", locked=options.locked)
+    return "" if options.dry_run else builder.make(wanted, app, engine).inputs.reference
 
 
 def _wheels(app: App, base: dist.Request) -> None:

@@ -122,12 +122,12 @@ def repair(app: App, options: IndexRepairOptions) -> None:
 
     The way out of whatever a stopped run, a lost page or a hand on the bucket left.
     """
-    done, person = [], options.who(app)
+    person = options.who(app)
     if options.skip_entry:
         person = withdraw.with_reason(person, options.reason)
-    for place in options.places(Target(app, options)):
-        planned = audit.plan_repair(place, person, options.skip_entry)
-        done.append(planned if options.dry_run else audit.apply_repair(planned))
+    done = audit.plan_repairs(options.places(Target(app, options)), person, options.skip_entry)
+    if not options.dry_run:
+        done = [audit.apply_repair(planned) for planned in done]
     _tell(app, done, "every page is as the log says", dry_run=options.dry_run)
 
 

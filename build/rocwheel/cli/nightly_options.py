@@ -11,10 +11,11 @@ from typing import Any, Final
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import group
+from rocwheel.cli.command import OWN, group
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
+from rocwheel.option import opt
 
 with when_run():
     import socket
@@ -30,6 +31,7 @@ with when_run():
     from rocwheel.verdict import State
 
 LATEST: Final = "latest"
+own = partial(opt, OWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +132,7 @@ def run_here(
             worker=here,
             target=words,
             capacity=capacity,
-            ending=local.Ending(),
+            signals=cells.Signals(),
             output=output,
             lock=held.descriptor,
             book=None if old else book,

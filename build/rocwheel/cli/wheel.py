@@ -24,7 +24,6 @@ with when_run():
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
     from rocwheel.wheel import rename
-    from rocwheel.wheel import repair as repairing
     from rocwheel.wheel import wheel_policy as policies
 
 DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has
@@ -247,26 +246,13 @@ def reversion(app: App, options: WheelReversionOptions) -> None:
 class WheelRepairOptions(OutputOptions, PolicyOptions):
     """Options of `wheel repair`."""
 
-    library_path: tuple[Path, ...]
-
-    def folders(self, app: App) -> tuple[Path, ...]:
-        """Where libraries to graft are looked for."""
-        return tuple(app.cwd / folder for folder in self.library_path)
-
 
 @command("repair", WheelRepairOptions, parent=wheel)
 @_wheels
 @_policy
 @_output
-@option(
-    "--library-path",
-    multiple=True,
-    metavar="DIR",
-    type=_PATH,
-    help="Where libraries to graft are looked for, before the system's folders; repeatable.",
-)
 def repair(app: App, options: WheelRepairOptions) -> None:
-    """Make wheels fit to ship: tag, RUNPATH, allowed grafts.
+    """Make wheels fit to ship: tag, RUNPATH, modes, version modules.
 
     The platform tag becomes the oldest manylinux level that holds. A wheel that lacks nothing is
     copied.
@@ -276,41 +262,17 @@ def repair(app: App, options: WheelRepairOptions) -> None:
 
     rules = options.load(app)
     plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths(app))
+    out, runner, console = app.cwd / options.output, app.runner, app.console
     if options.dry_run:
-        parallel.each(partial(_checked, app, options), plans)
+        parallel.each(partial(repairing.check, out=out, runner=runner, console=console), plans)
         documents = [show.plan_document(plan) for plan in plans]
         text = "\n".join(f"would repair {plan}" for plan in plans)
         app.emit({"dry_run": True, "wheels": documents}, text)
         return
-    results = parallel.each(partial(_repaired, app, options), plans)
+    act = partial(repairing.apply, out=out, runner=runner, console=console)
+    results = parallel.each(act, plans)
     documents = [show.result_document(*both) for both in zip(plans, results, strict=True)]
     app.emit({"wheels": documents}, "\n".join(str(result.path) for result in results))
-
-
-def _repaired(
-    app: App, options: WheelRepairOptions, plan: repairing.RepairPlan
-) -> repairing.RepairResult:
-    from rocwheel.wheel import repair as repairing
-
-    return repairing.apply(
-        plan,
-        app.cwd / options.output,
-        runner=app.runner,
-        console=app.console,
-        library_path=options.folders(app),
-    )
-
-
-def _checked(app: App, options: WheelRepairOptions, plan: repairing.RepairPlan) -> None:
-    from rocwheel.wheel import repair as repairing
-
-    repairing.check(
-        plan,
-        app.cwd / options.output,
-        runner=app.runner,
-        console=app.console,
-        library_path=options.folders(app),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

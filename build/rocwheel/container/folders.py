@@ -17,7 +17,7 @@ from rocwheel.container.owner import is_alive, owner
 from rocwheel.errors import ANOTHER_CACHE, HostError
 
 PLACE: Final = "containers"  # in the cache
-LOCK: Final = "kept.lock"  # held by who begins to use a folder that nobody claims, or removes it
+LOCK: Final = "kept.lock"  # held while an unclaimed folder is taken into use or removed
 CLAIM: Final = ".owner"
 DAY: Final = 86400.0
 
@@ -26,8 +26,8 @@ DAY: Final = 86400.0
 def claimed(folder: Path) -> Iterator[Path]:
     """Make a folder until the block ends; remove those that ended processes left beside it.
 
-    A link beside it names the process: it is there before the folder and goes after it, so who is
-    killed at any moment leaves nothing without a name. Raises HostError.
+    A link beside it names the process: it is there before the folder and goes after it, so a kill
+    at any moment leaves nothing without a name. Raises HostError.
     """
     claim = _claim(folder)
     try:
@@ -105,6 +105,6 @@ def _remove(folder: Path) -> None:
 
 
 def refused(folder: Path, exc: OSError) -> HostError:
-    """Return what to tell when a folder of a container cannot be made or written."""
+    """Return the error for a folder of a container that cannot be made or written."""
     where = exc.filename2 or exc.filename or folder  # of a link its name, not what it says
     return HostError(f"{where}: {exc.strerror}", hint=ANOTHER_CACHE)

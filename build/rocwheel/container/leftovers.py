@@ -1,6 +1,6 @@
 """What runs that were cut short left: containers, names of images, folders of ended processes.
 
-`leftovers` is all of it, for who tells it and for who removes it.
+`leftovers` lists all of it, for `doctor`, which shows it, and `image prune`, which removes it.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def leftovers(engine: ContainerEngine, *, cache: Path, runner: Runner) -> tuple[
 
 
 def remove(
-    engine: ContainerEngine, found: Sequence[Leftover], *, cache: Path, runner: Runner
+    engine: ContainerEngine, items: Sequence[Leftover], *, cache: Path, runner: Runner
 ) -> None:
     """Remove leftovers, and nothing else."""
-    for item in found:
+    for item in items:
         if item.kind == "container":
             runner.run(engine.remove(item.identity), check=False)
         elif item.kind == "name":

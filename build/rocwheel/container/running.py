@@ -377,8 +377,8 @@ def _end_monitor(name: str, clock: Callable[[], float]) -> None:
     https://github.com/containers/conmon
     """
     until = clock() + END_SECONDS
-    while (found := _monitors(name)) and clock() < until:
-        for pid in found:
+    while (monitors := _monitors(name)) and clock() < until:
+        for pid in monitors:
             with suppress(OSError):
                 children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
                 for child in children.split():
@@ -388,13 +388,13 @@ def _end_monitor(name: str, clock: Callable[[], float]) -> None:
 
 def _monitors(name: str) -> list[int]:
     """Return the processes of Podman's monitor for a container of this name."""
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (process / "cmdline").read_bytes().split(b"\0")
             if Path(os.fsdecode(words[0])).name == "conmon" and os.fsencode(name) in words:
-                found.append(int(process.name))
-    return found
+                pids.append(int(process.name))
+    return pids
 
 
 @contextmanager
@@ -420,7 +420,7 @@ def kept(
 
 
 def _alone(spec: ContainerSpec) -> Lock:
-    """Return what is held by who looks for a kept container, and starts it."""
+    """Return the lock that serialises finding and starting a kept container."""
     try:
         return locked(spec.folder.with_name(LOCK))
     except OSError as exc:
@@ -432,7 +432,7 @@ def _begin_turn(spec: ContainerSpec) -> int:
     fifo = spec.folder / TURNS
     with suppress(FileExistsError):
         os.mkfifo(fifo)
-    return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)  # which waits for nobody: fifo(7)
+    return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)  # which does not wait for a reader: fifo(7)
 
 
 def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:
@@ -445,28 +445,30 @@ def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:
     done = runner.run(asked, check=False)
     if done.returncode:
         return False
-    (found,) = json.loads(done.output)
+    (container,) = json.loads(done.output)
     program = spec.engine.program
-    if not _is_ours(spec, found):
+    if not _is_ours(spec, container):
         raise HostError(
             f"{spec.engine.kind.value}: the container {spec.name} is none of ours, and has the "
             "name of the one to keep",
             hint=f"see {program} inspect {spec.name}; give it another name, or leave "
             "--keep-container out",
         )
-    if found["State"].get("Paused") or found["State"].get("Status") == "paused":
+    if container["State"].get("Paused") or container["State"].get("Status") == "paused":
         raise HostError(
             f"{spec.engine.kind.value}: the kept container {spec.name} is paused",
             hint=f"let it go on ({program} unpause {spec.name}) or remove it "
             f"({program} rm --force {spec.name})",
         )
-    return bool(found["State"].get("Running"))
+    return bool(container["State"].get("Running"))
 
 
-def _is_ours(spec: ContainerSpec, found: Mapping[str, Any]) -> bool:
+def _is_ours(spec: ContainerSpec, container: Mapping[str, Any]) -> bool:
     """Return whether a container has our labels, and in our places our folders."""
-    labels = found.get("Config", {}).get("Labels") or {}
-    mounts = {item.get("Destination"): item.get("Source", "") for item in found.get("Mounts", ())}
+    labels = container.get("Config", {}).get("Labels") or {}
+    mounts = {
+        item.get("Destination"): item.get("Source", "") for item in container.get("Mounts", ())
+    }
     return spec.labels.items() <= labels.items() and all(
         mounts.get(str(item.guest), "").endswith((normpath(item.host), realpath(item.host)))
         for item in spec.all_mounts  # engines say a path plainly, and some with a folder before it

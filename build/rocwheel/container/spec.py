@@ -22,7 +22,7 @@ TURNS: Final = "turns"  # a FIFO that turns in a kept container hold open
 # The first process says the token, by which we know that our folders are the ones it sees, and
 # then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
 FIRST: Final = 'cat "$0" && exec cat > /dev/null'
-# A kept container outlives us: it ends when nobody has touched a file for the minutes it holds.
+# A kept container outlives us: it ends when a file was not touched for the minutes it holds.
 # Each turn holds a FIFO open, however long it sleeps (Ctrl-Z, a laptop): meanwhile it goes on.
 KEPT: Final = (
     'cat "$0"; exec > /dev/null 2>&1 < /dev/null; turn=/rocwheel/groups/turn; '
@@ -111,7 +111,6 @@ class ContainerSpec:
     owner: str = ""  # by which leftovers are told from containers at work
     purpose: str = "build"
     keep_minutes: int = 0  # outlive us, until idle for so long
-    writable_root: bool = False  # for a container that is committed as an image
 
     @property
     def name(self) -> str:
@@ -130,16 +129,6 @@ class ContainerSpec:
         key = files.sha256("\0".join([*asked.start.argv, *which]).encode())[:12]
         name = f"kept-{key}"
         return replace(asked, run=name, folder=self.folder.with_name(name), keep_minutes=minutes)
-
-    def commit(self, name: str) -> Command:
-        """Keep the container as an image that says it cannot be traced to its inputs."""
-        return self.engine.command(
-            "commit",
-            f"--change=LABEL {LABEL}.untraceable=yes",
-            f"--change=LABEL {LABEL}.inputs=none",
-            self.name,
-            name,
-        )
 
     @property
     def all_mounts(self) -> tuple[Mount, ...]:
@@ -245,10 +234,7 @@ class ContainerSpec:
     def _options(self) -> Iterator[str]:
         engine, user = self.engine, self.user
         yield "--detach" if self.keep_minutes else "--interactive"
-        yield "--rm"
-        if not self.writable_root:
-            yield "--read-only"
-        yield "--init"
+        yield from ("--rm", "--read-only", "--init")
         yield from self._names()
         yield f"--network={self.network}"
         if engine.kind is EngineKind.PODMAN and engine.rootless:

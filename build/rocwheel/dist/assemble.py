@@ -25,7 +25,7 @@ from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_
 from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import WheelReport
-from rocwheel.wheel.repair import Grafting, repair
+from rocwheel.wheel.repair import repair
 from rocwheel.wheel.verify import Expectation, Installers, installs, verify
 from rocwheel.wheel.verify.rules import Finding, Severity
 
@@ -66,10 +66,7 @@ def build(
                 console=console,
             )
             with console.step("Wheels: repair and verify", key="wheels"):
-                grafting = Grafting(runner=inside, interpreter=inputs.place.tool)
-                entries, findings = _wheels(
-                    inputs, runs, scratch, grafting=grafting, runner=runner, console=console
-                )
+                entries, findings = _wheels(inputs, runs, scratch, runner=runner, console=console)
                 shutil.rmtree(scratch / RAW)
         manifest = _manifest(inputs, entries)
         with console.step("Wheelhouse", key="wheelhouse"):
@@ -91,7 +88,6 @@ def _wheels(
     runs: bazel.Runs,
     scratch: Path,
     *,
-    grafting: Grafting,
     runner: Runner,
     console: Console,
 ) -> tuple[tuple[WheelEntry, ...], tuple[Finding, ...]]:
@@ -103,9 +99,7 @@ def _wheels(
         for kind in invocation.kinds
     ]
     judged = parallel.each(
-        lambda cell: _wheel(
-            inputs, *cell, into=scratch, grafting=grafting, runner=runner, console=console
-        ),
+        lambda cell: _wheel(inputs, *cell, into=scratch, runner=runner, console=console),
         cells,
     )
     entries = [entry for entry, _ in judged]
@@ -128,7 +122,6 @@ def _wheel(
     raw: Path,
     *,
     into: Path,
-    grafting: Grafting,
     runner: Runner,
     console: Console,
 ) -> tuple[WheelEntry, tuple[Finding, ...]]:
@@ -140,7 +133,6 @@ def _wheel(
         into,
         policy=planned.policy,
         kind=kind,
-        grafting=grafting,
         runner=runner,
         console=console,
     )

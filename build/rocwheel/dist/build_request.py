@@ -41,7 +41,6 @@ class Executor(ContainerOptions):
     """Where Bazel shall run: on this machine, or in a container of an image, and its rights."""
 
     keep_minutes: int = 0  # how long the container stays for the next turn
-    traceable: bool = True  # False: nothing comes of it that has a manifest
     devices: tuple[DeviceNode, ...] = ()
 
     @property

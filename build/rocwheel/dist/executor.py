@@ -12,7 +12,7 @@ import re
 import resource
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,22 +20,22 @@ from typing import Final
 from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
 from rocwheel.console import Console
-from rocwheel.container import ContainerLimits, ContainerSpec, EngineKind, Mount, User
+from rocwheel.container import (
+    ContainerEngine,
+    ContainerLimits,
+    ContainerSpec,
+    EngineKind,
+    Mount,
+    User,
+)
+from rocwheel.dist import builder
 from rocwheel.dist.build_request import Executor, Request
-from rocwheel.errors import CommandError, ConfigError, HostError, RocwheelError
+from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
 from rocwheel.host.machine import HostPrograms, Interpreter, Programs
-from rocwheel.image import (
-    Found,
-    ImageFacts,
-    contents,
-    inspect,
-    obtain,
-    recipe,
-    registry,
-    searching,
-)
-from rocwheel.image.found import INPUTS, refuse_no_tag
+from rocwheel.image import contents, registry
+from rocwheel.image.contents import ImageFacts
+from rocwheel.image.found import INPUTS, Found, obtain
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source import SourceTree
 
@@ -121,7 +121,7 @@ class BuildEnvironment:
         if kind == "hermetic":
             return bazel.Compiler(kind=kind)
         if self.facts is None:
-            found = machine.compiler(kind, request.compiler_path, request.environ, runner=runner)
+            pair = machine.compiler(kind, request.compiler_path, request.environ, runner=runner)
         elif request.compiler_path:
             named = str(request.compiler_path)
             known = [item for item in self.facts.compilers if item.cc == named and item.cxx]
@@ -130,18 +130,18 @@ class BuildEnvironment:
                     f"{named}: no compiler with its C++ twin in {self.executor.image}",
                     hint="`image show` lists what is there",
                 )
-            found = known[0].pair
+            pair = known[0].pair
         else:
-            found = self.facts.compiler(kind)
-        return bazel.Compiler(kind=kind, cc=found.cc, cxx=found.cxx, major=found.major)
+            pair = self.facts.compiler(kind)
+        return bazel.Compiler(kind=kind, cc=pair.cc, cxx=pair.cxx, major=pair.major)
 
     def interpreters(self, request: Request, *, runner: Runner) -> tuple[Interpreter, ...]:
         """Return the CPythons commands may use; mounted ones come before those of the image."""
         if self.facts is None:
             return machine.pythons(request.environ, runner=runner)
-        found = {item.version: item for item in self.facts.interpreters}
-        found |= {item.version: item for item in self.extra}
-        return tuple(found[version] for version in sorted(found))
+        by_version = {item.version: item for item in self.facts.interpreters}
+        by_version |= {item.version: item for item in self.extra}
+        return tuple(by_version[version] for version in sorted(by_version))
 
     @property
     def tool(self) -> GuestPath | None:
@@ -212,28 +212,7 @@ class BuildEnvironment:
                 mount.host.mkdir(parents=True, exist_ok=True)
         open_it = container.kept if self.executor.keep_minutes else container.running
         with open_it(self.entered, runner=runner) as inside:
-            try:
-                yield inside
-            except Exception:  # what failed is what somebody wants to look at, and to be told
-                with suppress(RocwheelError):
-                    self._commit(inside, runner)
-                raise
-            self._commit(inside, runner)
-
-    def _commit(self, inside: container.Container, runner: HostRunner) -> None:
-        name, engine = self.executor.commit, inside.spec.engine
-        if not name:
-            return
-        _refuse_to_hide(name, engine, runner)  # hours may have passed since it was looked for
-        try:
-            runner.run(inside.spec.commit(name))
-        except CommandError as exc:
-            why = container.headline(exc.detail)
-            raise HostError(
-                f"{engine.kind.value}: the container was not kept: {why}",
-                hint="the same command again takes what was built from Bazel's caches",
-                detail=exc.detail,
-            ) from exc
+            yield inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,9 +257,9 @@ def choose(
     with console.step(f"Container: {asked.kind}", key="container"):
         engine = container.ask(EngineKind(asked.kind), environ=request.environ, runner=runner)
         if asked.image == SEARCH:
-            found = _searched(request, engine, runner=runner, console=console, pull=pull)
+            image = _recipes_own(asked, request, engine, runner)
         else:
-            found = obtain(
+            image = obtain(
                 asked.image,
                 engine=engine,
                 locked=request.locked,
@@ -288,28 +267,20 @@ def choose(
                 runner=runner,
                 console=console,
             )
-        if asked.commit:
-            _refuse_to_hide(asked.commit, engine, runner)
-        if asked.traceable and not found.traceable:
-            raise ConfigError(
-                f"{found.reference}: somebody kept a container as this image",
-                hint="nobody knows what is in it: `dev` and `shell` take it, a manifest does not",
-            )
-        spec = container_spec(asked, engine, found, cache=request.cache, environ=request.environ)
-        known = contents.ask(spec, found.config, cache=request.cache, runner=runner, remember=pull)
-        place = BuildEnvironment(executor=asked, spec=spec, image=found, facts=known, dry=not pull)
+        spec = container_spec(asked, engine, image, cache=request.cache, environ=request.environ)
+        known = contents.ask(spec, image.config, cache=request.cache, runner=runner, remember=pull)
+        place = BuildEnvironment(executor=asked, spec=spec, image=image, facts=known, dry=not pull)
         place = _with_caches(place, request, runner)
-        console.info(f"   {engine}, image {found.reference} ({found.config[:19]})")
+        console.info(f"   {engine}, image {image.reference} ({image.config[:19]})")
         console.info(f"   Bazel's sandbox there: {asked.strategy}")
     return place
 
 
 def _refuse_container_options(asked: Executor) -> None:
     """Raise ConfigError for what a build on this machine would silently not do."""
-    inside = OWN_INPUTS.is_file()  # which image this is, who started the container says so
+    inside = OWN_INPUTS.is_file()  # then --builder-image says which image this is
     given = {
         "--builder-image": "" if inside else asked.image,
-        "--commit": asked.commit,
         "--keep-container": str(asked.keep_minutes or ""),
         "--container-network": asked.network.removeprefix("none"),
         "--container-proxies": asked.pass_proxies,
@@ -325,60 +296,26 @@ def _refuse_container_options(asked: Executor) -> None:
         )
 
 
-def _refuse_to_hide(name: str, engine: container.ContainerEngine, runner: Runner) -> None:
-    """Raise ConfigError for no name, or that of a traceable image, of a container to be kept."""
-    refuse_no_tag(name)
-    there = inspect(name, engine=engine, runner=runner)
-    if there and there.traceable:
-        raise ConfigError(
-            f"{name}: is an image already", hint="keep the container under another name"
-        )
-
-
-def _searched(
-    request: Request,
-    engine: container.ContainerEngine,
-    *,
-    runner: HostRunner,
-    console: Console,
-    pull: bool,
+def _recipes_own(
+    asked: Executor, request: Request, engine: ContainerEngine, runner: Runner
 ) -> Found:
-    """Find the builder image of recipe and checkout: with the engine, then in the registries."""
-    ci = request.home.ci
-    images = recipe.load(ci / "images.yaml")
-    wanted = images.builder(request.executor.recipe)
-    table = bazel.load_releases(ci / "bazel_binaries.yaml")
-    digest = table.find(wanted.bazel).sha256 if wanted.bazel else ""
-    found = searching.local(
-        wanted, checkout=request.home.sources, bazel=digest, engine=engine, runner=runner
-    )
-    if found:
-        return found
-    remote = searching.remote(
-        wanted,
-        images.registries,
-        checkout=request.home.sources,
-        bazel=digest,
-        engine=engine,
-        environ=request.environ,
-        runner=runner,
-        console=console,
-    )
-    if remote is None or not pull:
-        where = f"; {remote.reference} has to be pulled" if remote else ""
+    """Return the engine's image of recipe and checkout. Raises HostError where it has none."""
+    image = builder.current(asked.recipe, request.home, engine=engine, runner=runner)
+    if image is None:
         raise HostError(
-            f"{wanted.name}: no builder image of this checkout{where}",
-            hint=f"make it: rocwheel image build --recipe {wanted.name}",
+            f"{asked.recipe}: {engine.kind.value} has no builder image of this checkout",
+            hint=f"make it: rocwheel image build --recipe {asked.recipe}; or pull it by the digest "
+            "that `image build --push` printed",
         )
-    return registry.pull(remote, engine=engine, runner=runner, console=console)
+    return image
 
 
 def _own_image(request: Request) -> str:
     """Return the digest of the builder image that we run in ourselves, "" when we run in none.
 
-    An image cannot hold its own digest: who started the container says it (`--builder-image
-    sha256:…`, or a reference by digest that is looked up). Raises ConfigError (R36) when nobody
-    does, or when the digest is another image's.
+    An image cannot hold its own digest, so the job that started the container gives it
+    (`--builder-image sha256:…`, or a reference by digest that is looked up). Raises ConfigError
+    (R36) without it, or when the digest is another image's.
     """
     if not OWN_INPUTS.is_file():
         return ""
@@ -387,7 +324,7 @@ def _own_image(request: Request) -> str:
         return named
     if "@" not in named:
         raise ConfigError(
-            "this is a builder image, and nobody says which",
+            "this is a builder image, and its digest is not given",
             hint="add --builder-image sha256:… (its configuration) or NAME@sha256:…",
         )
     remote = registry.look(*registry.parts(named), environ=request.environ)
@@ -450,7 +387,7 @@ def _asked(
     """Return the mounted CPythons, by a container of which nothing stays. Raises HostError."""
     if not prefixes or place.spec is None:
         return ()
-    found = []
+    interpreters = []
     with contents.entered(place.spec, runner=runner, remember=not place.dry) as inside:
         for prefix, guest in prefixes.items():
             answer = machine.ask(GuestPath(guest / "bin" / "python3"), runner=inside)
@@ -459,14 +396,14 @@ def _asked(
                     f"{prefix}: its CPython does not run in {place.executor.image}",
                     hint="its C library is too new for the image, or it is no CPython 3.10-3.14",
                 )
-            found.append(answer)
-    return tuple(found)
+            interpreters.append(answer)
+    return tuple(interpreters)
 
 
 def container_spec(
     asked: Executor,
     engine: container.ContainerEngine,
-    found: Found,
+    image: Found,
     *,
     cache: Path,
     environ: Mapping[str, str],
@@ -492,7 +429,7 @@ def container_spec(
             env |= dict.fromkeys(CERTIFICATES, str(CA_BUNDLE))
     return ContainerSpec(
         engine=engine,
-        image=found.identity,
+        image=image.identity,
         run=run,
         folder=cache / container.PLACE / run,
         mounts=tuple(mounts),
@@ -502,7 +439,6 @@ def container_spec(
         limits=limits(asked),
         sandbox=asked.sandbox,
         devices=asked.devices,
-        writable_root=bool(asked.commit),
     )
 
 

@@ -17,7 +17,7 @@ from rocwheel.dist import checks, executor
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.dist.executor import BuildEnvironment
 from rocwheel.errors import ConfigError, HostError
-from rocwheel.image import ImageFacts
+from rocwheel.image.contents import ImageFacts
 from rocwheel.manifest import Source
 from rocwheel.model import RocmVersion, WheelKind, rocm_number
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
@@ -212,7 +212,7 @@ def _expected_rocm(planned: Plan) -> tuple[RocmVersion, Path]:
 
 def _own(request: Request, runner: Runner) -> Source:
     """Which rocwheel this is; nothing is looked at where nothing asks: a developer's turn."""
-    if request.allow_dirty and not request.executor.traceable:
+    if request.allow_dirty and request.is_snapshot:
         return Source(repository="", commit="")
     return home.tool(request.home, partial(source.identify, runner=runner))
 

@@ -62,7 +62,7 @@ def dry_run(
     for title, command in found.commands(bazel.invocations(spec)):
         yield f"# {title}"
         yield pasteable(command, request.environ)
-    yield "# wheels: repair (auditwheel and patchelf where they are needed) and verify"
+    yield "# wheels: repair (with patchelf where it is needed) and verify"
     joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
     joined = joined.replace(f"xla{source.COMMIT_LATER[:9]}", "xla<commit>")
     folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"

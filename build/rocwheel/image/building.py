@@ -51,14 +51,14 @@ def existing(inputs: ImageInputs, *, engine: ContainerEngine, runner: HostRunner
 
     Raises HostError when its tag is there with other contents.
     """
-    found = inspect(inputs.reference, engine=engine, runner=runner)
-    if found and found.labels.get(INPUTS) != inputs.digest:
+    image = inspect(inputs.reference, engine=engine, runner=runner)
+    if image and image.labels.get(INPUTS) != inputs.digest:
         raise HostError(
             f"{inputs.reference}: there is an image of this tag that was made from other inputs",
-            hint=f"nobody overwrites a tag: remove it yourself ({engine.program} rmi "
+            hint=f"no tag is overwritten: remove it yourself ({engine.program} rmi "
             f"{inputs.reference}) if you know where it came from",
         )
-    return found
+    return image
 
 
 def build(
@@ -139,14 +139,32 @@ def command_line(
         f"{OCI}.base.digest": inputs.base,
         **ingredients.labels,
     }
+    file, network = context / DOCKERFILE, ingredients.network
+    return engine_build(
+        engine, file, tag=inputs.reference, network=network, arguments=arguments, labels=labels
+    )
+
+
+def engine_build(
+    engine: ContainerEngine,
+    file: Path,
+    *,
+    tag: str,
+    target: str = "",
+    network: str,
+    arguments: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> Command:
+    """Return the engine's `build` of a Dockerfile in its folder."""
     made = engine.command(
         "build",
-        f"--file={context / DOCKERFILE}",
-        f"--tag={inputs.reference}",
-        *([] if ingredients.network == "default" else [f"--network={ingredients.network}"]),
+        f"--file={file}",
+        *([f"--target={target}"] if target else []),
+        f"--tag={tag}",
+        *([] if network == "default" else [f"--network={network}"]),
         *(f"--build-arg={name}={value}" for name, value in arguments.items()),
         *(f"--label={name}={value}" for name, value in sorted(labels.items())),
-        str(context),
+        str(file.parent),
     )
     return Command(argv=made.argv, env={**made.env, "DOCKER_BUILDKIT": "1"})
 

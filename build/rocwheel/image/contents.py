@@ -97,20 +97,20 @@ class ImageFacts(Value, frozen=True, kw_only=True):
 
     def compiler(self, kind: str) -> CompilerPair:
         """Choose the plain `clang` or `gcc`, else its newest. Raises HostError without its twin."""
-        found = [item for item in self.compilers if item.kind == kind and item.cxx]
-        if not found:
+        pairs = [item for item in self.compilers if item.kind == kind and item.cxx]
+        if not pairs:
             raise HostError(f"{kind} with its C++ twin: not in the image", hint=BUILD_ONE)
-        return preferred(kind, found, lambda item: item.cc).pair
+        return preferred(kind, pairs, lambda item: item.cc).pair
 
     @property
     def interpreters(self) -> tuple[Interpreter, ...]:
         """The CPythons, one per version, those with headers first."""
-        found: dict[PythonVersion, Interpreter] = {}
+        by_version: dict[PythonVersion, Interpreter] = {}
         for item in self.pythons:
             known = interpreter(item.said)
-            if known and (known.version not in found or not found[known.version].headers):
-                found[known.version] = known
-        return tuple(found[version] for version in sorted(found))
+            if known and (known.version not in by_version or not by_version[known.version].headers):
+                by_version[known.version] = known
+        return tuple(by_version[version] for version in sorted(by_version))
 
     def bazel(self, wanted: str) -> FoundBazel | None:
         """Return the Bazel of the version that a tree asks for; any, when it asks for none."""

@@ -6,7 +6,7 @@ import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import IO, Any, Final
@@ -20,19 +20,11 @@ from rocwheel.process import Runner
 
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
 BUILDER: Final = f"{LABEL}.builder"  # the recipe of a builder image
-BASE: Final = "org.opencontainers.image.base.name"
-UNTRACEABLE: Final = f"{LABEL}.untraceable"  # a container that somebody kept as an image
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # What every engine takes for a reference, id or short id; more than the grammar allows, and never
 # an option: https://github.com/distribution/reference
 _REFERENCE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*\Z")
-# What a tag can be given, which is less: its repository is in small letters, and has no digest.
-_PART: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_TAGGED: Final = re.compile(
-    rf"(?:(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:))(?::[0-9]+)?/)?"
-    rf"{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?\Z"
-)
 BUILD_IT: Final = "build it: rocwheel image build"
 
 
@@ -60,24 +52,12 @@ class Found:
                 f"{self.reference}: its engine does not say when it was made", hint="make it again"
             ) from exc
 
-    @property
-    def traceable(self) -> bool:
-        return UNTRACEABLE not in self.labels
-
 
 def refuse_no_reference(text: str) -> None:
     """Raise ConfigError for what no engine takes as the name of an image."""
     if not _REFERENCE.match(text):
         raise ConfigError(
             f"{text!r}: no name of an image", hint="write NAME:TAG, or better NAME@sha256:…"
-        )
-
-
-def refuse_no_tag(text: str) -> None:
-    """Raise ConfigError for what no engine gives an image as its name."""
-    if not _TAGGED.match(text):
-        raise ConfigError(
-            f"{text!r}: no name to give an image", hint="write NAME:TAG, the name in small letters"
         )
 
 
@@ -163,24 +143,24 @@ def obtain(
             f"{reference}: a tag, and --locked takes digests only",
             hint="write it as name@sha256:…; `image show` tells the digest",
         )
-    found = inspect(reference, engine=engine, runner=runner)
-    if found is None and not pull:
+    image = inspect(reference, engine=engine, runner=runner)
+    if image is None and not pull:
         raise HostError(
             f"{reference}: {engine.kind.value} has no such image",
             hint=f"{engine.program} pull {reference}, or {otherwise}",
         )
-    if found is None:
+    if image is None:
         bring(reference, engine=engine, otherwise=otherwise, runner=runner, console=console)
-        found = inspect(reference, engine=engine, runner=runner)
-    if found is None:
+        image = inspect(reference, engine=engine, runner=runner)
+    if image is None:
         raise HostError(f"{reference}: pulled, and not there", hint="ask the engine: image ls")
-    if found.architecture != engine.architecture:
+    if image.architecture != engine.architecture:
         raise HostError(
-            f"{reference}: is for {found.architecture or 'an unknown architecture'}, "
+            f"{reference}: is for {image.architecture or 'an unknown architecture'}, "
             f"this machine is {engine.architecture}",
             hint=f"get one for this machine, or {otherwise}",
         )
-    return found
+    return image
 
 
 def bring(
@@ -220,38 +200,3 @@ def _not_pulled(reference: str, said: str, otherwise: str) -> HostError:
     }
     hint = remedies[words.first(said, *(trouble for trouble in remedies if trouble))]
     return HostError(f"{reference}: cannot be pulled: {headline(said)}", hint=hint)
-
-
-def _is_own(name: str, item: Found) -> bool:
-    """Return whether a name is the one that an image of ours was given for its inputs."""
-    return name.endswith(item.labels[INPUTS][:16])
-
-
-def superseded(
-    engine: ContainerEngine, *, runner: Runner, passing: Collection[str] = ()
-) -> tuple[Found, ...]:
-    """List builder images of ours that a newer one of the same recipe, base and ROCm replaces.
-
-    One with a name that does not come from its inputs is left out: a user gave it, or a process is
-    making something on that image. Names that go away are `passing`.
-    """
-    listed = runner.capture(
-        engine.command("images", "--quiet", "--no-trunc", f"--filter=label={BUILDER}")
-    ).split()
-    newest: dict[str, Found] = {}
-    older: list[Found] = []
-    for identity in dict.fromkeys(listed):
-        item = inspect(identity, engine=engine, runner=runner)
-        if item is None or not item.traceable or INPUTS not in item.labels:
-            continue
-        base = item.labels.get(BASE, "").partition("@")[0]
-        key = "\0".join((item.labels[BUILDER], base, item.labels.get(f"{LABEL}.rocm", "")))
-        known = newest.get(key)
-        if known is None or item.created > known.created:
-            newest[key] = item
-            older += [known] if known else []
-        else:
-            older.append(item)
-    return tuple(
-        item for item in older if all(_is_own(name, item) for name in {*item.names} - {*passing})
-    )

@@ -78,7 +78,6 @@ class Images(Value, frozen=True, kw_only=True):
     """The whole of `ci/images.yaml` that concerns builders."""
 
     schema: Literal[1]
-    registries: tuple[str, ...]
     builders: Mapping[str, Recipe]
     runtime: Any = None  # read by runtime/image_recipe.py
 
@@ -168,8 +167,8 @@ def tool_files(checkout: Path) -> Iterator[Path]:
     """Yield the files of a checkout that make the tool, relative to it, sorted."""
     for part in TOOL_PARTS:
         root = checkout / part
-        found = sorted(root.rglob("*")) if root.is_dir() else [root]
-        for file in found:
+        below = sorted(root.rglob("*")) if root.is_dir() else [root]
+        for file in below:
             relative = file.relative_to(checkout)
             if file.is_file() and not LEFT_OUT & set(relative.parts):
                 yield relative

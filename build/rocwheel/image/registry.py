@@ -9,7 +9,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
@@ -18,9 +18,8 @@ from rocwheel import files
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine, headline
 from rocwheel.download import proxies, reason, session
-from rocwheel.errors import CommandError, HostError, StoreError
-from rocwheel.image.found import INPUTS, LOOPBACK, Found, bring, inspect, is_loopback, plainly
-from rocwheel.image.recipe import ImageInputs
+from rocwheel.errors import CommandError, StoreError
+from rocwheel.image.found import LOOPBACK, Found, is_loopback, plainly
 from rocwheel.process import HostRunner
 
 if TYPE_CHECKING:
@@ -43,10 +42,6 @@ NOT_FOUND: Final = 404
 HUB: Final = ("docker.io", "index.docker.io")
 HUB_ADDRESS: Final = "registry-1.docker.io"
 HUB_CREDENTIALS: Final = "https://index.docker.io/v1/"
-
-
-class NoAnswerError(StoreError):
-    """A registry that cannot be reached, or refuses to say what it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,41 +114,6 @@ def _of_index(answer: bytes) -> str:
     return ""
 
 
-def find(
-    inputs: ImageInputs,
-    registries: Sequence[str],
-    *,
-    environ: Mapping[str, str],
-    console: Console,
-) -> RemoteImage | None:
-    """Return the image of these inputs in the first registry that has it, by its label too.
-
-    Prints which registry does not answer and asks the next one. Raises StoreError for a
-    registry that has the tag with other inputs, and for one that did not answer when no other has
-    the image.
-    """
-    silent: NoAnswerError | None = None
-    for registry in registries:
-        repository = f"{registry}/{inputs.recipe.repository}"
-        try:
-            found = look(repository, inputs.tag, environ=environ)
-        except NoAnswerError as exc:
-            console.warn(f"{exc}; the next registry is asked")
-            silent = silent or exc
-            continue
-        if found is None:
-            continue
-        if found.labels.get(INPUTS) != inputs.digest:
-            raise StoreError(
-                f"{found.repository}:{inputs.tag}: made from other inputs than its tag says",
-                hint="nobody may overwrite a tag: ask who keeps this registry",
-            )
-        return found
-    if silent:
-        raise silent
-    return None
-
-
 def push(
     image: Found,
     repository: str,
@@ -173,7 +133,7 @@ def push(
         if there.config != image.config:
             raise StoreError(
                 f"{repository}:{tag}: is there with other bytes ({there.config})",
-                hint="nobody overwrites a tag: push under another name",
+                hint="no tag is overwritten: push under another name",
             )
         return there, False
     name = f"{repository}:{tag}"
@@ -190,25 +150,9 @@ def push(
     if pushed is None or pushed.config != image.config:
         raise StoreError(
             f"{name}: pushed, and the registry has something else",
-            hint="somebody pushed at the same time: run the command again",
+            hint="another process pushed at the same time: run the command again",
         )
     return pushed, True
-
-
-def pull(
-    remote: RemoteImage, *, engine: ContainerEngine, runner: HostRunner, console: Console
-) -> Found:
-    """Bring an image by digest. Raises HostError when it cannot be had."""
-    found = inspect(remote.reference, engine=engine, runner=runner)
-    if found is None:
-        bring(remote.reference, engine=engine, runner=runner, console=console)
-        found = inspect(remote.reference, engine=engine, runner=runner)
-    if found is None or found.config != remote.config:
-        raise HostError(
-            f"{remote.reference}: the engine has other bytes than the registry",
-            hint="remove it from the engine and try again",
-        )
-    return found
 
 
 def parts(reference: str) -> tuple[str, str]:
@@ -267,7 +211,7 @@ class _Repository:
                 signed = {**headers, **self._authorization(answer)}
                 answer = self._send(method, url, headers=signed, data=body)
         except (requests.RequestException, ValueError) as exc:
-            raise NoAnswerError(
+            raise StoreError(
                 f"{url}: the registry does not answer: {reason(exc)}",
                 hint="check its name and the network",
             ) from exc
@@ -280,7 +224,7 @@ class _Repository:
     def _taken(self, path: str, answer: requests.Response) -> requests.Response:
         if answer.ok:
             return answer
-        raise NoAnswerError(
+        raise StoreError(
             f"{self._base}/{path}: {answer.status_code} {answer.reason}",
             hint="log in to the registry" if answer.status_code in {401, 403} else "try again",
         )
@@ -295,7 +239,7 @@ class _Repository:
         parameters = dict(re.findall(r'(\w+)="([^"]*)"', wanted))
         realm = parameters.pop("realm", "")
         if not realm.startswith("https://"):
-            return {}  # no credentials to somebody who cannot keep them
+            return {}  # without encryption everyone on the way would read them
         asked = self._send("GET", realm, params=parameters, headers=sent)
         document = asked.json() if asked.ok else {}
         token = document.get("token") or document.get("access_token")
@@ -330,12 +274,15 @@ def _login_files(environ: Mapping[str, str]) -> Iterator[Path]:
     )
 
 
-def point(repository: str, tag: str, digest: str, *, environ: Mapping[str, str]) -> None:
-    """Write an image's own manifest under another tag, which then names the same bytes.
+def point(repository: str, tag: str, digest: str, *, environ: Mapping[str, str]) -> bool:
+    """Write an image's own manifest under another tag; return False when that names it already.
 
     Raises StoreError when the image is not there, or the registry refuses or keeps other bytes.
     """
     with _Repository(repository, environ) as asked:
+        there = _look(asked, tag)
+        if there is not None and there.digest == digest:
+            return False
         manifest = asked.get(f"manifests/{digest}", accept=", ".join(MANIFESTS))
         if manifest is None:
             raise StoreError(
@@ -343,9 +290,10 @@ def point(repository: str, tag: str, digest: str, *, environ: Mapping[str, str])
             )
         kind = json.loads(manifest).get("mediaType", MANIFESTS[0])
         asked.put(f"manifests/{tag}", manifest, kind=kind)
-        found = _look(asked, tag)
-    if found is None or found.digest != digest:
+        there = _look(asked, tag)
+    if there is None or there.digest != digest:
         raise StoreError(
             f"{repository}:{tag}: was pointed at {digest}, and names something else",
-            hint="somebody moved it at the same time: run the command again",
+            hint="another process moved it at the same time: run the command again",
         )
+    return True

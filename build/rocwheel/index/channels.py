@@ -17,11 +17,13 @@ from msgspec.structs import asdict
 
 import amdgpu_family_matrix as matrix
 from rocwheel import files, yaml_file
+from rocwheel.choices import ROLES
 from rocwheel.errors import ConfigError
 from rocwheel.model import WheelKind, suggest
 from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
+from rocwheel.trust.policy import Trust
 from rocwheel.values import Sha256, Value, matching
 from rocwheel.verdict import KnownSuite
 from rocwheel.yaml_file import CPythons, FieldError
@@ -45,6 +47,12 @@ Url: TypeAlias = Annotated[
 StoreUrl: TypeAlias = Annotated[
     str,
     matching(r"\A(s3|file)://.", "a URL of this kind", "write s3://bucket or file:///folder"),
+]
+Arn: TypeAlias = Annotated[
+    str,
+    matching(
+        r"\Aarn:[a-z-]+:iam::\d*:role/.", "an ARN of a role", "write arn:aws:iam::ACCOUNT:role/NAME"
+    ),
 ]
 FromOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -87,8 +95,10 @@ class Channel:
     # where its nights build; "" is the machine itself
     executor: str = ""
     builder_image: str = ""
+    roles: Mapping[str, str] = field(default_factory=dict)  # ARN of each role of release.rights
     # what the suites are here and now; a verdict of another suite counts for nothing
     suites: Mapping[str, KnownSuite] = field(default_factory=dict)
+    trust: Trust = field(default_factory=Trust)  # whose signatures a promotion believes
 
     @property
     def option(self) -> str:
@@ -191,12 +201,17 @@ class _Entry(Value, frozen=True, kw_only=True):
     size_budget_mib: Mapping[WheelKind, int] = {}
     policy: tuple[_Rule, ...] = ()
     build: _Build | None = None
+    roles: Mapping[str, Arn] = {}
 
     def __post_init__(self) -> None:
         """Refuse a prefix with two purposes."""
         if not self.prefixes:
             hint = 'add for example "7": {staging: v2-staging, release: v2}'
             raise FieldError("no prefix", "prefixes", hint=hint)
+        for role in self.roles:
+            if role not in ROLES:
+                hint = suggest(role, ROLES)
+                raise FieldError(f"{role!r}: no such role", "roles", role, hint=hint)
         used = set[str]()
         for major, prefixes in self.prefixes.items():
             for name, prefix in asdict(prefixes).items():
@@ -224,6 +239,7 @@ class _Entry(Value, frozen=True, kw_only=True):
             ),
             executor=self.build.executor if self.build else "",
             builder_image=self.build.image if self.build else "",
+            roles=self.roles,
         )
 
 

@@ -7,18 +7,21 @@ Keys that start with an underscore are a server's own by PEP 700.
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
-from collections.abc import Sized
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
+import msgspec
+
 from rocwheel import assets
+from rocwheel.console import count
 from rocwheel.console import size as readable_size
 from rocwheel.entry import Entry, parsed
 from rocwheel.install import Install
@@ -33,7 +36,7 @@ MARK: Final = "rocwheel-log"
 UNFOLDED: Final = 3  # versions shown at once; the others open on a click
 _MARKED: Final = (
     re.compile(rb'<meta name="' + MARK.encode() + rb'" content="(\d{1,18})">'),
-    re.compile(rb'"' + MARK.encode() + rb'": (\d{1,18})\b'),
+    re.compile(rb'"' + MARK.encode() + rb'":(\d{1,18})\b'),
 )
 
 
@@ -53,36 +56,33 @@ class Page:
 
     def to_json(self) -> bytes:
         """Return the JSON form."""
-        document = {
-            "meta": _meta(self.number),
-            "name": self.project,
-            "versions": list(dict.fromkeys(item.version for item in self.files)),
-            "files": [_file(item) for item in self.files],
-        }
-        return (json.dumps(document, ensure_ascii=False, sort_keys=True) + "\n").encode()
+        return _json(
+            self.number,
+            name=self.project,
+            versions=list(dict.fromkeys(item.version for item in self.files)),
+            files=list(map(_file, self.files)),
+        )
 
     def to_html(self, *, family: str, index_url: str) -> bytes:
         """Return the page as pip reads it and as a person does; `index_url` is shown."""
-        versions = [
-            _version(text, list(found)) | {"install": self._install(text, index_url)}
-            for text, found in groupby(self.files, lambda item: item.version)
-        ]
-        count = f"{_count(self.files, 'file')} in {_count(versions, 'version')}, newest first"
+        groups = [(v, list(files)) for v, files in groupby(self.files, lambda item: item.version)]
+        blocks = (
+            _version(files, self._install(version, index_url), is_open=at < UNFOLDED)
+            for at, (version, files) in enumerate(groups)
+        )
         return _render(
             self.number,
             title=f"{self.project} · {family}",
             project=self.project,
             family=family,
-            index_url=index_url,
-            count=count,
-            versions=versions,
-            unfolded=UNFOLDED,
+            count=f"{count(len(self.files), 'file')} in {count(len(groups), 'version')}",
+            versions="\n".join(blocks),
         )
 
-    def _install(self, version: str, index_url: str) -> tuple[str, ...]:
+    def _install(self, version: str, index_url: str) -> str:
         """Return the lines that install a version: a plugin's or pjrt's with both, then jax."""
         lines = Install.of_version(self.project, version, index_url).pip
-        return lines if self.project.startswith("jax-rocm") else lines[:1]
+        return "\n".join(lines if self.project.startswith("jax-rocm") else lines[:1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,20 +94,15 @@ class Root:
 
     def to_json(self) -> bytes:
         """Return the JSON form."""
-        document = {
-            "meta": _meta(self.number),
-            "projects": [{"name": name} for name in sorted(self.projects)],
-        }
-        return (json.dumps(document, sort_keys=True) + "\n").encode()
+        return _json(self.number, projects=[{"name": name} for name in sorted(self.projects)])
 
-    def to_html(self, *, family: str, index_url: str) -> bytes:
+    def to_html(self, *, family: str, index_url: str) -> bytes:  # noqa: ARG002
         """Return the page for installers and people."""
         return _render(
             self.number,
             title=f"JAX for ROCm · {family}",
             project="",
             family=family,
-            index_url=index_url,
             projects=[(name, quote(name)) for name in sorted(self.projects)],
         )
 
@@ -147,71 +142,73 @@ def with_mark(data: bytes, number: int) -> bytes:
     return data
 
 
-def _meta(number: int) -> dict[str, Any]:
-    return {"api-version": API_VERSION, PRIVATE: {"generator": GENERATOR, MARK: number}}
+def _json(number: int, **values: Any) -> bytes:
+    """Return a PEP 691 page; its mark comes first, where it is soon found."""
+    meta = {"api-version": API_VERSION, PRIVATE: {"generator": GENERATOR, MARK: number}}
+    return msgspec.json.encode({"meta": meta, **values}) + b"\n"
+
+
+def _url(entry: Entry) -> str:
+    """Return a file's address, relative to its page."""
+    # Names of wheels have no others that need it: `quote` is quick where all is safe.
+    name = quote(entry.filename, safe="+!").replace("+", "%2B").replace("!", "%21")
+    # pip before 23 checks the hash of a JSON page's file only when it is in the URL:
+    # https://github.com/pypa/pip/pull/11158
+    return f"../{name}#sha256={entry.sha256}"
 
 
 def _file(entry: Entry) -> dict[str, Any]:
     """Return the file's object in a PEP 691 page."""
-    core = {"sha256": entry.metadata_sha256} if entry.metadata_sha256 else False
     document: dict[str, Any] = {
         "filename": entry.filename,
-        # pip before 23 checks the hash of a JSON page's file only when it is in the URL:
-        # https://github.com/pypa/pip/pull/11158
-        "url": f"../{quote(entry.filename, safe='')}#sha256={entry.sha256}",
+        "url": _url(entry),
         "hashes": {"sha256": entry.sha256},
         "size": entry.size,
         "upload-time": entry.uploaded,
-        "yanked": entry.yanked if entry.yanked is not None else False,
+        # PEP 592: true where no reason is given; an empty text would mean that it is not yanked.
+        "yanked": False if entry.yanked is None else entry.yanked or True,
         # Not under PEP 658's own name as well: pip 22.3 to 23.0 fail on it:
         # https://peps.python.org/pep-0714/
-        "core-metadata": core,
-        PRIVATE: {
-            "version": entry.version,
-            "kind": entry.kind,
-            "python": entry.python,
-            "gfx_targets": list(entry.gfx_targets),
-            "rocm": entry.rocm,
-            "manifest": entry.manifest,
-        },
+        "core-metadata": {"sha256": entry.metadata_sha256} if entry.metadata_sha256 else False,
     }
     if entry.requires_python:
         document["requires-python"] = entry.requires_python
-    # PEP 592: true where no reason is given; an empty text would mean that it is not yanked.
-    if entry.yanked == "":
-        document["yanked"] = True
     return document
 
 
-def _version(version: str, entries: list[Entry]) -> dict[str, Any]:
-    """Return one version's files as the template shows them."""
-    first = entries[0]
+def _version(files: Sequence[Entry], install: str, *, is_open: bool) -> str:
+    """Return the part of a page about one version: a page may have thousands of them."""
+    first = files[0]
     facts = [first.uploaded[:10], *([f"ROCm {first.rocm}"] if first.rocm else ())]
-    return {
-        "version": version,
-        "told": " · ".join(facts),
-        "is_yanked": all(item.yanked is not None for item in entries),
-        "targets": sorted({target for item in entries for target in item.gfx_targets}),
-        "files": [_row(item) for item in entries],
-    }
+    yanked = all(item.yanked is not None for item in files)
+    targets = sorted({target for item in files for target in item.gfx_targets})
+    shown = "".join(f"<span class=gfx>{escape(target)}</span> " for target in targets)
+    return (
+        f"<details{' open' if is_open else ''}><summary><h2>{escape(first.version)}</h2> "
+        f"<span>{escape(' · '.join(facts))}{' · <b class=yanked>yanked</b>' if yanked else ''}"
+        f"</span></summary>{f'<p>{shown}</p>' if targets else ''}"
+        f"<code tabindex=0>{escape(install)}</code><table><thead><tr><th>File<th>Python<th>Size"
+        f"<th>Uploaded (UTC)</thead><tbody>{''.join(map(_row, files))}\n</tbody></table></details>"
+    )
 
 
-def _row(entry: Entry) -> dict[str, Any]:
-    attributes = {"href": f"../{quote(entry.filename, safe='')}#sha256={entry.sha256}"}
+def _row(entry: Entry) -> str:
+    """Return a file's row: its link as installers read it, and what people ask."""
+    attributes, note = f'href="{_url(entry)}"', ""
     if entry.requires_python:
-        attributes["data-requires-python"] = entry.requires_python
+        attributes += f' data-requires-python="{escape(entry.requires_python)}"'
     if entry.metadata_sha256:
-        attributes["data-core-metadata"] = f"sha256={entry.metadata_sha256}"
+        attributes += f' data-core-metadata="sha256={entry.metadata_sha256}"'
     if entry.yanked is not None:
-        attributes["data-yanked"] = entry.yanked
-    return {
-        "attributes": list(attributes.items()),
-        "filename": entry.filename,
-        "yanked": entry.yanked,
-        "python": entry.python or ("any" if entry.kind else ""),
-        "size": readable_size(entry.size),
-        "uploaded": entry.uploaded.replace("T", " ").partition(".")[0][:16],
-    }
+        attributes += f' data-yanked="{escape(entry.yanked)}"'
+        note = f"<p class=yanked>yanked: {escape(entry.yanked or 'no reason given')}</p>"
+    uploaded = entry.uploaded.replace("T", " ").partition(".")[0][:16]
+    return (
+        f"\n<tr><td><a {attributes}>{escape(entry.filename)}</a>{note}"
+        f'<td data-name="Python">{escape(entry.python or ("any" if entry.kind else ""))}'
+        f'<td data-name="Size">{readable_size(entry.size)}'
+        f'<td data-name="Uploaded">{escape(uploaded)}'
+    )
 
 
 def _render(number: int, **values: Any) -> bytes:
@@ -262,7 +259,3 @@ class _Links(HTMLParser):
                 url=href.partition("#")[0],
             )
         )
-
-
-def _count(items: Sized, noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

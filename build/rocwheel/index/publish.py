@@ -182,9 +182,19 @@ def _kept(place: Place, info: ObjectInfo | None) -> int:
 class Claim:
     """A page that is stored under a project's name, whoever put it there."""
 
+    project: str
     number: int  # of the state it shows; -1: another tool made it
-    is_empty: bool  # it lists no file of the project
-    shows: frozenset[tuple[str, str | None]] = frozenset()  # names, and why they are yanked
+    data: bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it lists no file of the project."""
+        return not any(_is_of(self.project, link.filename) for link in links(self.data))
+
+    @property
+    def shows(self) -> frozenset[tuple[str, str | None]]:
+        """Return the names of its files, and why they are yanked."""
+        return frozenset((link.filename, link.yanked) for link in links(self.data))
 
 
 def claimed(place: Place, project: str) -> Claim | None:
@@ -196,13 +206,9 @@ def claimed(place: Place, project: str) -> Claim | None:
         except ObjectMissingError:
             continue
         except HugeError:
-            return Claim(number=-1, is_empty=True)
-        found, files = mark(data), links(data)
-        return Claim(
-            number=-1 if found is None else found,
-            is_empty=not any(_is_of(project, link.filename) for link in files),
-            shows=frozenset((link.filename, link.yanked) for link in files),
-        )
+            data = b""
+        number = mark(data)
+        return Claim(project=project, number=-1 if number is None else number, data=data)
     return None
 
 

@@ -8,7 +8,7 @@ an operation, so of two that decided on the same state one wins and the other de
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -77,14 +77,20 @@ class _Envelope(msgspec.Struct):
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
-def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) -> IndexState:
-    """Read the state that the log has now, with listings of these projects (and those touched).
+def read(
+    place: Place,
+    projects: Iterable[str] | None = (),
+    *,
+    afresh: bool = False,
+    skips: Collection[int] = (),
+) -> IndexState:
+    """Read the state that the log has now, with listings of these projects (None: of all).
 
-    `afresh` folds the whole log, without the snapshot. Raises StoreError where the log is a newer
-    version's.
+    `afresh` folds the whole log, without the snapshot; entries with a number in `skips` change
+    nothing then. Raises StoreError where the log is a newer version's.
     """
-    state = None if afresh else _snapshot(place)
-    return load(place, _folded(place, state or _start(place)), projects)
+    state = None if afresh or skips else _snapshot(place)
+    return load(place, _folded(place, state or _start(place), skips=skips), projects)
 
 
 def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> IndexState:
@@ -349,10 +355,15 @@ def _has(place: Place, number: int, head: str) -> bool:
         return False
 
 
-def _folded(place: Place, state: IndexState, *, until: int | None = None) -> IndexState:
-    """Apply every entry after the state's number, or those up to `until`."""
+def _folded(
+    place: Place, state: IndexState, *, until: int | None = None, skips: Collection[int] = ()
+) -> IndexState:
+    """Apply every entry after the state's number, or those up to `until`; not those to skip."""
     last: int | None = None
     while until is None or state.number < until:
+        if state.number + 1 in skips:
+            state = replace(state, number=state.number + 1, head="", is_skip=True)
+            continue
         name = place.store.locate(place.log(state.number + 1))
         try:
             data = small(place, place.log(state.number + 1))

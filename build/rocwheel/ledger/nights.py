@@ -242,7 +242,10 @@ class Nights:
 
     def names(self) -> tuple[str, ...]:
         """All nights, oldest first."""
-        return self._index()[0].nights
+        try:
+            return self._parsed(self.store.read(INDEX)[0]).nights
+        except ObjectMissingError:
+            return ()
 
     def check_clock(self, now: datetime) -> None:
         """Refuse to write with a clock that is far off the store's. Raises ConfigError."""
@@ -299,11 +302,8 @@ class Nights:
 
     # --- what happened -------------------------------------------------------------------------
 
-    def book(self, night: str, *, hosts: bool = False) -> Book:
-        """Plan, attempts and orders of a night.
-
-        Hosts that are held back are in it with `hosts`, and where a cell for GPUs is to run.
-        """
+    def book(self, night: str) -> Book:
+        """Read the plan, the attempts and the orders of a night, and which hosts are held back."""
         plan, sha256 = self.plan(night)
         prefix = self.key(night, "")
         keys = [info.key for info in self.store.keys(prefix)]
@@ -333,7 +333,7 @@ class Nights:
             sha256=sha256,
             attempts=attempts,
             orders=said,
-            quarantined=self.quarantined() if hosts or _wants_gpus(plan) else {},
+            quarantined=self.quarantined(),
         )
 
     def begin(self, night: str, begun: Begun, *, known: int | None = None) -> int:
@@ -353,12 +353,9 @@ class Nights:
 
     def end(self, night: str, number: int, ended: Ended) -> bool:
         """Record how an attempt ended; return False if an end is recorded already."""
+        key = self.key(night, f"cells/{ended.cell}/{number}.json")
         try:
-            return self.store.create(
-                self.key(night, f"cells/{ended.cell}/{number}.json"),
-                ended.to_bytes(),
-                headers=AS_JSON,
-            )
+            return self.store.create(key, ended.to_bytes(), headers=AS_JSON)
         except ObjectDiffersError:
             return False
 
@@ -437,13 +434,6 @@ class Nights:
         where = self.store.locate(INDEX)
         return Index.from_bytes(data, name=where) if data else Index()
 
-    def _index(self) -> tuple[Index, None]:
-        try:
-            data = self.store.read(INDEX)[0]
-        except ObjectMissingError:
-            return Index(), None
-        return self._parsed(data), None
-
     def _remember(self, night: str) -> None:
         def change(old: bytes | None) -> bytes:
             known = self._parsed(old).nights
@@ -481,10 +471,6 @@ class Nights:
                     raise
             else:
                 return
-
-
-def _wants_gpus(plan: NightPlan) -> bool:
-    return any(cell.needs.gpus and not cell.kept for cell in plan.cells)
 
 
 def check_name(night: str) -> None:

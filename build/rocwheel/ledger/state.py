@@ -18,8 +18,8 @@ import msgspec
 
 from rocwheel import files
 from rocwheel.entry import Entry, parsed, rank, version_of
-from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
-from rocwheel.model import moment
+from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError, WheelError
+from rocwheel.model import is_sha256, moment
 from rocwheel.values import Count, Value
 
 FORMAT: Final = 1
@@ -71,6 +71,15 @@ class Holding(Value, frozen=True, kw_only=True):
     jax: str = ""
     rocm: str = ""
     pythons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a file without its hash. Raises WheelError."""
+        for item in self.files:
+            if not is_sha256(item.sha256):
+                raise WheelError(
+                    f"{item.filename}: {item.sha256!r} is not a SHA-256",
+                    hint="every file in an index has one: build or stage the wheel set again",
+                )
 
 
 class Transition(Value, frozen=True, kw_only=True):
@@ -205,14 +214,9 @@ class IndexState:
         )
         return tuple(sorted(found, key=lambda item: item.filename))
 
-    def doomed(self, *, since: int) -> tuple[str, ...]:
-        """Names that entries after `since` spent; of loaded listings."""
-        return tuple(
-            name
-            for listing in self.listings.values()
-            for name, number in sorted(listing.spent.items())
-            if number > since
-        )
+    def spent_names(self) -> tuple[str, ...]:
+        """Return the names that are spent, of loaded listings."""
+        return tuple(name for item in self.listings.values() for name in sorted(item.spent))
 
     def check_names(self, entries: Iterable[Entry], *, where: str) -> None:
         """Raise where a name is spent (PromotionError) or other bytes' (ObjectDiffersError)."""
@@ -238,6 +242,8 @@ class IndexState:
 
     def _shown(self, file: File) -> Entry:
         """Return a file's entry: yanked while it is itself, or a listed set of it is."""
+        if not file.yanks:
+            return file.entry
         own = [item for item in file.sets if self._lists(item)]
         reasons = [file.yanks[item] for item in ("", *own) if item in file.yanks]
         return msgspec.structs.replace(file.entry, yanked=reasons[0] if reasons else None)

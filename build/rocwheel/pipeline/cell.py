@@ -7,7 +7,6 @@ says about itself is read from its exit status and its JSON document, never from
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -17,13 +16,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rocwheel import __version__
+from rocwheel.choices import TEST_KINDS
 from rocwheel.console import Console, count
 from rocwheel.container.owner import is_alive
 from rocwheel.errors import (
@@ -43,6 +43,7 @@ from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner, stop
 from rocwheel.source import git
 from rocwheel.store import TRIED, Store
+from rocwheel.values import replace
 from rocwheel.verdict import State, Verdict
 
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
@@ -74,18 +75,24 @@ class Worker:
 
 
 class Signals:
-    """Signals that end a cell from outside: SIGINT, SIGTERM, or the engine's end."""
+    """Signals that end a cell or an engine from outside: how many came, and the first's reason.
+
+    An engine drains at the first SIGINT; everything else stops it at once.
+    """
 
     def __init__(self) -> None:
-        self._told = threading.Event()
+        self.came = 0
+        self.stops = False
         self.reason = ""
 
-    def tell(self, reason: str) -> None:
+    def tell(self, reason: str, *, at_once: bool = True) -> None:
+        """Note a signal; a second one stops whatever it is."""
         self.reason = self.reason or reason
-        self._told.set()
+        self.came += 1
+        self.stops = at_once or self.came > 1
 
     def __bool__(self) -> bool:
-        return self._told.is_set()
+        return self.came > 0
 
     def watch_leash(self) -> None:
         """End when standard input closes: the scheduler that holds its other end has ended."""
@@ -101,11 +108,13 @@ class Signals:
     @contextmanager
     def caught(self) -> Iterator[None]:
         """Turn SIGINT, SIGTERM and SIGHUP into a flag while the block runs."""
+
+        def note(number: int, _frame: object) -> None:
+            name = signal.Signals(number).name
+            self.tell(f"got {name}", at_once=number != signal.SIGINT)
+
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [
-            signal.signal(n, lambda n, _f: self.tell(f"got {signal.Signals(n).name}"))
-            for n in numbers
-        ]
+        before = [signal.signal(number, note) for number in numbers]
         try:
             yield
         finally:
@@ -154,21 +163,12 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         outcome, log = _Outcome(state=State.INFRA, reason=str(exc)), b""
     else:
         outcome, log = _Attempt(nights, night, found, cell, worker, signals).work()
-    ended = Ended(
-        cell=name,
-        plan=book.sha256,
-        host=worker.host,
-        engine=worker.engine,
-        state=outcome.state,
-        reason=outcome.reason,
-        exit_code=outcome.exit_code,
-        began=begun.time,
-        time=timestamp(worker.now()),
-        milliseconds=round(1000 * (time.monotonic() - started)),
-        manifest=outcome.manifest,
-        image=outcome.image,
-        link=outcome.link,
+    ended = _end_of(
+        begun,
+        worker,
+        seconds=time.monotonic() - started,
         log=nights.keep_log(night, name, number, log) if log else "",
+        **asdict(outcome),
     )
     nights.end(night, number, ended)
     if outcome.state is State.INFRA and _tells_of_host(cell):
@@ -265,7 +265,7 @@ def fetch(store: Store, cell: Cell, folder: Path, worker: Worker) -> Path | None
     if not (cell.commit and cell.repository):
         return None
     wanted = subject.checkout(cell.repository, cell.commit, cache=worker.cache)
-    git.checkout(dataclasses.replace(wanted, timeout=cell.limit), runner=worker.runner)
+    git.checkout(replace(wanted, timeout=cell.limit), runner=worker.runner)
     return wanted.folder
 
 
@@ -303,7 +303,7 @@ class _Attempt:
             return outcome, log
         lines = log.decode("utf-8", "replace").strip().splitlines()
         reason = lines[-1].strip() if lines else f"exit status {outcome.exit_code}"
-        return dataclasses.replace(outcome, reason=reason), log
+        return replace(outcome, reason=reason), log
 
     def _in(self, folder: Path) -> _Outcome:
         cell, worker, store = self.cell, self.worker, self.nights.store
@@ -438,28 +438,29 @@ def lost(
     begun = attempt.begun
     if begun is None or attempt.ended:
         return False
-    took = (worker.now() - moment(begun.time)).total_seconds()
-    return nights.end(
-        book.plan.night,
-        attempt.number,
-        Ended(
-            cell=begun.cell,
-            plan=begun.plan,
-            host=begun.host,
-            engine=begun.engine,
-            state=state,
-            reason=why,
-            began=begun.time,
-            time=timestamp(worker.now()),
-            milliseconds=max(0, round(1000 * took)),
-            written_by=worker.engine,
-        ),
+    took = max(0.0, (worker.now() - moment(begun.time)).total_seconds())
+    by = worker.engine
+    ended = _end_of(begun, worker, seconds=took, state=state, reason=why, written_by=by)
+    return nights.end(book.plan.night, attempt.number, ended)
+
+
+def _end_of(begun: Begun, worker: Worker, *, seconds: float, **fields: Any) -> Ended:
+    """Return the end of an attempt that began so."""
+    return Ended(
+        cell=begun.cell,
+        plan=begun.plan,
+        host=begun.host,
+        engine=begun.engine,
+        began=begun.time,
+        time=timestamp(worker.now()),
+        milliseconds=round(1000 * seconds),
+        **fields,
     )
 
 
 def _tells_of_host(cell: Cell) -> bool:
     """Return whether its `infra` speaks against the host's GPUs; an image's may be a registry's."""
-    return cell.needs.gpus > 0 and cell.kind in standing.TESTS
+    return cell.needs.gpus > 0 and cell.kind in TEST_KINDS
 
 
 def quarantine(nights: Nights, night: str, worker: Worker) -> bool:

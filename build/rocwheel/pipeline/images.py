@@ -85,15 +85,13 @@ def wanted(
 def recorded(
     place: Place, wheels: ImagedSet, asked: Iterable[tuple[NightImage, str]]
 ) -> Mapping[tuple[str, str], str]:
-    """Those of the asked images that were made of this very set: name and CPython -> reference.
+    """Return which of the asked images were made of this very set: name and CPython -> reference.
 
-    One to which a moving tag never came is none of them: its cell moves the tag.
+    A record is written after the moving tags were pointed at its image.
     """
     names = {image.reference(wheels, python): (image, python) for image, python in asked}
-    there = {}
-    for item in record.records(place, names) if names else ():
-        image, python = names[item.reference]
-        tags = image.tags(wheels.family, python)
-        if item.manifest == wheels.set_id and all(record.came(place, item, tag) for tag in tags):
-            there[image.settings.label, python] = item.pinned
-    return there
+    return {
+        (names[item.reference][0].settings.label, names[item.reference][1]): item.pinned
+        for item in (record.records(place, names) if names else ())
+        if item.manifest == wheels.set_id
+    }

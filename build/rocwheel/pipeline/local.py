@@ -12,8 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -23,7 +22,7 @@ from rocwheel.container.owner import is_alive
 from rocwheel.errors import HostError, InterruptError, StoreError
 from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order, Phase
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.cell import Worker, check_tool, lost
+from rocwheel.pipeline.cell import Signals, Worker, check_tool, lost
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command
 from rocwheel.verdict import State
@@ -48,38 +47,6 @@ class Capacity:
 
 
 @dataclass
-class Ending:
-    """How often a signal came: one drains, two stop."""
-
-    asked: int = 0
-    at_once: bool = False
-
-    @property
-    def drains(self) -> bool:
-        return self.asked > 0 or self.at_once
-
-    @property
-    def stops(self) -> bool:
-        return self.asked > 1 or self.at_once
-
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        """SIGINT is counted; SIGTERM and SIGHUP stop at once."""
-
-        def count(number: int, _frame: object) -> None:
-            self.asked += 1
-            self.at_once = self.at_once or number != signal.SIGINT
-
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [signal.signal(number, count) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
-
-
-@dataclass
 class _Running:
     process: subprocess.Popen[bytes]
     cell: Cell
@@ -95,7 +62,7 @@ class LocalScheduler:
     worker: Worker
     target: tuple[str, ...]  # options that name the store
     capacity: Capacity
-    ending: Ending
+    signals: Signals
     output: IO[bytes]  # what cells print
     lock: int = -1  # descriptor of a lock the cells hold too
     book: Book | None = None  # as it was read last; None: read it first
@@ -119,14 +86,14 @@ class LocalScheduler:
         found = self._look() if self._bury(book) else self._stand(book)
         looked, fresh = time.monotonic(), True
         told = shown = 0.0
-        with self.ending.caught(), self.worker.console.live() as show:
+        with self.signals.caught(), self.worker.console.live() as show:
             try:
                 while True:
                     ended = self._reap()
                     if ended or time.monotonic() - looked > LOOK:
                         found, fresh = self._look_again(found)
                         looked = time.monotonic()
-                    if fresh and not self.ending.drains:
+                    if fresh and not self.signals:
                         self._start(found)
                     if fresh or time.monotonic() - shown > SHOWN:
                         show(self._table(found))
@@ -142,7 +109,7 @@ class LocalScheduler:
                     time.sleep(POLL)
             finally:
                 self._stop()
-        if self.ending.drains:
+        if self.signals:
             found = self._look()
             open_ = sum(not item.settled for item in found.values())
             raise InterruptError(
@@ -159,13 +126,13 @@ class LocalScheduler:
 
     def _end(self) -> None:
         """Do what was asked: say once that nothing new begins, or stop what runs."""
-        if self.ending.drains and not self._said:
+        if self.signals and not self._said:
             self._said = True
             self.worker.console.info(
                 f"   interrupted: {count(len(self._running), 'cell')} may end, nothing new begins; "
                 "Ctrl-C again stops at once"
             )
-        if self.ending.stops:
+        if self.signals.stops:
             self._stop()
 
     def _look_again(self, before: dict[str, CellStanding]) -> tuple[dict[str, CellStanding], bool]:
@@ -299,7 +266,7 @@ class LocalScheduler:
             )
             for name, item in self._running.items()
         ]
-        ends = "draining; Ctrl-C again stops" if self.ending.drains else ""
+        ends = "draining; Ctrl-C again stops" if self.signals else ""
         stopped = f"stopped by {self._stopped.by}: {self._stopped.reason}" if self._stopped else ""
         return [
             ", ".join(f"{number} {word}" for word, number in sorted(counts.items())),

@@ -6,6 +6,7 @@ nothing has. What the store then says tells a right from its absence.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from rocwheel.download import Client, session
+from rocwheel.download import Client, proxies, reason, session
 from rocwheel.errors import (
     ConfigError,
     FetchError,
@@ -25,15 +26,19 @@ from rocwheel.errors import (
 )
 from rocwheel.image import registry
 from rocwheel.index.channels import Channel
-from rocwheel.ledger.nights import ROOT, Nights
+from rocwheel.ledger.nights import PROBE, ROOT, Nights
 from rocwheel.release import rights
 from rocwheel.release.rights import DELETE, PUT, READ, Role
 from rocwheel.store import JSON, Headers, ObjectInfo, Store
+from rocwheel.store.opening import open_store
+from rocwheel.values import replace
 
 TIMEOUT: Final = 30.0  # seconds
+STS_REGION: Final = "us-east-1"  # of the global endpoint, where none is set
 STEM: Final = "rehearsal-"
 NEVER: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-RUNNERS: Final = "https://api.github.com/repos/{}/actions/runners?per_page=100"
+GITHUB_API: Final = "https://api.github.com"
+RUNNERS_ASKED: Final = 100  # on a page, the most that GitHub gives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +61,19 @@ class Rehearsal:
     client: Client
     now: datetime
     environ: Mapping[str, str]
-    labels: Collection[str]  # of runners that cells will ask for
+    labels: Collection[str]  # of runners that cells will ask for, as this place calls them
     repository: str = ""  # OWNER/NAME, on GitHub
     secret: str = ""  # the variable with the key for signing messages
     notify: str = ""  # URL
     registries: Collection[str] = ()  # that images are pushed to
 
     def run(self, role: str, family: str) -> Iterator[Rehearsed]:
-        """Try everything; with a role, its rights as the login that is in use."""
+        """Try everything; the rights of one role, or of all that the channel names."""
         yield self._tried("store", self._abilities, "use a store that docs/how-to/buckets.md lists")
         if role in {"", "builder"}:
             yield self._tried("clock", self._clock, "set the clock of this machine")
-        if role:
-            yield from self._rights(rights.ROLES[role], family)
+        for name in (role,) if role else self.channel.roles:
+            yield from self._role(rights.ROLES[name], family)
         yield self._tried("page", self._page, "let the public URL serve the root of the store")
         yield self._tried("message", self._message, "correct `notify` of ci/nightly.yaml")
         if role in {"", "imager"}:
@@ -114,9 +119,22 @@ class Rehearsal:
                 raise
         return "its address answers; nothing was sent"
 
-    def _rights(self, role: Role, family: str) -> Iterator[Rehearsed]:
+    def _role(self, role: Role, family: str) -> Iterator[Rehearsed]:
+        """Try the rights of a role: assumed where the channel names it, else the login in use."""
+        store, arn = self.nights.store, self.channel.roles.get(role.name, "")
+        if arn:
+            what, options = f"{role.name}: assume {arn}", self.channel.options
+            try:
+                login = _assumed(arn, options.endpoint, options.region)
+            except RefusedError as exc:
+                yield Rehearsed(what=what, good=False, why=str(exc), todo=exc.hint)
+                return
+            yield Rehearsed(what=what, good=True, why="its trust policy names this login")
+            store = open_store(self.channel.store, replace(options, login=login, probe_key=PROBE))
+        yield from self._rights(role, family, store)
+
+    def _rights(self, role: Role, family: str, store: Store) -> Iterator[Rehearsed]:
         """Try one permitted and one forbidden request of each right of a role."""
-        store = self.nights.store
         for action in (READ[0], PUT[0], DELETE[0]):
             may = [key for actions, keys in role.may if action in actions for key in keys]
             never = [key for actions, keys in role.may_not if action in actions for key in keys]
@@ -148,23 +166,70 @@ class Rehearsal:
             why = "not asked: needs --repository, and GH_TOKEN with the right to list runners"
             yield Rehearsed(what="runners", good=None, why=why)
             return
-        url = RUNNERS.format(self.repository)
-        with session(self.environ) as asking:
-            asking.headers["Authorization"] = f"Bearer {token}"
-            answer = asking.get(url, timeout=TIMEOUT)
-        if not answer.ok:
-            why = f"HTTP {answer.status_code}"
-            yield Rehearsed(what="runners", good=False, why=why, todo="correct the token")
+        owner = self.repository.partition("/")[0]
+        online, refused = set[str](), []
+        for place in (f"repos/{self.repository}", f"orgs/{owner}"):
+            try:
+                online |= self._online(place, token)
+            except FetchError as exc:
+                refused.append(str(exc))
+        if len(refused) > 1:
+            yield Rehearsed(what="runners", good=False, why=refused[0], todo="correct the token")
             return
-        runners = answer.json().get("runners", [])
-        online = {
-            label["name"] for r in runners if r["status"] == "online" for label in r["labels"]
-        }
+        if refused:  # a person's repository has no organisation, and few tokens may ask one
+            yield Rehearsed(what="runners", good=None, why=refused[0])
         for label in sorted(self.labels):
             there = label in online
             why = "has a runner online" if there else "no runner with this label is online"
-            todo = "" if there else "start one, or rename the label: nightly plan --pools"
+            todo = "" if there else "start one, or rename the label: --pools"
             yield Rehearsed(what=f"label {label}", good=there, why=why, todo=todo)
+
+    def _online(self, place: str, token: str) -> set[str]:
+        """Return the labels that have a runner online at a repository or an organisation."""
+        base = self.environ.get("GITHUB_API_URL", GITHUB_API)
+        labels = set[str]()
+        for number in itertools.count(1):
+            url = f"{base}/{place}/actions/runners?per_page={RUNNERS_ASKED}&page={number}"
+            runners = self._page_of(url, token)
+            labels |= {name for status, names in runners if status == "online" for name in names}
+            if len(runners) < RUNNERS_ASKED:
+                break
+        return labels
+
+    def _page_of(self, url: str, token: str) -> list[tuple[str, list[str]]]:
+        """Return the status and the labels of each runner on a page. Raises FetchError."""
+        import requests
+
+        with session(self.environ) as asking:
+            asking.proxies.update(proxies(url, self.environ))
+            asking.headers["Authorization"] = f"Bearer {token}"
+            try:
+                answer = asking.get(url, timeout=TIMEOUT)
+                answer.raise_for_status()
+                runners = answer.json()["runners"]
+                return [(r["status"], [label["name"] for label in r["labels"]]) for r in runners]
+            except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
+                raise FetchError(f"{url}: {reason(exc)}", hint="correct GH_TOKEN") from exc
+
+
+def _assumed(arn: str, endpoint: str, region: str) -> dict[str, str]:
+    """Return the login of a role, for boto3. Raises RefusedError where it cannot be assumed."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    own = boto3.session.Session()
+    region = region or own.region_name or STS_REGION
+    try:
+        sts = own.client("sts", endpoint_url=endpoint or None, region_name=region)
+        made = sts.assume_role(RoleArn=arn, RoleSessionName="rehearsal")["Credentials"]
+    except (BotoCoreError, ClientError) as exc:
+        hint = "name the login in use in the role's trust policy, or rehearse with its own login"
+        raise RefusedError(str(exc), hint=hint) from exc
+    return {
+        "aws_access_key_id": made["AccessKeyId"],
+        "aws_secret_access_key": made["SecretAccessKey"],
+        "aws_session_token": made["SessionToken"],
+    }
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -37,7 +37,7 @@ from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Worker, lost
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, Runner
-from rocwheel.values import Value
+from rocwheel.values import Value, replace
 from rocwheel.verdict import State
 
 GRACE: Final = 120  # seconds between a cell's own limit and the job's
@@ -51,7 +51,14 @@ PENDING: Final = frozenset(
     }
 )  # fmt: skip
 CLAIMED: Final = timedelta(minutes=5)  # that a claim to submit holds; sbatch is given less
+SBATCH_SECONDS: Final = 120.0
+UNCLEAR: Final = ("timed out", "Zero Bytes")  # what sbatch says of an answer that did not come
 CLAIM_POLL: Final = 0.5
+HELD: Final = "held"
+# Reasons, in small letters, that no job can wait out:
+# https://slurm.schedmd.com/job_reason_codes.html
+STUCK: Final = (HELD, "reqnodenotavail", "drained", "partitiondown", "partitioninactive",
+                "partitiontimelimit", "partitionnodelimit", "badconstraints")  # fmt: skip
 ENDS: Final = {
     "NODE_FAIL": (State.INFRA, "its node failed"),
     "BOOT_FAIL": (State.INFRA, "its node did not boot"),
@@ -67,28 +74,13 @@ ENDS: Final = {
 
 
 class Submission(Value, frozen=True, kw_only=True):
-    """An array that is, or is about to be, submitted; its token is the job's name."""
+    """An array that a client submits, or claims to submit; its token is the job's name."""
 
     token: str
     cells: tuple[str, ...]  # by array index
+    by: str  # which client
     time: str
-
-
-class SubmitClaim(Value, frozen=True, kw_only=True):
-    """One client's claim to submit an array."""
-
-    by: str
-    time: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Submitted:
-    """A submission and its number; "" when Slurm never said one."""
-
-    token: str
-    cells: tuple[str, ...]
-    job: str
-    time: str
+    job: str = ""  # its number, which is not stored; "" while Slurm has named none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +95,7 @@ class SlurmScheduler:
     most: int  # tasks of an array at once, 0 for no limit
     logs: Path
 
-    def submit(self) -> list[Submitted]:
+    def submit(self) -> list[Submission]:
         """Check the cluster, then submit every array that is not there. Raises HostError."""
         collect(self.nights, self.night, self.worker, runner=self.runner)
         # read before the queue: what another client submits from here on has our token
@@ -184,7 +176,7 @@ class SlurmScheduler:
                     hint=f"it has: {', '.join(sorted(offered)) or 'nothing'}; rename with --pools",
                 )
 
-    def _token(self, group: Sequence[Cell], book: Book, made: Sequence[Submitted] = ()) -> str:
+    def _token(self, group: Sequence[Cell], book: Book, made: Sequence[Submission] = ()) -> str:
         """Return the same until Slurm gave it a number, so that nothing is submitted twice."""
         before = Counter(name for item in made if item.job for name in item.cells)
         what = [
@@ -197,56 +189,63 @@ class SlurmScheduler:
 
     def _submit(
         self, group: Sequence[Cell], token: str, jobs: Mapping[str, str], book: Book
-    ) -> Submitted:
-        names = tuple(cell.name for cell in group)
-        record = Submission(token=token, cells=names, time=timestamp(self.worker.now()))
-        store = self.nights.store
-        job = self._claim(token) or _job_named(token, self.runner)
-        with suppress(ObjectDiffersError):  # of the client whose claim this one took over
-            store.create(
-                self.nights.key(self.night, f"slurm/{token}.json"), record.to_bytes(),
-                headers=AS_JSON,
-            )  # fmt: skip
+    ) -> Submission:
+        """Submit an array under a claim, or find the job of a client that had claimed it."""
+        record = Submission(
+            token=token,
+            cells=tuple(cell.name for cell in group),
+            by=uuid.uuid4().hex,
+            time=timestamp(self.worker.now()),
+        )
+        number, job = self._claim(record)
+        job = job or _job_named(token, self.runner)
         if not job:
             script = self.logs / f"{token}.sh"
             script.write_text(self._script(group), encoding="utf-8")
             argv = (*self._argv(token, group, jobs, book), str(script))
             try:
-                said = self.runner.capture(Command(argv=argv, timeout=120.0))
+                said = self.runner.capture(Command(argv=argv, timeout=SBATCH_SECONDS))
             except CommandError as exc:
                 last = exc.detail.strip().splitlines()
+                if last and not any(word in exc.detail for word in UNCLEAR):
+                    self._note(f"{token}.{number}.refused")
                 raise HostError(
                     f"sbatch: {last[-1] if last else exc}",
                     hint=f"what was submitted goes on; then run again: nightly run {self.night}",
                 ) from exc
             job = said.strip().partition(";")[0]
-        place = self.nights.key(self.night, f"slurm/{token}.{job}.job")
-        store.create(place, b"{}\n", headers=AS_JSON)  # its name says all
-        return Submitted(token=token, cells=names, job=job, time=record.time)
+        self._note(f"{token}.{job}.job")
+        return replace(record, job=job)
 
-    def _claim(self, token: str) -> str:
-        """Claim a token, create-only, to submit under it; wait while another's claim is young.
+    def _note(self, name: str) -> None:
+        """Store an object whose name says all."""
+        self.nights.store.create(
+            self.nights.key(self.night, f"slurm/{name}"), b"{}\n", headers=AS_JSON
+        )
 
-        Return the number of that client's job when it is there, "" when the claim is ours.
+    def _claim(self, record: Submission) -> tuple[int, str]:
+        """Store a submission, create-only, as the claim to make it.
+
+        Return the number of the claim, and of the job where another client got one. Wait while
+        another client's claim is young, was not refused and has no job yet.
         """
-        prefix = self.nights.key(self.night, f"slurm/claims/{token}.")
-        claim = SubmitClaim(by=uuid.uuid4().hex, time=timestamp(self.worker.now()))
-        store = self.nights.store
-        number = 1
+        store, number = self.nights.store, 1
         while True:
-            key = f"{prefix}{number}"
+            stem = self.nights.key(self.night, f"slurm/{record.token}.{number}.")
+            key = f"{stem}json"
             try:
-                store.create(key, claim.to_bytes(), headers=AS_JSON)
+                store.create(key, record.to_bytes(), headers=AS_JSON)
             except ObjectDiffersError:
-                theirs = SubmitClaim.from_bytes(store.read(key)[0], name=store.locate(key))
-                if job := _job_named(token, self.runner):
-                    return job
-                if self.worker.now() - moment(theirs.time) > CLAIMED:
+                theirs = Submission.from_bytes(store.read(key)[0], name=store.locate(key))
+                is_old = self.worker.now() - moment(theirs.time) > CLAIMED
+                if job := _job_named(record.token, self.runner):
+                    return number, job
+                if is_old or store.info(f"{stem}refused"):
                     number += 1
                 else:
                     time.sleep(CLAIM_POLL)
             else:
-                return ""
+                return number, ""
 
     def _argv(
         self, token: str, group: Sequence[Cell], jobs: Mapping[str, str], book: Book
@@ -300,37 +299,26 @@ def _resources(text: str) -> Iterator[str]:
                 yield ":".join(parts[:2])
 
 
-def submissions(nights: Nights, night: str) -> list[Submitted]:
+def submissions(nights: Nights, night: str) -> list[Submission]:
     """Return everything that was submitted for a night, oldest first.
 
     One whose answer was lost, or is under way, has no number here, though Slurm may know it.
     """
     prefix = nights.key(night, "slurm/")
-    keys = [i.key for i in nights.store.keys(prefix) if "/" not in i.key.removeprefix(prefix)]
-    jobs = {
-        key.removeprefix(prefix).split(".")[0]: key.rsplit(".", 2)[1]
-        for key in keys
-        if key.endswith(".job")
-    }
+    names = [info.key.removeprefix(prefix).split(".") for info in nights.store.keys(prefix)]
+    jobs = {token: number for token, number, kind in names if kind == "job"}
+    claims = {token: f"{prefix}{token}.{n}.json" for token, n, kind in names if kind == "json"}
 
     def read(key: str) -> Submission:
         try:
             data = nights.store.read(key)[0]
         except ObjectMissingError:
             raise ConfigError(f"{key}: went away", hint="the night was pruned") from None
-        return Submission.from_bytes(data, name=nights.store.locate(key))
+        made = Submission.from_bytes(data, name=nights.store.locate(key))
+        return replace(made, job=jobs.get(made.token, ""))
 
-    wanted = [key for key in keys if key.endswith(".json")]
-    found = each(read, wanted, threads=nights.store.connections)
-    return [
-        Submitted(
-            token=item.token,
-            cells=item.cells,
-            job=jobs.get(item.token, ""),
-            time=item.time,
-        )
-        for item in sorted(found, key=lambda item: item.time)
-    ]
+    made = each(read, claims.values(), threads=nights.store.connections)
+    return sorted(made, key=lambda item: item.time)
 
 
 def _job_named(token: str, runner: Runner) -> str:
@@ -363,7 +351,7 @@ class Task:
         return f"{self.job}_{self.number}"
 
 
-def _tasks(runner: Runner, made: Sequence[Submitted]) -> list[tuple[Submitted, str, Task]]:
+def _tasks(runner: Runner, made: Sequence[Submission]) -> list[tuple[Submission, str, Task]]:
     """Return each submitted cell with its task, of which number and state are of one answer.
 
     Slurm is asked by names: a controller that lost its state begins to count again, and another
@@ -417,15 +405,25 @@ def coming(nights: Nights, night: str, cells: list[str], *, runner: Runner, job:
 
 
 def held(waits: Mapping[str, str] | None) -> dict[str, str]:
-    """Return those of the waiting cells whose job Slurm holds back until a person releases it."""
-    return {cell: why for cell, why in (waits or {}).items() if "held" in why.lower()}
+    """Return those of the waiting cells whose job does not start before a person acts."""
+    return {
+        cell: why
+        for cell, why in (waits or {}).items()
+        if any(word in why.lower() for word in STUCK)
+    }
 
 
 def release_lines(held: Mapping[str, str], runner: Runner) -> list[str]:
-    """Return the lines that a person has to run so that held jobs go on."""
+    """Return the lines that a person has to run so that these jobs go on."""
     argv = ("sinfo", "--noheader", "--Node", "--states=drain,drained,down,fail", "--format=%N")
     nodes = sorted(set(_ask(runner, argv).split()))
-    jobs = sorted({why.removeprefix("Slurm ").partition(":")[0] for why in held.values()})
+    jobs = sorted(
+        {
+            why.removeprefix("Slurm ").partition(":")[0]
+            for why in held.values()
+            if HELD in why.lower()
+        }
+    )
     return [
         *(f"scontrol update nodename={node} state=resume" for node in nodes),
         *(f"scontrol release {job}" for job in jobs),

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from rocwheel.choices import TEST_KINDS
 from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order, Phase
 from rocwheel.model import moment
 from rocwheel.verdict import SILENT, State
 
-TESTS: Final = frozenset({"gate", "merge"})
 GOOD: Final = frozenset({State.PASS})
 GRACE: Final = 300  # seconds after its limit before an attempt without an end counts as lost
 
@@ -182,7 +182,7 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
             state, reason = State.INFRA, f"attempt {item.number} is of another plan"
             continue
         now, why = ended.state, ended.reason
-        if cell.kind in TESTS and state is not None:
+        if cell.kind in TEST_KINDS and state is not None:
             if now in SILENT and state not in SILENT:
                 continue
             if now in GOOD and state not in SILENT | GOOD:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
@@ -104,42 +104,29 @@ def _tells(item: CellStanding) -> bool:
 
 
 def _source(recipe: WheelRecipe) -> SourceSummary:
-    return SourceSummary(
-        wheels=recipe.name,
-        jax=recipe.jax,
-        jax_repository=recipe.jax_repository,
-        jax_commit=recipe.jax_commit,
-        xla_commit=recipe.xla_commit,
-        rocm=recipe.rocm_version,
-        rocm_sha256=recipe.rocm_sha256,
-        tool=recipe.tool,
-        authors=recipe.authors,
-    )
+    same = ("jax", "jax_repository", "jax_commit", "xla_commit", "rocm_sha256", "tool", "authors")
+    own: dict[str, Any] = {name: getattr(recipe, name) for name in same}
+    return SourceSummary(wheels=recipe.name, rocm=recipe.rocm_version, **own)
 
 
 def _cell(item: CellStanding) -> CellSummary:
     last, cell = item.last, item.cell
     kept = item.phase is Phase.KEPT
+    same = ("name", "kind", "family", "python", "suite", "wheels", "shard")
+    own: dict[str, Any] = {name: getattr(cell, name) for name in same}
+    if last:
+        ended = ("image", "link", "log", "host", "milliseconds", "time")
+        own |= {name: getattr(last, name) for name in ended}
+    if kept:
+        own["image"] = cell.image
     return CellSummary(
-        name=cell.name,
-        kind=cell.kind,
-        family=cell.family,
-        python=cell.python,
-        suite=cell.suite,
-        wheels=cell.wheels,
-        shard=cell.shard,
         phase=item.phase,
         state=_kept(cell.kept) if kept else item.state,
         excused=bool(cell.excused),
         reason=item.reason,
-        image=cell.image if kept else last.image if last else "",
-        link=last.link if last else "",
-        log=last.log if last else "",
-        host=last.host if last else "",
         runner=cell.needs.label,
         attempts=len(item.attempts),
-        milliseconds=last.milliseconds if last else 0,
-        time=last.time if last else "",
+        **own,
     )
 
 

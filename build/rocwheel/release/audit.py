@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,29 +126,38 @@ class IndexRepair:
         }
 
 
-def plan_repair(place: Place, who: Who, skip: Sequence[int] = ()) -> IndexRepair:
-    """Compare every page with the log; write nothing.
+def plan_repairs(
+    places: Iterable[Place], who: Who, skip: Collection[int] = ()
+) -> list[IndexRepair]:
+    """Compare every page of these places with its log; write nothing.
 
-    `skip` are damaged entries that shall change nothing. Raises StoreError for a log of a release
-    that is damaged beside them, ConfigError for one of them that is not.
+    `skip` are numbers of entries that shall change nothing where they are damaged. Raises
+    StoreError for a log of a release that is damaged beside them, ConfigError for a number that is
+    damaged nowhere.
     """
-    state = log.load(place, log.read(place), None)
-    damage = operations.damage(place, state, state.projects)
-    if not skip:
-        operations.check_sound(place, state, pages=state.projects)
+    plans = [_plan_repair(place, who, skip) for place in places]
+    for number in sorted(set(skip) - {entry.number for plan in plans for entry in plan.skips}):
+        raise ConfigError(
+            f"--skip-entry {number}: {' and '.join(plan.place.log(number) for plan in plans)} "
+            f"{'is' if len(plans) == 1 else 'are'} not damaged",
+            hint="`status` names the entries that are",
+        )
+    return plans
+
+
+def _plan_repair(place: Place, who: Who, skip: Collection[int]) -> IndexRepair:
+    state, skips = log.read(place, None), list[int]()
+    for number in sorted(skip):  # each shows what is damaged after it
+        if number in operations.damage(place, state, state.projects, skips):
+            skips.append(number)
+            state = log.read(place, None, skips=skips)
+    operations.check_sound(place, state, pages=state.projects, skips=skips)
     problems = _check_pages(place, state)
-    skips = []
-    for number in skip:
-        if number not in damage:
-            raise ConfigError(
-                f"--skip-entry {number}: {place.log(number)} is not damaged",
-                hint="`status` names the entries that are",
-            )
-        problems.append(f"{place.location}: entry {number} changes nothing from now on")
-        skips.append(_skip(place, number, who))
+    problems += [f"{place.location}: entry {n} changes nothing from now on" for n in skips]
     if skips:
         problems += _relisted(place, state)
-    return IndexRepair(place=place, found=tuple(problems), skips=tuple(skips))
+    entries = tuple(_skip(place, number, who) for number in skips)
+    return IndexRepair(place=place, found=tuple(problems), skips=entries)
 
 
 def apply_repair(repair: IndexRepair) -> IndexRepair:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any, Final
 
 from rocwheel.console import Progress
@@ -42,10 +43,16 @@ class Who:
     now: datetime
     reason: str = ""
     is_checked: bool = False  # its clock is held against the store's before it is written down
+    began: float = field(default_factory=monotonic, compare=False)  # when `now` was
 
     @property
     def time(self) -> str:
         return timestamp(self.now)
+
+    @property
+    def clock(self) -> datetime:
+        """What this machine's clock says by now."""
+        return self.now + timedelta(seconds=monotonic() - self.began)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,18 +105,20 @@ class Operation(abc.ABC):
         )
 
 
-def damage(place: Place, state: IndexState, pages: Collection[str] = ()) -> dict[int, str]:
+def damage(
+    place: Place, state: IndexState, pages: Collection[str] = (), skips: Collection[int] = ()
+) -> dict[int, str]:
     """Return what is wrong with a log by the number of the entry, first of all where it ends.
 
     A page that shows a later entry than the log has, and lists something else than the log says,
     tells that the log lost its end. Asked are the pages of these projects; where no snapshot fits
-    the log, all of them.
+    the log, all of them. The state is read without the entries in `skips`.
     """
     damaged = dict(state.damage)
     if not is_settled(state) and state.is_whole:
         pages = state.projects
     for name, claim in _ahead(place, state, pages).items():
-        end = log.load(place, log.read(place), [name])
+        end = log.read(place, [name], skips=skips)
         listed = {(entry.filename, entry.yanked) for entry in end.shown(name)}
         if claim.number > end.number and not end.damage and claim.shows != listed:
             where = place.store.locate(place.log(end.number + 1))
@@ -128,19 +137,22 @@ def _ahead(place: Place, state: IndexState, pages: Collection[str]) -> dict[str,
     return {name: claim for name, claim in both if claim and claim.number > state.number}
 
 
-def check_sound(place: Place, state: IndexState, *, pages: Collection[str] = ()) -> None:
+def check_sound(
+    place: Place, state: IndexState, *, pages: Collection[str] = (), skips: Collection[int] = ()
+) -> None:
     """Raise StoreError for a damaged log of a release: nothing is decided on half of it.
 
-    `pages` are projects whose pages are asked as well. Staging stays lenient: strangers may write
-    there, and nothing is released from it unproven.
+    `pages` are projects whose pages are asked as well, `skips` entries that are given up. Staging
+    stays lenient: strangers may write there, and nothing is released from it unproven.
     """
     if place.is_staging:
         return
-    for number, problem in sorted(damage(place, state, pages).items()):
+    for number, problem in sorted(damage(place, state, pages, skips).items()):
         raise StoreError(
             f"{place.location}: the log is damaged: {problem.removesuffix('; it changes nothing')}",
             hint=f"put {place.log(number)} back from a copy of the bucket; if it is lost for good: "
-            f"`index repair --skip-entry {number} --reason …`, which the log keeps",
+            f"`index repair {' '.join(f'--skip-entry {n}' for n in (*skips, number))} --reason …`, "
+            "which the log keeps",
         )
 
 
@@ -171,7 +183,7 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
     """
     place, who = operation.place, operation.who
     if who.is_checked:
-        check_clock(place.store, (place.state, place.json("")), now=who.now, where=place.location)
+        check_clock(place.store, (place.state, place.json("")), now=who.clock, where=place.location)
     for _ in range(ATTEMPTS):
         state = state or read(operation)
         check_sound(place, state)

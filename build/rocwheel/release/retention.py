@@ -27,7 +27,7 @@ from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who, short
 from rocwheel.values import replace
 
-LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files that no set holds
+LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +99,7 @@ class PrunePlan:
     operation: Prune
     spend: Spend
     state: IndexState
+    left: tuple[str, ...]  # keys below names that were spent before
 
     def lines(self) -> list[str]:
         place = self.operation.place
@@ -109,8 +110,9 @@ class PrunePlan:
             for name in leaving[known.id]
         ]
         gone += [(name, "no set holds it") for name in self.spend.free(self.state)]
-        gone += [(name, "spent before") for name in self.state.doomed(since=self.state.swept)]
-        return [f"prune    {place.store.locate(place.key(name))} ({why})" for name, why in gone]
+        keys = [(place.key(name), why) for name, why in gone]
+        keys += [(key, "spent before") for key in self.left]
+        return [f"prune    {place.store.locate(key)} ({why})" for key, why in keys]
 
     def to_json(self, *, dry_run: bool, leftovers: Sequence[str] = ()) -> dict[str, Any]:
         """Return the plan as a document; `leftovers` is what `apply` returned."""
@@ -118,9 +120,8 @@ class PrunePlan:
         expired = self.operation.expired(self.state)
         leaving = self.operation.leaving(self.state)
         orphans = self.spend.free(self.state)
-        left = self.state.doomed(since=self.state.swept)
         return {
-            "state": done if expired or orphans or left else "nothing-to-do",
+            "state": done if expired or orphans or self.left else "nothing-to-do",
             "place": self.operation.place.location,
             "sets": [
                 {
@@ -156,9 +157,9 @@ def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> 
     operation = _prune(place, channel, who)
     spend = Spend(place=place, who=who, filenames=_unheld(place, who) if orphans else ())
     state = operations.read(operation)
-    left = state.projects if state.spent > state.swept else ()
+    left = state.projects if state.spent else ()
     state = log.load(place, state, {*left, *spend.wanted(state)})
-    return PrunePlan(operation=operation, spend=spend, state=state)
+    return PrunePlan(operation=operation, spend=spend, state=state, left=_respent(place, state))
 
 
 def plans(
@@ -168,7 +169,7 @@ def plans(
     for place in chain.from_iterable(pairs):
         found = plan(place, channel, who=who, orphans=orphans)
         told = (place.state, place.log(found.state.number))
-        operations.check_clock(place.store, told, now=who.now, where=place.location)
+        operations.check_clock(place.store, told, now=who.clock, where=place.location)
         yield found
 
 
@@ -182,7 +183,7 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
         state = operations.perform(plan.spend, state)
     sweep(place, operations.complete(place, state), seconds=kept)
     log.drop_listings(place, LEFTOVER_AGE)
-    return tuple(place.store.sweep(place.key(""), who.now - LEFTOVER_AGE))
+    return tuple(place.store.sweep(who.now - LEFTOVER_AGE))
 
 
 def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ...]:
@@ -191,17 +192,23 @@ def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ..
     `seconds` is how long copies of pages may be kept that showed one.
     """
     state = log.load(place, state, None)
-    there = {info.key for info in place.store.keys(place.key(""))}
-    names = state.doomed(since=0)
-    keys = [key for name in names for key in (place.key(name), place.metadata(name))]
-    keys = [key for key in keys if key in there]
+    keys = _respent(place, state)
     if keys:
         pages = {version_of(key.rpartition("/")[2].removesuffix(".metadata"))[0] for key in keys}
         time.sleep(max(seconds, publish.page_seconds(place, pages)))
     each(place.store.delete, keys, threads=place.store.connections)
     if state.swept < state.spent:
         log.save(place, replace(state, swept=state.spent))
-    return tuple(keys)
+    return keys
+
+
+def _respent(place: Place, state: IndexState) -> tuple[str, ...]:
+    """List the keys below spent names under which something is stored, whenever it came."""
+    if not state.spent:
+        return ()
+    there = {info.key for info in place.store.keys(place.key(""))}
+    keys = (key for name in state.spent_names() for key in (place.key(name), place.metadata(name)))
+    return tuple(key for key in keys if key in there)
 
 
 def repair(place: Place) -> tuple[str, ...]:

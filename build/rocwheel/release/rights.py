@@ -24,9 +24,7 @@ VERSION: Final = "2012-10-17"  # of the policy language
 READ: Final = ("s3:GetObject",)
 PUT: Final = ("s3:PutObject",)
 DELETE: Final = ("s3:DeleteObject",)
-PARTS: Final = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 LIST: Final = ("s3:ListBucket", "s3:GetBucketLocation")
-UPLOADS: Final = ("s3:ListBucketMultipartUploads",)
 
 # Below the channel's prefixes; {family} is one family, or `*`.
 STAGED: Final = "{staging}/{family}/*"
@@ -76,16 +74,16 @@ ROLES: Final = {
             bucket=LIST,
             may=(
                 (READ, (STAGED, RELEASED, *NIGHT, BUILDS)),
-                ((*PUT, *PARTS), (*PLANS, *_cells("build.*"), BUILDS)),
+                (PUT, (*PLANS, *_cells("build.*"), BUILDS)),
             ),
         ),
         Role(
             name="stager",
             about="`stage`",
-            bucket=(*LIST, *UPLOADS),
+            bucket=LIST,
             may=(
                 (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS)),
-                ((*PUT, *PARTS), (STAGED, PROBE, *_cells("stage.*"))),
+                (PUT, (STAGED, PROBE, *_cells("stage.*"))),
             ),
             may_not=((PUT, (VERDICTS,)),),
         ),
@@ -100,7 +98,7 @@ ROLES: Final = {
         ),
         Role(
             name="imager",
-            about="`runtime_images`: puts records, verdicts and moving tags of images",
+            about="`runtime_images`: puts records and verdicts of images",
             bucket=LIST,
             may=(
                 (READ, (STAGED, RELEASED, PROBE, *NIGHT)),
@@ -120,11 +118,11 @@ ROLES: Final = {
             name="promoter",
             about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`, "
             "`index adopt` of a release, `nightly prune`; ends nights",
-            bucket=(*LIST, *UPLOADS),
+            bucket=LIST,
             may=(
                 (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS, PAGE)),
                 (
-                    (*PUT, *PARTS),
+                    PUT,
                     (
                         STAGED,
                         RELEASED,

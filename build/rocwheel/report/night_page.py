@@ -8,19 +8,19 @@ with ten nights stored as with four hundred. What may be released and what block
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from urllib.parse import quote
 
 from rocwheel.assets import style, template, text
+from rocwheel.choices import TEST_KINDS
 from rocwheel.console import duration, size
 from rocwheel.ledger.nights import Phase
 from rocwheel.model import timestamp
 from rocwheel.report import night_summary
 from rocwheel.report.night_summary import (
-    TESTS,
     CellChange,
     CellSummary,
     FamilySummary,
@@ -32,8 +32,6 @@ from rocwheel.report.night_summary import (
 )
 
 PAGE: Final = "status/index.html"  # key, below the store
-PLOT_WIDTH: Final = 300.0
-PLOT_HEIGHT: Final = 48.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +42,6 @@ class CellRow:
     change: CellChange
     since: str  # the night since which it has this state
     strip: Mapping[str, str]  # colour -> SVG path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plot:
-    """A line over the shown nights."""
-
-    title: str
-    newest: str
-    points: str  # of an SVG polyline
-    about: str
 
 
 def render(
@@ -71,6 +59,7 @@ def render(
     queue = Counter(
         cell.runner or "any machine" for cell in cells if cell.phase in {Phase.WAITING, Phase.OPEN}
     )
+    groups = _groups(summaries, {item.cell.name: item.change for item in changed})
     page = template("report/assets/night.html").render(
         css=style("report/assets/page.css", "report/assets/night.css"),
         js=text("report/assets/night.js"),
@@ -78,7 +67,8 @@ def render(
         made=timestamp(now),
         max_age_hours=max_age_hours,
         newest=newest,
-        groups=_groups(summaries, {item.cell.name: item.change for item in changed}),
+        groups=groups,
+        many={group.family.family for group in groups if not group.is_one_set},
         counts=Counter((cell.word, cell.colour) for cell in cells),
         causes=night_summary.causes(newest) if newest else [],
         changed=[item for item in changed if item.cell.phase is not Phase.BARRED],
@@ -86,7 +76,6 @@ def render(
         growth=list(night_summary.growth(summaries)) if summaries else [],
         sources=_sources(summaries),
         queue=sorted(queue.items()),
-        plots=_plots(summaries),
         nights=[_run(item, newest) for item in reversed(summaries)],
         shown=len(summaries),
         duration=duration,
@@ -134,8 +123,9 @@ class FamilyTable:
     worst: str  # the colour of the whole family
     bad: tuple[CellSummary, ...]  # what did not pass, besides its tests
     pythons: tuple[str, ...]
-    suites: tuple[str, ...]
-    rows: Mapping[tuple[str, str], CellRow]
+    suites: tuple[tuple[str, str], ...]  # wheel set, suite: a row each
+    is_one_set: bool
+    rows: Mapping[tuple[str, str, str], CellRow]  # wheel set, suite, CPython
     absent: tuple[tuple[str, str], ...]
     images: tuple[CellSummary, ...]
 
@@ -153,7 +143,7 @@ def _groups(
         tests = [
             _row(cell, past, summaries, change)
             for cell in past[-1].values()
-            if cell.kind in TESTS and cell.family == name
+            if cell.kind in TEST_KINDS and cell.family == name
         ]
         own = (f".{name}.", f"-{name}", f".{name}")
         groups.append(
@@ -163,11 +153,12 @@ def _groups(
                 bad=tuple(
                     cell
                     for cell in cells
-                    if cell.kind not in {*TESTS, "image"} and cell.colour in {"bad", "warn"}
+                    if cell.kind not in {*TEST_KINDS, "image"} and cell.colour in {"bad", "warn"}
                 ),
                 pythons=tuple(sorted({row.cell.python for row in tests}, key=_version)),
-                suites=tuple(dict.fromkeys(row.cell.suite for row in tests)),
-                rows={(row.cell.suite, row.cell.python): row for row in tests},
+                suites=tuple(dict.fromkeys((row.cell.wheels, row.cell.suite) for row in tests)),
+                is_one_set=len({row.cell.wheels for row in tests}) <= 1,
+                rows={(row.cell.wheels, row.cell.suite, row.cell.python): row for row in tests},
                 absent=tuple(
                     (cell, why)
                     for cell, why in newest.absent
@@ -197,50 +188,3 @@ def _row(
 
 def _version(python: str) -> tuple[int, ...]:
     return tuple(int(part) for part in python.partition("-")[0].split(".") if part.isdigit())
-
-
-def _plots(summaries: Sequence[NightSummary]) -> list[Plot]:
-    """Sizes of wheels, and minutes of building and testing, night by night."""
-    found = []
-    for kind in ("jaxlib", "plugin", "pjrt"):
-        values = [
-            max((s.bytes for f in item.families for s in f.sizes if s.kind == kind), default=0)
-            for item in summaries
-        ]
-        budget = max(
-            (
-                s.budget
-                for f in (summaries[-1].families if summaries else ())
-                for s in f.sizes
-                if s.kind == kind
-            ),
-            default=0,
-        )
-        about = f"of {size(budget)} allowed" if budget else "no budget"
-        found += _plot(f"{kind} wheel, largest", values, size, about)
-    for title, kinds in (("building", {"build", "image"}), ("testing", TESTS)):
-        values = [
-            sum(
-                cell.milliseconds
-                for cell in item.cells
-                if cell.kind in kinds and cell.phase is not Phase.KEPT
-            )
-            // 1000
-            for item in summaries
-        ]
-        found += _plot(f"{title}, machine time", values, duration, "per night")
-    values = [item.seconds for item in summaries]
-    return found + _plot("night, from plan to end", values, duration, "wall time")
-
-
-def _plot(
-    title: str, values: Sequence[int], show: Callable[[float], str], about: str
-) -> list[Plot]:
-    if not any(values):
-        return []
-    top, step = max(values), PLOT_WIDTH / max(1, len(values) - 1)
-    points = " ".join(
-        f"{number * step:.1f},{PLOT_HEIGHT - 2 - (PLOT_HEIGHT - 4) * value / top:.1f}"
-        for number, value in enumerate(values)
-    )
-    return [Plot(title=title, newest=show(values[-1]), points=points, about=about)]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from rocwheel.choices import TEST_KINDS
 from rocwheel.install import Install, Package
 from rocwheel.ledger.log import LogEnd
 from rocwheel.ledger.nights import Phase
@@ -29,7 +30,6 @@ BAD: Final = frozenset(
     }
 )
 UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
-TESTS: Final = frozenset({"gate", "merge"})
 MACHINE: Final = frozenset({State.INFRA, State.NO_RUNNER})
 SLOWER: Final = (1.5, 300_000)  # a cell that took so many times as long, and so many ms more
 BIGGER: Final = 1.05  # a wheel that grew so many times
@@ -88,7 +88,7 @@ class CellSummary(Value, frozen=True, kw_only=True):
     def identity(self) -> tuple[str, ...]:
         """What is the same cell in another night, however its suite is cut."""
         own = (self.wheels, self.family, self.python, self.suite)
-        return own if self.kind in TESTS else (self.name,)
+        return own if self.kind in TEST_KINDS else (self.name,)
 
 
 class WheelSize(Value, frozen=True, kw_only=True):

@@ -127,8 +127,8 @@ def _bucket(text: str, url: str) -> Iterator[ListedTarball]:
     for entry in _ENTRY.findall(text):
         fields = {key: unescape(value) for key, value in _FIELD.findall(entry)}
         key = fields.get("Key", "")
-        # a bucket is listed at its root, whatever the prefix
-        root = urlunsplit((parts.scheme, parts.netloc, "/", "", ""))
+        # A bucket is listed at its root, whatever the prefix; one by path is named there.
+        root = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/", "", ""))
         yield from _listed(key, quote(key), page=root, modified=fields.get("LastModified", ""))
 
 

@@ -32,14 +32,15 @@ from rocwheel.download import (
     without_secrets,
 )
 from rocwheel.errors import FetchError, HostError, RocmError
-from rocwheel.manifest import ON_DISK, RocmDelivery
+from rocwheel.manifest import ON_DISK, RocmDelivery, RocmPackage
 from rocwheel.rocm import by_pip, rocm_root, tarball_name
 from rocwheel.rocm.origin import Origin, RocmPlan, source_key
 from rocwheel.rocm.read_ahead import ReadAhead
 from rocwheel.rocm.rocm_root import RocmRoot
 from rocwheel.rocm.tarball import inflate
 from rocwheel.rocm.tree_cache import TREE, Cache, CachedTree, FetchedSource
-from rocwheel.rocm.unpack import UnpackLimits, unpack
+from rocwheel.rocm.unpack import Unpacked, UnpackLimits, unpack
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
@@ -72,8 +73,6 @@ def fetch(
     try:
         if plan.origin is Origin.DIRECTORY:
             return _directory(plan)
-        if plan.origin is Origin.PIP:
-            return _installed(plan, env=env or {}, console=console)
         return _Job(
             plan,
             console=console,
@@ -93,34 +92,6 @@ def _directory(plan: RocmPlan) -> RocmRoot:
     return _root(plan, facts, root, sha256=rocm_root.listing_digest(root), cached=True)
 
 
-def _installed(plan: RocmPlan, *, env: Mapping[str, str], console: Console) -> RocmRoot:
-    installer = by_pip.Installer(
-        plan.source,
-        index=plan.index,
-        cache=plan.cache,
-        env=env,
-        console=console,
-        packages=plan.packages,
-    )
-    made = installer.run()
-    facts = rocm_root.inspect(made.root, name=plan.source)
-    delivery = RocmDelivery(
-        url=without_secrets(plan.index),
-        size=0,
-        packages=made.packages.files,
-        links=made.packages.links,
-    )
-    return _root(
-        plan,
-        facts,
-        made.root / facts.root,
-        sha256=made.packages.digest,
-        cached=made.cached,
-        delivery=delivery,
-        lease=made.lease,
-    )
-
-
 def _root(
     plan: RocmPlan,
     facts: rocm_root.Facts,
@@ -132,9 +103,10 @@ def _root(
     unpacked: int = 0,
     lease: files.Lock | None = None,
 ) -> RocmRoot:
+    named = plan.named or by_pip.version_of(delivery.packages)
     return RocmRoot(
         root=root,
-        version=rocm_root.agreed_version(facts, asked=plan.asked, named=plan.named, name=plan.name),
+        version=rocm_root.agreed_version(facts, asked=plan.asked, named=named, name=plan.name),
         header_version=facts.header_version,
         sha256=sha256,
         origin=_RECORDED.get(plan.origin, "tarball"),
@@ -172,6 +144,11 @@ class _Job:
         self._retry = retry
         self._limits = limits
         self._read = 0  # bytes of the tarball that were hashed
+        self._sources = {
+            Origin.URL: self._from_url,
+            Origin.TARBALL: self._from_file,
+            Origin.PIP: self._from_pip,
+        }
 
     def run(self) -> RocmRoot:
         found = self._cached(self._plan.sha256)
@@ -180,11 +157,8 @@ class _Job:
         if found is None:
             self._cache.prepare()
             with self._cache.claim(self._plan.key, waiting=self._waiting) as staging:
-                found = self._cached(self._plan.sha256)  # by the run we waited for
-                if found is None and self._plan.origin is Origin.URL:
-                    found = self._from_url(staging)
-                elif found is None:
-                    found = self._from_file(staging)
+                # by the run we waited for
+                found = self._cached(self._plan.sha256) or self._sources[self._plan.origin](staging)
         self._cache.trim(budget=self._budget, removed=self._trimmed)
         return found
 
@@ -213,6 +187,30 @@ class _Job:
         except FileNotFoundError:
             return None
         return _digest_in(text, name=self._plan.name, where=str(path))
+
+    def _from_pip(self, staging: Path) -> RocmRoot:
+        plan = self._plan
+        seen = self._cache.recall(plan.key) if plan.named and not plan.packages else None
+        found = self._cached(seen.sha256) if seen else None
+        if found:
+            return found
+        self._console.info(f"   pip download {plan.source}")
+        asked = by_pip.Pip(
+            text=plan.source, index=plan.index, env=self._env, packages=plan.packages
+        )
+        packages = asked.download(staging / "packages")
+        sha256 = by_pip.digest_of(packages)
+        known = Fingerprint(size=None)
+        found = self._cached(sha256)
+        if found is None:
+            root = asked.install(staging / "packages", staging / TREE)
+            files.remove(staging / "packages")
+            unpacked = _measured(staging / TREE)
+            return self._publish(
+                staging, root, known, sha256=sha256, unpacked=unpacked, packages=packages
+            )
+        self._remember(known, sha256)
+        return found
 
     def _from_url(self, staging: Path) -> RocmRoot:
         with Client(
@@ -320,9 +318,24 @@ class _Job:
             )
         how = "as it should be" if expected else "no checksum was given or published"
         self._console.info(f"   SHA-256 {sha256}, {how}")
-        links = rocm_root.complete(folder, name=plan.shown)
-        facts = rocm_root.inspect(folder, name=plan.shown)
-        entry, root, lease = self._cache.publish(
+        return self._publish(staging, folder, known, sha256=sha256, unpacked=unpacked)
+
+    def _publish(
+        self,
+        staging: Path,
+        root: Path,
+        known: Fingerprint,
+        *,
+        sha256: str,
+        unpacked: Unpacked,
+        packages: tuple[RocmPackage, ...] = (),
+    ) -> RocmRoot:
+        """Check the ROCm at `root`, then move the staged tree with it into the cache."""
+        plan = self._plan
+        links = rocm_root.complete(root, name=plan.shown)
+        facts = rocm_root.inspect(root, name=plan.shown)
+        within = (root / facts.root).relative_to(staging / TREE)
+        entry, held, lease = self._cache.publish(
             staging,
             CachedTree(
                 sha256=sha256,
@@ -331,16 +344,20 @@ class _Job:
                 files=unpacked.files,
                 bytes=unpacked.bytes,
                 links=links,
-                facts=facts,
+                packages=packages,
+                facts=replace(facts, root=str(within) if within.parts else ""),
             ),
         )
-        self._cache.remember(
-            plan.key, FetchedSource(remote=known, sha256=sha256, source=plan.shown)
-        )
-        self._console.info(f"   {count(unpacked.files, 'file')}, {size(unpacked.bytes)}, in {root}")
+        self._remember(known, sha256)
+        self._console.info(f"   {count(unpacked.files, 'file')}, {size(unpacked.bytes)}, in {held}")
         for link in links:
             self._console.info(f"   added the link {link}, which this release lacks")
-        return self._root(entry, root, lease, cached=False)
+        return self._root(entry, held, lease, cached=False)
+
+    def _remember(self, known: Fingerprint, sha256: str) -> None:
+        if not self._plan.packages:  # which a manifest chose, and not the source
+            seen = FetchedSource(remote=known, sha256=sha256, source=self._plan.shown)
+            self._cache.remember(self._plan.key, seen)
 
     def _hashed(self, blocks: Iterator[bytes], digest: Hash, progress: Progress) -> Iterator[bytes]:
         for block in blocks:
@@ -365,8 +382,9 @@ class _Job:
             sha256=entry.sha256,
             cached=cached,
             delivery=RocmDelivery(
-                url=self._plan.shown if self._plan.origin is Origin.URL else "",
+                url=self._plan.address,
                 size=entry.packed,
+                packages=entry.packages,
                 links=entry.links,
             ),
             unpacked=entry.bytes,
@@ -391,6 +409,13 @@ class _Job:
 
     def _waiting(self) -> None:
         self._console.info(f"   another run fetches {self._plan.name}; waiting for it")
+
+
+def _measured(folder: Path) -> Unpacked:
+    """Count the files of a folder and their bytes, a file with several names once."""
+    found = (path.lstat() for path in folder.rglob("*") if not path.is_dir())
+    sizes = {status.st_ino: status.st_size for status in found}
+    return Unpacked(files=len(sizes), bytes=sum(sizes.values()))
 
 
 def digest_of(url: str, *, client: Client, cache: Path, note: Callable[[str], None]) -> str:

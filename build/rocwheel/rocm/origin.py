@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 import tarfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,9 +60,17 @@ class RocmPlan:
         return without_secrets(self.source) if self.origin is Origin.URL else self.source
 
     @property
+    def address(self) -> str:
+        """Return the URL that others can have it from, too; "" for what lies on a disk."""
+        if self.origin is Origin.PIP:
+            return without_secrets(self.index)
+        return self.shown if self.origin is Origin.URL else ""
+
+    @property
     def key(self) -> str:
         """Names what the cache keeps about this source."""
-        return source_key(self.source)
+        is_pip = self.origin is Origin.PIP  # whose packages differ with the Python that asks
+        return source_key(f"{self.index} {self.source} {sys.version}" if is_pip else self.source)
 
     def document(self) -> dict[str, Any]:
         """Return the plan for a program: what `--dry-run --json` prints."""
@@ -163,25 +172,26 @@ def plan(
 def _by_pip(
     text: str, index: str, sha256: str | None, asked: RocmVersion | None, cache: Path
 ) -> RocmPlan:
-    pinned = by_pip.checked(text)
     if sha256:
         raise ConfigError(f"{text}: is no tarball", hint="leave --therock-sha256 out")
+    pinned = by_pip.pinned(text)
     named = RocmVersion.parse(pinned) if pinned else None
     if asked and named and asked != named:
         raise RocmError(f"{text}: is ROCm {named}, not {asked}", hint="give one version")
-    return RocmPlan(
+    found = RocmPlan(
         origin=Origin.PIP,
-        source=text if pinned or not asked else f"{text}=={asked}",
+        source=text if pinned or not asked else by_pip.pin(text, asked),
         name=text,
         sha256=None,
         asked=asked,
-        named=named,
+        named=named or asked,
         family=None,
         cache=cache,
         cached=None,
         partial=0,
         index=index,
     )
+    return _looked_up(found) if found.named else found
 
 
 def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
@@ -192,10 +202,9 @@ def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
     and the cache does not have the tree.
     """
     if source.delivery and source.delivery.packages:
-        return replace(
-            _by_pip(source.name, source.url, None, RocmVersion.parse(source.version), cache),
-            packages=source.delivery.packages,
-        )
+        version, packages = RocmVersion.parse(source.version), source.delivery.packages
+        asked = _by_pip(source.name, source.url, None, version, cache)
+        return replace(asked, packages=packages, sha256=by_pip.digest_of(packages))
     held = Cache(cache).tree(source.sha256)
     if not source.url and (source.origin != "tarball" or held is None):
         raise ConfigError(

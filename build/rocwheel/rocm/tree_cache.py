@@ -1,15 +1,15 @@
 """The cache of unpacked ROCm trees: content-addressed, read-only, shared by runs, trimmed.
 
-    trees/<SHA-256 of the tarball>/  tree/ and entry.json; appears whole, by one rename
+    trees-3/<SHA-256>/   tree/ and entry.json; appears whole, by one rename
     sources/<key>.json               what a URL or a path was when it was last fetched
     partial/<key>.part, .json        a download that was cut, and what it is a part of
     staging/<key>/                   a tree being unpacked; belongs to who holds the lock of <key>
     locks/<name>.lock                advisory locks (flock), and by their time the last use
 
-A run holds the exclusive lock of its source's key while it fetches, and a shared lock of the tree
-for as long as it uses it; a tree in use is never trimmed. Two runs with the same tree from two
-sources take turns in publishing it (the lock `publish`). Nothing is synced to the disk: after a
-power cut, empty the cache.
+The digest is that of the tarball, or of the list of pip's packages. A run holds the exclusive lock
+of its source's key while it fetches, and a shared lock of the tree for as long as it uses it; a
+tree in use is never trimmed. Two runs with the same tree from two sources take turns in publishing
+it (the lock `publish`). Nothing is synced to the disk: after a power cut, empty the cache.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from typing import Final, Literal, TypeVar
 from rocwheel import files
 from rocwheel.download import Fingerprint
 from rocwheel.errors import ConfigError
+from rocwheel.manifest import RocmPackage
 from rocwheel.rocm.rocm_root import Facts
 from rocwheel.values import Sha256, Value
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 Record = TypeVar("Record", bound=Value)
 TREE: Final = "tree"  # the folder with the unpacked tarball, beside entry.json
 
@@ -48,8 +49,9 @@ class CachedTree(Value, frozen=True, kw_only=True):
     files: int
     bytes: int
     links: tuple[str, ...]  # added to what the tarball has
+    packages: tuple[RocmPackage, ...] = ()  # of pip, which are the tree in place of a tarball
     facts: Facts
-    schema: Literal[2] = SCHEMA
+    schema: Literal[3] = SCHEMA
 
 
 class Cache:
@@ -57,7 +59,7 @@ class Cache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "rocm"
-        self.trees = self.folder / "trees"
+        self.trees = self.folder / f"trees-{SCHEMA}"  # those of another rocwheel stay as they are
         self._locks = self.folder / "locks"
         self._sources = self.folder / "sources"
         self._partial = self.folder / "partial"
@@ -71,13 +73,13 @@ class Cache:
     # What is there.
 
     def tree(self, sha256: str) -> Path | None:
-        """Return the unpacked tarball with this digest, without holding on to it."""
-        path = self.trees / sha256 / TREE
-        return path if path.is_dir() else None
+        """Return the root of the ROCm with this digest, without holding on to it."""
+        entry = self._entry(sha256)
+        return self.trees / sha256 / TREE / entry.facts.root if entry else None
 
     def lease(self, sha256: str) -> tuple[CachedTree, Path, files.Lock] | None:
         """Take hold of a cached tree and mark it used now; None when it is not there."""
-        if self.tree(sha256) is None:
+        if self._entry(sha256) is None:
             return None
         lease = self._lease(sha256)
         entry = self._entry(sha256)
@@ -129,7 +131,7 @@ class Cache:
         target = self.trees / entry.sha256
         with files.locked(self._lock("publish")):
             if self._entry(entry.sha256) is None:
-                files.remove(target)  # of another schema
+                files.remove(target)  # whose record cannot be read
                 staging.rename(target)
         return entry, target / TREE, lease
 

@@ -96,9 +96,9 @@ class _Search:
 
 def whole(root: Path) -> Closure:
     """Return every file of a tree, for the profile `devel`."""
-    found = sorted(_files(root))
-    size = sum((root / path).lstat().st_size for path in found)
-    return Closure(paths=tuple(found), needed_by={}, system={}, size=size)
+    paths = sorted(_files(root))
+    size = sum((root / path).lstat().st_size for path in paths)
+    return Closure(paths=tuple(paths), needed_by={}, system={}, size=size)
 
 
 def needed(
@@ -223,7 +223,7 @@ def _files(root: Path) -> Iterator[str]:
             yield (here / name).relative_to(root).as_posix()
 
 
-def missing(found: Closure, listed: str) -> Mapping[str, str]:
+def missing(closure: Closure, listed: str) -> Mapping[str, str]:
     """Return libraries that neither ROCm nor the system has, with who needs them.
 
     `listed` is what `ldconfig -p` says where the files are used.
@@ -231,6 +231,6 @@ def missing(found: Closure, listed: str) -> Mapping[str, str]:
     here = {line.split(" ", 1)[0] for line in map(str.strip, listed.splitlines()[1:])}
     return {
         name: who
-        for name, who in found.system.items()
+        for name, who in closure.system.items()
         if name not in here and not name.startswith("ld-linux")
     }

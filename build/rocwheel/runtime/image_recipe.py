@@ -17,25 +17,11 @@ from rocwheel.errors import ConfigError
 from rocwheel.image.recipe import MEBI, Base
 from rocwheel.manifest import Manifest
 from rocwheel.model import CPYTHONS, PythonVersion, suggest
-from rocwheel.values import Sha256OrNone, Value, replace
+from rocwheel.values import Value, replace
 from rocwheel.yaml_file import FieldError
 
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")  # OCI distribution specification
 _T = TypeVar("_T")
-
-
-class PythonSource(Value, frozen=True, kw_only=True):
-    """Where an image's CPython comes from: packages of the base, or an archive by SHA-256."""
-
-    packages: tuple[str, ...] = ()
-    archive: str = ""  # URL, of a folder that holds bin/python3
-    digest: Sha256OrNone = field(name="sha256", default="")
-
-    def __post_init__(self) -> None:
-        """Refuse an archive that may be any."""
-        if bool(self.archive) != bool(self.digest):
-            hint = "write archive: URL and sha256: 64 digits"
-            raise FieldError("an archive needs its SHA-256", hint=hint)
 
 
 class RuntimeBase(Value, frozen=True, kw_only=True):
@@ -46,7 +32,7 @@ class RuntimeBase(Value, frozen=True, kw_only=True):
     glibc: str
     suffix: str  # of tags, where it is not the recipe's default
     packages: tuple[str, ...]
-    pythons: Mapping[str, PythonSource]
+    pythons: Mapping[str, tuple[str, ...]]  # CPython -> its packages
 
     def __post_init__(self) -> None:
         """Refuse a CPython that does not exist, or another spelling of one."""
@@ -55,15 +41,14 @@ class RuntimeBase(Value, frozen=True, kw_only=True):
                 problem, hint = f"{version!r}: unknown Python version", suggest(version, CPYTHONS)
                 raise FieldError(problem, "pythons", version, hint=hint)
 
-    def python(self, version: PythonVersion) -> PythonSource:
-        """Find where a CPython comes from. Raises ConfigError for one that the base lacks."""
-        found = self.pythons.get(str(version))
-        if found is None:
+    def python(self, version: PythonVersion) -> tuple[str, ...]:
+        """Return the packages of a CPython. Raises ConfigError for one that the base lacks."""
+        if str(version) not in self.pythons:
             raise ConfigError(
                 f"{self.name}: no CPython {version} for this base",
                 hint=f"it has {', '.join(self.pythons)}; others: `pythons` in ci/images.yaml",
             )
-        return found
+        return self.pythons[str(version)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +147,6 @@ class _Runtime(Value, frozen=True, kw_only=True):
 
 class _File(Value, frozen=True, kw_only=True):
     schema: Literal[1]
-    registries: Any
     builders: Any
     runtime: _Runtime | None = None
 

@@ -5,33 +5,33 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from amdgpu_family_matrix import Family
-from rocwheel import container, files, parallel, rocm, source
-from rocwheel.console import Console, size
+from rocwheel import container, parallel, rocm, source
+from rocwheel.console import size
 from rocwheel.container import ContainerEngine
+from rocwheel.dist.builder import Workplace
 from rocwheel.errors import ConfigError
 from rocwheel.gate import subject as gated
 from rocwheel.gate.machine.accelerators import MASKS
 from rocwheel.gate.suite import suites
 from rocwheel.home import Home
-from rocwheel.image import contents, found
+from rocwheel.image import contents, found, registry
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
-from rocwheel.process import HostRunner
 from rocwheel.release.operations import Who
-from rocwheel.runtime import image_recipe, making, packages, publishing, record, sbom, trial
-from rocwheel.runtime.image_recipe import PythonSource
+from rocwheel.runtime import image_recipe, making, packages, publishing, record, trial
 from rocwheel.runtime.making import ImagePlan, MadeImage, Subject
+from rocwheel.runtime.options import ImageOptions
+from rocwheel.runtime.record import ImageVerdict
 from rocwheel.source import git
 from rocwheel.values import replace
-from rocwheel.verdict import State
+from rocwheel.verdict import State, Verdict
 from rocwheel.wheel.inspect import inspect
 
 
@@ -39,44 +39,13 @@ from rocwheel.wheel.inspect import inspect
 class ImageRequest:
     """An image of a wheel set that is asked for, and what to do with it."""
 
+    options: ImageOptions
     manifest: Manifest
     family: Family
     release: Place
     staging: Place
-    python: str
-    recipe: str
-    base: str  # "" is the recipe's default
-    base_image: str  # takes the place of the base's own; "" is that one
-    profile: str
-    rocm: str  # a source; "" is the manifest's
-    unreleased: bool
-    build_network: str
-    test: bool
-    jax_tests: Path | None
-    slots: Path
-    push: str  # a registry; "" pushes nothing
-    tags: tuple[str, ...]
-    output: Path
     families: Path | None
     who: Who
-
-
-class Workplace(Protocol):
-    """What a command lends an image's making: where it works, and how it talks."""
-
-    @property
-    def environ(self) -> Mapping[str, str]: ...
-    @property
-    def cwd(self) -> Path: ...
-    @property
-    def cache(self) -> Path: ...
-    @property
-    def home(self) -> Home: ...
-    @property
-    def runner(self) -> HostRunner: ...
-    @property
-    def console(self) -> Console: ...
-    def now(self) -> datetime: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +64,17 @@ class ImageJob:
     request: ImageRequest
     place: Place
     subject: Subject
-    python: PythonSource
     image: str  # that it is made on
     docker: Path  # the folder of Dockerfiles
+
+    @property
+    def options(self) -> ImageOptions:
+        return self.request.options
+
+    @property
+    def repository(self) -> str:
+        """Where it is pushed."""
+        return f"{self.options.push}/{self.subject.repository}"
 
     @property
     def lines(self) -> list[str]:
@@ -110,7 +87,7 @@ class ImageJob:
             f"base: {self.image}, with {' '.join(subject.base.packages)}",
             f"ROCm: {manifest.rocm.name} {manifest.rocm.sha256[:12]}",
             f"profile: {subject.profile}, cut to {', '.join(manifest.gfx_targets)}",
-            f"CPython: {subject.python}, {' '.join(self.python.packages) or self.python.archive}",
+            f"CPython: {subject.python}, {' '.join(subject.base.python(subject.python))}",
             *(f"wheel: {item.filename}" for item in manifest.wheels if item.python in fits),
             f"beside: {' '.join(subject.recipe.packages_beside(manifest)) or 'nothing'}",
             f"suites: {', '.join(subject.recipe.suites)}",
@@ -120,37 +97,34 @@ class ImageJob:
 
 def plan(request: ImageRequest, *, home: Home) -> ImageJob:
     """Check a request against the index and the recipes. Raises ConfigError, StoreError."""
-    sources, manifest = home.sources, request.manifest
+    options, manifest = request.options, request.manifest
     known = log.read(request.release).sets.get(manifest.sha256)
     is_released = known is not None and known.standing is Standing.LISTED
-    if not is_released and not request.unreleased:
-        raise ConfigError(
-            f"{manifest.sha256[:12]}: not released",
-            hint="promote it first, or add --unreleased: it goes to another repository",
-        )
-    if not is_released and request.tags:
-        raise ConfigError(
-            f"{manifest.sha256[:12]}: not released",
-            hint="moving tags name released sets only: leave --tag out",
-        )
-    chosen = image_recipe.load(home.ci / "images.yaml", request.recipe)
+    for lacks, hint in (
+        (not options.unreleased,
+         "promote it first, or add --unreleased: it goes to another repository"),
+        (options.tags, "moving tags name released sets only: leave --tag out"),
+    ):  # fmt: skip
+        if lacks and not is_released:
+            raise ConfigError(f"{manifest.sha256[:12]}: not released", hint=hint)
+    chosen = image_recipe.load(home.ci / "images.yaml", options.recipe)
     subject = Subject(
         recipe=chosen,
-        base=chosen.base(request.base),
+        base=chosen.base(options.base),
         manifest=manifest,
         family=request.family.name,
-        python=PythonVersion.parse(request.python),
-        profile=request.profile,
+        python=PythonVersion.parse(options.python),
+        profile=options.profile,
         is_released=is_released,
     )
-    python = subject.base.python(subject.python)
+    subject.base.python(subject.python)
     if str(subject.python) not in manifest.pythons:
         raise ConfigError(
             f"the wheel set has no CPython {subject.python}",
             hint=f"it has {', '.join(manifest.pythons)}",
         )
-    image = request.base_image or subject.base.base.reference
-    if not request.base_image and not subject.base.base.digest:
+    image = options.base_image or subject.base.base.reference
+    if not options.base_image and not subject.base.base.digest:
         raise ConfigError(
             f"{image}: a tag where a digest must be",
             hint="write its digest into ci/images.yaml, or give --base-image NAME@sha256:…",
@@ -159,47 +133,23 @@ def plan(request: ImageRequest, *, home: Home) -> ImageJob:
         request=request,
         place=request.release if is_released else request.staging,
         subject=subject,
-        python=python,
         image=image,
-        docker=sources / "docker",
+        docker=home.sources / "docker",
     )
 
 
 def make(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImageOutcome:
     """Make, test and push the image, as far as the request goes."""
-    plan = _plan(job, here, engine)
-    to = publishing.Registry(name=job.request.push, environ=here.environ)
-    known = publishing.recorded(plan, job.place, to) if job.request.push else None
-    if known and not job.request.test:
+    plan, options = _plan(job, here, engine), job.options
+    known = publishing.recorded(plan, job.place, job.repository) if options.push else None
+    if known and not options.test:
         here.console.info(f"unchanged inputs: {known.reference} is there, nothing was built")
-        document: dict[str, Any] = {
-            "inputs": plan.digest,
-            "new": False,
-            "config": known.config,
-        }
-        document |= _moved(job, here, to, known) | {"pushed": False}
+        document = {"inputs": plan.digest, "new": False, "config": known.config}
+        document |= _pointed(job, here, known.reference, known.digest) | {"pushed": False}
         return ImageOutcome(status=0, document=document, line=str(document["pull"]))
-    if job.request.push and not known:
-        publishing.refuse_taken(plan, to)
-    made = making.build(
-        plan,
-        engine=engine,
-        runner=here.runner,
-        console=here.console,
-        network=job.request.build_network,
-        place=here.cache / container.PLACE,
-    )
-    if not made.is_new:
-        here.console.info(f"unchanged inputs: {plan.image} is there, nothing was built")
-    spec = trial.inside(made.image, (), engine=engine, folder=here.cache / container.PLACE)
-    with contents.programs(
-        spec, made.image.config, cache=here.cache, runner=here.runner
-    ) as programs:
-        trial.refuse_missing(plan, programs)
-        system = sbom.packages(programs)
-    weights = ", ".join(f"{name} {size(amount)}" for name, amount in made.layers.items())
-    here.console.info(f"   {size(sum(made.layers.values()))}: {weights}")
-    making.refuse_heavy(plan, made)
+    if options.push and not known:
+        publishing.refuse_taken(plan, job.repository, environ=here.environ)
+    made = _made(job, here, plan, engine)
     document = {
         "reference": job.subject.reference,
         "local": plan.image,
@@ -211,7 +161,7 @@ def make(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImageOutcom
         "verdicts": [],
     }
     worst = 0
-    if job.request.test:
+    if options.test:
         verdicts = [
             _test(job, here, plan, made, name, engine=engine) for name in job.subject.recipe.suites
         ]
@@ -224,13 +174,11 @@ def make(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImageOutcom
         document["reason"] = next(
             (f"{item.suite}: {item.state.value} {item.reason}".rstrip() for item in bad), ""
         )
-    if job.request.push and not worst:
-        pushed, sent = (
-            (known, False)
-            if known
-            else _pushed(job, here, plan, made, to=to, engine=engine, system=system)
-        )
-        document |= _moved(job, here, to, pushed) | {"pushed": sent}
+    if options.push and not worst:
+        if known:
+            document |= _pointed(job, here, known.reference, known.digest) | {"pushed": False}
+        else:
+            document |= _pushed(job, here, plan, made, engine=engine)
     line = str(document.get("pull", plan.image))
     return ImageOutcome(status=worst, document=document, line=line)
 
@@ -247,7 +195,7 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
     )
     with here.console.step("ROCm", key="rocm"):
         wanted_rocm = gated.rocm_of(
-            manifest, job.request.rocm, exact=True, cache=here.cache, cwd=here.cwd
+            manifest, job.options.rocm, exact=True, cache=here.cache, cwd=here.cwd
         )
         tree = rocm.fetch(wanted_rocm, console=here.console, env=here.environ)
         if tree.origin == manifest.rocm.origin and tree.sha256 != manifest.rocm.sha256:
@@ -276,12 +224,32 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
         wheels=mine,
         pins=pins,
         where=where,
-        archive=packages.archive(
-            job.python, here.cache / "runtime", env=here.environ, console=here.console
-        ),
         docker=job.docker,
         tool=source.head(here.home.sources, runner=here.runner),
     )
+
+
+def _made(job: ImageJob, here: Workplace, plan: ImagePlan, engine: ContainerEngine) -> MadeImage:
+    """Make the image where the engine lacks it. Raises what an incomplete or heavy one raises."""
+    made = making.build(
+        plan,
+        engine=engine,
+        runner=here.runner,
+        console=here.console,
+        network=job.options.build_network,
+        place=here.cache / container.PLACE,
+    )
+    if not made.is_new:
+        here.console.info(f"unchanged inputs: {plan.image} is there, nothing was built")
+    spec = trial.inside(made.image, (), engine=engine, folder=here.cache / container.PLACE)
+    with contents.programs(
+        spec, made.image.config, cache=here.cache, runner=here.runner
+    ) as programs:
+        trial.refuse_missing(plan, programs)
+    weights = ", ".join(f"{name} {size(amount)}" for name, amount in made.layers.items())
+    here.console.info(f"   {size(sum(made.layers.values()))}: {weights}")
+    making.refuse_heavy(plan, made)
+    return made
 
 
 def _test(
@@ -292,7 +260,7 @@ def _test(
     name: str,
     *,
     engine: ContainerEngine,
-) -> record.ImageVerdict:
+) -> Verdict:
     suite = suites.load(here.home.ci, name)
     with (
         container.scratch(here.cache / container.PLACE, "trial") as folder,
@@ -306,15 +274,13 @@ def _test(
             suite=suite,
             home=here.home,
             jax_tests=None if suite.source.folder else _jax(job, here),
-            slots=here.cwd / job.request.slots,
+            slots=job.options.slots,
             masks={name: here.environ[name] for name in MASKS if name in here.environ},
             folder=folder,
-            output=here.cwd / job.request.output / name,
+            output=job.options.output / name,
         )
-        verdict = trial.run(
-            asked, engine=engine, runner=here.runner, now=here.now(), host=socket.gethostname()
-        )
-        record.add_verdict(job.place, verdict)
+        verdict = trial.run(asked, engine=engine, runner=here.runner, host=socket.gethostname())
+        record.add_verdict(job.place, ImageVerdict(image=made.image.config, verdict=verdict))
     line = f"{name}: {verdict.state.value}{f': {verdict.reason}' if verdict.reason else ''}"
     (here.console.info if verdict.state is State.PASS else here.console.warn)(line)
     return verdict
@@ -322,49 +288,43 @@ def _test(
 
 def _jax(job: ImageJob, here: Workplace) -> Path:
     """Return a checkout of the set's JAX, for suites that run its tests."""
-    if job.request.jax_tests:
-        return here.cwd / job.request.jax_tests
+    if job.options.jax_tests:
+        return job.options.jax_tests
     wanted = gated.jax_of(job.request.manifest, cache=here.cache)
     git.checkout(wanted, runner=here.runner)
     return wanted.folder
 
 
 def _pushed(
-    job: ImageJob,
-    here: Workplace,
-    plan: ImagePlan,
-    made: MadeImage,
-    *,
-    to: publishing.Registry,
-    engine: ContainerEngine,
-    system: tuple[str, ...],
-) -> tuple[record.ImageRecord, bool]:
-    """Push and record; return the record, and whether anything was sent."""
+    job: ImageJob, here: Workplace, plan: ImagePlan, made: MadeImage, *, engine: ContainerEngine
+) -> dict[str, Any]:
+    """Push the image, point the moving tags at it, record it; return what `--json` shows of it.
+
+    The record comes last: what has one is finished.
+    """
     who = replace(job.request.who, now=here.now())
     passed = publishing.refuse_untried(plan, made, job.place)
     with here.console.step("Push", key="push"):
-        remote, sent = publishing.push(
-            plan, made, to, engine=engine, runner=here.runner, console=here.console
+        remote, sent = registry.push(
+            made.image,
+            job.repository,
+            job.subject.tag,
+            engine=engine,
+            runner=here.runner,
+            environ=here.environ,
+            console=here.console,
         )
-    bill = sbom.write(plan, made.image.config, system, now=made.image.made_at)
-    pushed = publishing.describe(plan, made, remote, passed, sbom=files.sha256(bill), who=who)
-    if grown := publishing.trend(job.place, pushed):
-        here.console.info(f"   size: {grown}")
-    record.put(job.place, pushed, bill)
-    return pushed, sent
+    image = publishing.describe(plan, made, remote, passed, who=who)
+    shown = _pointed(job, here, image.reference, image.digest)
+    record.put(job.place, image)
+    return shown | {"pushed": sent}
 
 
-def _moved(
-    job: ImageJob,
-    here: Workplace,
-    to: publishing.Registry,
-    found: record.ImageRecord,
-) -> dict[str, Any]:
-    """Point the moving tags, last of all; return what `--json` shows of it."""
-    who = replace(job.request.who, now=here.now())
-    moved = [tag for tag in job.request.tags if publishing.move(job.place, to, tag, found, who)]
-    return {
-        "reference": found.reference,
-        "pull": f"{found.repository}@{found.digest}",
-        "tags": moved,
-    }
+def _pointed(job: ImageJob, here: Workplace, reference: str, digest: str) -> dict[str, Any]:
+    """Point the moving tags at a pushed image; return what `--json` shows of it."""
+    moved = [
+        tag
+        for tag in job.options.tags
+        if registry.point(job.repository, tag, digest, environ=here.environ)
+    ]
+    return {"reference": reference, "pull": f"{job.repository}@{digest}", "tags": moved}

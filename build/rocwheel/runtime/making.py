@@ -20,7 +20,7 @@ from rocwheel.console import Console
 from rocwheel.container import ContainerEngine, EngineKind, scratch
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.image.building import OCI, explained, named
+from rocwheel.image.building import OCI, engine_build, explained, named
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
@@ -85,7 +85,6 @@ class ImagePlan:
     wheels: Mapping[Path, str]  # of the set, for this CPython -> SHA-256
     pins: tuple[PackagePin, ...]
     where: Where
-    archive: Path | None  # of the CPython
     docker: Path  # the folder with Dockerfile and script
     tool: str  # our commit
 
@@ -105,10 +104,10 @@ class ImagePlan:
     @property
     def digest(self) -> str:
         """Of all inputs."""
-        source = self.subject.base.python(self.subject.python)
+        python = self.subject.python
         return _digest(
             rocm=self.rocm_digest,
-            python=[str(self.subject.python), *source.packages, source.digest],
+            python=[str(python), *self.subject.base.python(python)],
             wheels=[[pin.project, pin.version, pin.sha256] for pin in self.pins],
             manifest=self.subject.manifest.sha256,
             released=str(self.subject.is_released),
@@ -125,8 +124,6 @@ class ImagePlan:
     @property
     def interpreter(self) -> str:
         version = self.subject.python
-        if self.archive:
-            return "/opt/python/bin/python3"
         return f"/usr/bin/python{version.major}.{version.minor}"
 
 
@@ -167,19 +164,18 @@ def commands(
 ) -> Iterator[Command]:
     """Yield the engine's two `build`s; `base` is a name that the base has."""
     chosen, subject = plan.subject.base, plan.subject
-    yield _build(
-        engine, context, network, target="rocm", tag=plan.rocm_image,
+    yield engine_build(
+        engine, context / DOCKERFILE, target="rocm", tag=plan.rocm_image, network=network,
         arguments={"BASE": base, "PACKAGES": " ".join(chosen.packages)},
         labels={INPUTS: plan.rocm_digest},
     )  # fmt: skip
-    source = chosen.python(subject.python)
-    yield _build(
-        engine, context, network, target="runtime", tag=plan.image,
+    yield engine_build(
+        engine, context / DOCKERFILE, target="runtime", tag=plan.image, network=network,
         arguments={
             "BASE": base,
             "ROCM": plan.rocm_image,
             "PYTHON": plan.interpreter,
-            "PYTHON_PACKAGES": " ".join(source.packages),
+            "PYTHON_PACKAGES": " ".join(chosen.python(subject.python)),
         },
         labels=_labels(plan),
     )  # fmt: skip
@@ -204,29 +200,6 @@ def _labels(plan: ImagePlan) -> dict[str, str]:
         f"{OCI}.base.name": plan.base.reference,
         f"{OCI}.base.digest": plan.base.config,
     }
-
-
-def _build(
-    engine: ContainerEngine,
-    context: Path,
-    network: str,
-    *,
-    target: str,
-    tag: str,
-    arguments: Mapping[str, str],
-    labels: Mapping[str, str],
-) -> Command:
-    made = engine.command(
-        "build",
-        f"--file={context / DOCKERFILE}",
-        f"--target={target}",
-        f"--tag={tag}",
-        *([] if network == "default" else [f"--network={network}"]),
-        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
-        *(f"--label={name}={value}" for name, value in sorted(labels.items())),
-        str(context),
-    )
-    return Command(argv=made.argv, env={**made.env, "DOCKER_BUILDKIT": "1"})
 
 
 def build(
@@ -277,9 +250,6 @@ def _context(
     with scratch(place, "context") as context:
         for file in (DOCKERFILE, SCRIPT):
             shutil.copy(plan.docker / file, context / file)
-        (context / "python").mkdir()
-        if plan.archive:
-            shutil.copy(plan.archive, context / "python" / "archive")
         packages.gather(context / "wheels", plan.wheels, plan.pins, plan.where, runner=runner)
         if with_rocm:
             layer.write(context / "rocm.tar", plan.rocm.root, plan.closure)
@@ -295,14 +265,14 @@ _STEPS: Final = (
 
 def weigh(name: str, engine: ContainerEngine, runner: HostRunner) -> dict[str, int]:
     """Return what each layer weighs unpacked, as the engine counts it."""
-    found = dict.fromkeys(LAYERS, 0)
+    weights = dict.fromkeys(LAYERS, 0)
     left = list(_STEPS)  # the engine tells the newest first
     for size, made_by in _history(name, engine, runner):
         kind = "base"
         if left and left[0][1].search(made_by):
             kind = left.pop(0)[0]
-        found[kind] += size
-    return found
+        weights[kind] += size
+    return weights
 
 
 def _history(name: str, engine: ContainerEngine, runner: HostRunner) -> Iterator[tuple[int, str]]:

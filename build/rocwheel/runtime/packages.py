@@ -19,13 +19,10 @@ from urllib.parse import quote, unquote
 from packaging.utils import canonicalize_name
 
 from rocwheel import files
-from rocwheel.console import Console, Unit
-from rocwheel.download import Client, Retry, save
 from rocwheel.errors import CommandError, WheelError
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command, Runner
-from rocwheel.runtime.image_recipe import PythonSource
 
 LIST: Final = "requirements.txt"
 GUEST: Final = "/wheels"  # where the folder is seen while an image is made
@@ -91,8 +88,8 @@ def resolve(
                 hint="compare the set's requirements with what the index has",
                 detail=exc.detail,
             ) from exc
-        found = json.loads(report.read_text(encoding="utf-8"))
-    return tuple(sorted(map(_pin, found["install"]), key=lambda pin: pin.project))
+        resolved = json.loads(report.read_text(encoding="utf-8"))
+    return tuple(sorted(map(_pin, resolved["install"]), key=lambda pin: pin.project))
 
 
 def _pin(item: Mapping[str, Any]) -> PackagePin:
@@ -171,23 +168,3 @@ def compare(pins: Sequence[PackagePin], manifest: Manifest, python: PythonVersio
                 f"{wheel.filename}: resolved to {pin.filename if pin else 'nothing'}",
                 hint="the index has other bytes than the set was gated with",
             )
-
-
-def archive(
-    source: PythonSource, cache: Path, *, env: Mapping[str, str], console: Console
-) -> Path | None:
-    """Return the archive of a CPython, by SHA-256; None where packages bring it.
-
-    Raises DownloadError.
-    """
-    if not source.archive:
-        return None
-    target = cache / "pythons" / source.digest
-    with files.locked(target.with_suffix(".lock")):
-        if not target.is_file():
-            with (
-                Client(env, retry=Retry(), note=console.info) as client,
-                console.progress("CPython", unit=Unit.BYTES) as bar,
-            ):
-                save(client, source.archive, target, sha256=source.digest, progress=bar.update)
-    return target

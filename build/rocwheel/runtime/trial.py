@@ -10,7 +10,6 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -19,10 +18,9 @@ from rocwheel import container
 from rocwheel.container import ContainerEngine, ContainerSpec, Mount
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import caller, limits
-from rocwheel.errors import CommandError, HostError
+from rocwheel.errors import ConfigError, HostError
 from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
-from rocwheel.gate.verdict.judge import judge
 from rocwheel.home import Home
 from rocwheel.host.machine import Programs
 from rocwheel.image.found import Found
@@ -33,7 +31,8 @@ from rocwheel.results import Results
 from rocwheel.runtime import closure
 from rocwheel.runtime.making import PYTHON, ImagePlan
 from rocwheel.runtime.packages import pip
-from rocwheel.runtime.record import ImageVerdict
+from rocwheel.values import replace
+from rocwheel.verdict import Verdict
 
 
 def _guest(text: str) -> GuestPath:
@@ -103,12 +102,9 @@ def refuse_missing(plan: ImagePlan, programs: Programs) -> None:
         )
 
 
-def run(
-    trial: Trial, *, engine: ContainerEngine, runner: HostRunner, now: datetime, host: str
-) -> ImageVerdict:
+def run(trial: Trial, *, engine: ContainerEngine, runner: HostRunner, host: str) -> Verdict:
     """Run the suite in the image. Raises HostError when the gate itself could not be run."""
-    prepared = _prepare(trial, runner=runner)
-    mounts = tuple(_mounts(trial, prepared))
+    mounts = tuple(_mounts(trial, _prepare(trial, runner=runner)))
     trial.output.mkdir(parents=True, exist_ok=True)
     storing.clear(trial.output)
     spec = inside(trial.image, mounts, engine=engine, folder=trial.folder)
@@ -116,16 +112,15 @@ def run(
     with container.running(spec, runner=runner) as it:
         done = it.run(_gate(trial), log=log, check=False)
     try:
-        results = storing.results_in(trial.output)
-    except CommandError:
-        raise
-    except Exception as exc:
+        verdict, results = storing.shard_in(trial.output, seen_from=trial.output)
+    except ConfigError as exc:
         raise HostError(
             f"{trial.image.reference}: the gate did not run in it",
             hint=f"the whole output is in {log}",
             detail=done.output,
         ) from exc
-    return _verdict(trial, results, now=now, host=host)
+    assert verdict  # noqa: S101 - the manifest is mounted beside the gate
+    return replace(verdict, host=host, reason=_reason(verdict, results))
 
 
 def _gate(trial: Trial) -> Command:
@@ -190,34 +185,11 @@ def _mounts(trial: Trial, prepared: Mapping[GuestPath, Path]) -> Iterator[Mount]
         yield Mount(host=trial.jax_tests, guest=TESTS)
 
 
-def _verdict(trial: Trial, results: Results, *, now: datetime, host: str) -> ImageVerdict:
-    found = judge(results, trial.suite.demand)
-    failures = results.failures
-    said = next((test.attempts[-1].message for test in failures if test.attempts), "")
-    if not said and results.collect_errors:
-        said = results.collect_errors[0].message
-    reason = " ".join(f"{found.message}; {_last(said)}".strip("; ").split())
-    first = failures[0].test if failures else ""
-    return ImageVerdict(
-        image=trial.image.config,
-        manifest=trial.plan.subject.manifest.sha256,
-        python=str(trial.plan.subject.python),
-        family=trial.family.name,
-        suite=trial.suite.name,
-        state=found.state,
-        reason=reason,
-        first_failure=first,
-        counts=results.counts,
-        backend=results.environment.get("backend", ""),
-        devices=tuple(filter(None, results.environment.get("devices", "").split("\n"))),
-        host=host,
-        ended=now.isoformat(),
-        tool=results.environment.get("tool", ""),
-    )
-
-
-def _last(text: str) -> str:
-    """Return the line of a failure that says what it was."""
-    lines = [line for line in text.strip().splitlines() if line.strip()]
+def _reason(verdict: Verdict, results: Results) -> str:
+    """Return the reason with the line of the first failure that names it."""
+    texts = [test.attempts[-1].message for test in results.failures if test.attempts]
+    texts += [error.message for error in results.collect_errors]
+    lines = [line for line in next(filter(None, texts), "").splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line]
-    return (errors or lines or [""])[-1].strip()
+    cause = (errors or lines or [""])[-1]
+    return " ".join(f"{verdict.reason}; {cause}".strip("; ").split())

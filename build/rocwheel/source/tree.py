@@ -321,7 +321,7 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
             jax=Source(repository=pin.repository, commit=pin.commit),
             xla=Source(repository=layout.xla.repository, commit=pin.xla_commit),
             xla_dir=request.xla_dir,
-            release=pin,
+            release=pins.find(pin.version, allow_unverified=True),
             warnings=_later(planned, pin),
         )
     xla = planned.xla(tree)

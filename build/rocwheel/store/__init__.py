@@ -12,8 +12,8 @@ from __future__ import annotations
 import enum
 import random
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -89,10 +89,10 @@ class Options:
     attempts: int = 0  # per request, the first included; 0: boto3's configuration, or 5
     connect_seconds: float = 10.0
     read_seconds: float = 60.0
-    put_limit: int = 5 << 30  # largest single PUT and single copy, bytes
-    part_size: int = 256 << 20  # multipart above the limit
+    put_limit: int = 5 << 30  # largest PUT and copy, bytes
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
     tried: str = ""  # what another process of ours found this very store able to do
+    login: Mapping[str, str] = field(default_factory=dict)  # of boto3's Session; {}: its own chain
 
 
 class Store(Protocol):
@@ -186,7 +186,7 @@ class Store(Protocol):
         """Return everything whose key starts with `prefix`, in key order; without SHA-256."""
         ...
 
-    def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:
+    def sweep(self, before: datetime, /) -> tuple[str, ...]:
         """Remove what writers killed before that time left unfinished; return its names."""
         ...
 

@@ -49,9 +49,7 @@ RIGHTS: Final = {
     "CopyObject": "PutObject",
     "HeadBucket": "ListBucket",
     "HeadObject": "GetObject",
-    "ListMultipartUploads": "ListBucketMultipartUploads",
     "ListObjectsV2": "ListBucket",
-    "MultipartUpload": "PutObject",
 }
 PASSING: Final = frozenset({408, CONFLICT, 429})  # a retry may be answered otherwise
 
@@ -86,7 +84,7 @@ class Bucket:
 
         options = self._options
         try:
-            client: S3Client = boto3.session.Session().client(
+            client: S3Client = boto3.session.Session(**cast("Any", options.login)).client(
                 "s3",
                 endpoint_url=options.endpoint or None,
                 region_name=options.region or None,
@@ -261,44 +259,6 @@ class Bucket:
                     sha256="",
                     modified=found["LastModified"],
                 )
-
-    def lists_uploads(self) -> bool:
-        """Whether the server lists unfinished uploads; where we may not ask, it is believed to."""
-        from botocore.exceptions import ClientError
-
-        with self.translated("", "ListMultipartUploads"):
-            try:
-                self.client.list_multipart_uploads(Bucket=self.name, MaxUploads=1)
-            except ClientError as exc:
-                if status(exc) not in {FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED, NOT_IMPLEMENTED}:
-                    raise
-                return status(exc) in {FORBIDDEN, NOT_FOUND}  # 404: one server's "there is none"
-        return True
-
-    def sweep(self, prefix: str, before: datetime) -> tuple[str, ...]:
-        """Abort uploads in parts that were begun before that time."""
-        try:
-            with self.translated(prefix, "ListMultipartUploads"):
-                pages = list(
-                    self.client.get_paginator("list_multipart_uploads").paginate(
-                        Bucket=self.name, Prefix=self._base + prefix
-                    )
-                )
-        except ObjectMissingError:  # how one server says that there is none
-            return ()
-        swept = []
-        for upload in (item for page in pages for item in page.get("Uploads", ())):
-            if upload["Initiated"] < before:
-                key = upload["Key"][len(self._base) :]
-                self.abort(key, upload["UploadId"])
-                swept.append(key)
-        return tuple(swept)
-
-    def abort(self, key: str, upload: str) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        with suppress(BotoCoreError, ClientError):  # `prune` sweeps what stays
-            self.client.abort_multipart_upload(**self.at(key), UploadId=upload)
 
     def see(self) -> None:
         """Ask once whether the bucket exists. Raises StoreError."""

@@ -186,7 +186,7 @@ class FileStore:
                     key=key, size=stat.st_size, etag="", sha256="", modified=_time(stat)
                 )
 
-    def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:  # noqa: ARG002
+    def sweep(self, before: datetime, /) -> tuple[str, ...]:
         swept = []
         scratch = self.root / OURS
         for path in sorted(scratch.glob("*.part")) if scratch.is_dir() else ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -56,7 +56,6 @@ class ProbeResult:
     copy_source_match: bool
     copy_checksums: bool  # a copy states its SHA-256
     folder_keys: bool
-    upload_listing: bool  # lists uploads in parts that were never finished
     etags: Etags
 
     def to_json(self) -> str:
@@ -70,16 +69,13 @@ class ProbeResult:
 
     def refusal(self) -> str:
         """Return why nothing may be written to this server, with what it lacks; "" where it may."""
-        reasons = []
-        if not self.upload_listing:
-            reasons.append(
-                "does not list unfinished uploads (ListMultipartUploads), so what killed runs "
-                "leave could never be removed"
-            )
-        if not (self.create_only and self.swap):
-            missing = (*self._lacking("create_only", "swap"), *self.abilities().copy_lacks)
-            reasons.append(unconditional(missing))
-        return "; it ".join(reasons)
+        if self.create_only and self.swap:
+            return ""
+        missing = (*self._lacking("create_only", "swap"), *self.abilities().copy_lacks)
+        return (
+            f"does not keep to the conditions of writes (it lacks {', '.join(missing)}): "
+            "two writers could overwrite each other"
+        )
 
     def abilities(self) -> Abilities:
         return Abilities(
@@ -91,14 +87,6 @@ class ProbeResult:
 
     def _lacking(self, *names: str) -> tuple[str, ...]:
         return tuple(name for name in names if not getattr(self, name))
-
-
-def unconditional(missing: Iterable[str]) -> str:
-    """Return why a server whose conditions cannot be relied on is not written to."""
-    return (
-        f"does not keep to the conditions of writes (it lacks {', '.join(missing)}): "
-        "two writers could overwrite each other"
-    )
 
 
 def probe(bucket: Bucket, key: str) -> ProbeResult:
@@ -137,7 +125,6 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
         copy_source_match=bool(source),
         copy_checksums=copy is not None and copy[0].sha256 == files.sha256(BODY),
         folder_keys=(folder, len(BODY)) in listed,
-        upload_listing=bucket.lists_uploads(),
         etags=Etags(write=write or QUOTED, source=source or QUOTED),
     )
 

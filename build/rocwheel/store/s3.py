@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 
 from rocwheel import files
@@ -35,8 +34,7 @@ from rocwheel.store import (
     whole,
 )
 from rocwheel.store.bucket import BrokenError, Bucket, Contact, checksum
-from rocwheel.store.parts import Parts, honours_condition
-from rocwheel.store.probe import BODY, ProbeResult, probe, unconditional
+from rocwheel.store.probe import ProbeResult, probe
 
 
 class S3Store:
@@ -134,12 +132,14 @@ class S3Store:
         self._writable(key)
         sha256 = sha256 or files.sha256(body)
         size = len(body) if isinstance(body, bytes) else body.stat().st_size
-        if size > self._options.put_limit and isinstance(body, Path):
-            created = self._put_parts(key, body, sha256, headers, count)
-        else:
-            created = self._put(
-                key, body, sha256, headers=headers, condition={"IfNoneMatch": "*"}, count=count
+        if size > self._options.put_limit:
+            raise RefusedError(
+                f"{self.locate(key)}: {size} bytes, S3 takes {self._options.put_limit} at once",
+                hint="make it smaller: an object in parts would have no SHA-256 of the whole",
             )
+        created = self._put(
+            key, body, sha256, headers=headers, condition={"IfNoneMatch": "*"}, count=count
+        )
         if not created:
             advance(count, size)
             self._same(key, body, sha256)
@@ -186,8 +186,8 @@ class S3Store:
     def delete(self, key: str, /) -> None:
         self._bucket.delete(key)
 
-    def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:
-        return self._bucket.sweep(prefix, before)
+    def sweep(self, before: datetime, /) -> tuple[str, ...]:  # noqa: ARG002
+        return ()  # nothing stays of a PUT that was cut
 
     def _tried(self) -> ProbeResult:
         with self._lock:
@@ -199,31 +199,11 @@ class S3Store:
         """Return what the server can do. Raises RefusedError where that is too little."""
         seen = self._tried()
         if refusal := seen.refusal():
-            raise self._refused(key, refusal)
+            raise RefusedError(
+                f"{self.locate(key)}: this server {refusal}",
+                hint="use another server: docs/how-to/buckets.md lists those that can",
+            )
         return seen
-
-    def _refused(self, key: str, refusal: str) -> RefusedError:
-        return RefusedError(
-            f"{self.locate(key)}: this server {refusal}",
-            hint="use another server: docs/how-to/buckets.md lists those that can",
-        )
-
-    def _parts_for(self, key: str) -> Parts:
-        """How to write `key` in parts. Raises RefusedError where the last step is no condition."""
-        if not self._parts.create_only:
-            raise self._refused(key, unconditional(["create_only for uploads in parts"]))
-        return self._parts
-
-    @cached_property
-    def _parts(self) -> Parts:
-        seen = self._tried()
-        return Parts(
-            bucket=self._bucket,
-            part_size=self._options.part_size,
-            checksums=seen.checksums,
-            source_etag=seen.etags.source,
-            create_only=honours_condition(self._bucket, self._options.probe_key, BODY),
-        )
 
     def _put(
         self,
@@ -248,21 +228,8 @@ class S3Store:
             self._prove(key, sha256)
         return True
 
-    def _put_parts(
-        self, key: str, path: Path, sha256: str, headers: Headers, count: Counter | None
-    ) -> bool:
-        parts = self._parts_for(key)
-        created = parts.put(key, path, headers, count)
-        if created and not parts.checksums:
-            self._prove(key, sha256)
-        return created
-
     def _copied(self, source: ObjectInfo, target: str) -> bool:
         """Copy on the server. False when one of the two conditions did not hold."""
-        if source.size > self._options.put_limit:
-            parts = self._parts_for(target)
-            found = self._bucket.head(source.key)
-            return parts.copy(source, target, found[1]) if found else False
         with self._bucket.translated(target, "CopyObject"):
             done = self._bucket.conditional(
                 lambda: self._bucket.copy(

@@ -6,8 +6,8 @@ member with the old one: `*.dist-info/` and `*.data/` count as the same folder i
 
 from __future__ import annotations
 
-import difflib
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,14 @@ from typing import Final
 
 from rocwheel.console import count, printable, size
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
-from rocwheel.wheel.inspect import LIBRARIES, graft_name
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.zip_reader import ZipArchive, ZipMember
 from rocwheel.wheel.zip_writer import same_bytes
 
-TEXT: Final = 1 << 20  # bytes up to which two texts are compared line by line; RECORD always is
-MOST: Final = 20_000  # lines of such a text: difflib's time grows with their square
+TEXT: Final = 64 << 10  # bytes up to which two texts are compared line by line
 LISTED: Final = 50_000  # lines that are listed, of all texts together
 LINE: Final = "line"  # the aspect of a line of a text
-SHOWN: Final = 12  # entries of one kind that a terminal shows; of more, how many there are
-SHOWN_LINES: Final = 200  # lines of a text that a terminal shows
-RECORD: Final = ".dist-info/RECORD"
+SHOWN: Final = 100  # entries of one kind that a terminal shows; of more, how many there are
 FOLDERS: Final = (".dist-info/", ".data/")  # named like the wheel, with its version
 
 
@@ -62,27 +58,16 @@ def diff(first: Path, second: Path) -> tuple[Difference, ...]:
 
 
 def lines(differences: Sequence[Difference]) -> Iterator[str]:
-    """Yield one block for each member; long lists are counted, `--json` has all of them."""
-    for member, items in itertools.groupby(differences, key=lambda item: item.member):
-        indent = "  " if member else ""
-        if member:
-            yield printable(f"{member}:")
-        lists: dict[str, list[Difference]] = {}
-        for item in items:
-            if item.before and item.after:
-                yield printable(f"{indent}{item.aspect}: {item.before} -> {item.after}")
-            else:
-                lists.setdefault(item.aspect, []).append(item)
-        for aspect, entries in lists.items():
-            if len(entries) > (SHOWN_LINES if aspect == LINE else SHOWN):
-                removed = sum(bool(item.before) for item in entries)
-                yield printable(
-                    f"{indent}{aspect}: {removed} removed, {len(entries) - removed} added"
-                )
-                continue
-            for item in entries:
-                sign = "-" if item.before else "+"
-                yield printable(f"{indent}{aspect}: {sign} {item.before or item.after}")
+    """Yield a line for each difference; long lists are counted, `--json` has all of them."""
+    for _, group in itertools.groupby(differences, key=lambda item: (item.member, item.aspect)):
+        items = list(group)
+        if len(items) <= SHOWN:
+            yield from map(str, items)
+            continue
+        removed = sum(bool(item.before) for item in items)
+        where = f"{items[0].member}: " if items[0].member else ""
+        counts = f"{removed} removed, {len(items) - removed} added"
+        yield printable(f"{where}{items[0].aspect}: {counts}")
 
 
 def _at_most(lines: int, found: Iterator[Difference]) -> Iterator[Difference]:
@@ -115,11 +100,6 @@ def _differing(member: str, *rows: tuple[str, str, str]) -> Iterator[Difference]
 
 def _archives(old: ZipArchive, new: ZipArchive) -> Iterator[Difference]:
     olds, news = _members(old), _members(new)
-    grafts = [
-        {graft_name(name) for name in names if name.partition("/")[0].endswith(LIBRARIES)}
-        for names in (olds, news)
-    ]
-    yield from _sets("", "grafted library", *grafts)
     yield from _sets("", "member", set(olds), set(news))
     if [name for name in olds if name in news] != [name for name in news if name in olds]:
         yield from _differing("", ("order of members", ", ".join(olds), ", ".join(news)))
@@ -184,17 +164,23 @@ def _contents(
             after=str(after.compressed),
         )
         return
-    is_text = False
     if _is_elf(old, before) and _is_elf(new, after):
         yield from _libraries(name, _facts(old, before), _facts(new, after))
-    elif max(before.size, after.size) <= TEXT or name.endswith(RECORD):
-        for item in _lines(name, _text(old, before), _text(new, after)):
-            is_text = True
-            yield item
-    if not is_text:
-        yield Difference(
-            member=name, aspect="bytes", before=_identity(before), after=_identity(after)
-        )
+    elif max(before.size, after.size) <= TEXT and not name.endswith(".dist-info/RECORD"):
+        # Of RECORD, whose lines follow the members, it is enough that it differs.
+        texts = [archive.read(item.name) for archive, item in ((old, before), (new, after))]
+        if not any(b"\0" in text for text in texts):
+            was, is_now = (Counter(text.decode("utf-8", "replace").split("\n")) for text in texts)
+            for line in (was - is_now).elements():
+                yield Difference(member=name, aspect=LINE, before=line, after="")
+            for line in (is_now - was).elements():
+                yield Difference(member=name, aspect=LINE, before="", after=line)
+    yield Difference(
+        member=name,
+        aspect="bytes",
+        before=f"{before.size} (CRC {before.crc:08x})",
+        after=f"{after.size} (CRC {after.crc:08x})",
+    )
 
 
 def _facts(archive: ZipArchive, member: ZipMember) -> ElfFacts:
@@ -215,58 +201,16 @@ def _libraries(name: str, old: ElfFacts, new: ElfFacts) -> Iterator[Difference]:
         ("GPU code bundles", str(len(old.bundles)), str(len(new.bundles))),
     )
     yield from _sets(name, "NEEDED", set(old.needed), set(new.needed))
-    yield from _sets(name, "symbol version", _versions(old), _versions(new))
-    olds, news = _gpu_code(old), _gpu_code(new)
-    for target in sorted(olds.keys() | news.keys()):
-        code = olds.get(target, ""), news.get(target, "")
-        yield from _differing(name, (f"GPU code for {target}", *code))
-
-
-def _versions(facts: ElfFacts) -> set[str]:
-    return {f"{library} {name}" for library, names in facts.versions.items() for name in names}
-
-
-def _gpu_code(facts: ElfFacts) -> dict[str, str]:
-    """Return how many code objects there are for each gfx target, and their size unpacked."""
-    return {
-        target: f"{count(number, 'code object')}, {size(total)}"
-        for target, (number, total) in facts.gpu_code.items()
-    }
-
-
-def _identity(member: ZipMember) -> str:
-    return f"{member.size} (CRC {member.crc:08x})"
+    both = [
+        {
+            f"GPU code for {target}": f"{count(number, 'code object')}, {size(total)}"
+            for target, (number, total) in facts.gpu_code.items()
+        }
+        for facts in (old, new)
+    ]
+    for aspect in sorted(both[0].keys() | both[1].keys()):
+        yield from _differing(name, (aspect, both[0].get(aspect, ""), both[1].get(aspect, "")))
 
 
 def _is_elf(archive: ZipArchive, member: ZipMember) -> bool:
     return next(archive.stream(member), b"").startswith(MAGIC)
-
-
-def _text(archive: ZipArchive, member: ZipMember) -> bytes:
-    """Return a text; RECORD's without the version in the names of the folders that have it."""
-    content = archive.read(member.name)
-    if member.name.endswith(RECORD):
-        stem = WheelName.parse(archive.path.name).stem.encode()
-        for ending in FOLDERS:
-            content = content.replace(stem + ending.encode(), b"*" + ending.encode())
-    return content
-
-
-def _lines(name: str, old: bytes, new: bytes) -> Iterator[Difference]:
-    if max(old.count(b"\n"), new.count(b"\n")) > MOST:
-        return
-    try:  # split at what was counted, and at nothing else that a Unicode text may end a line with
-        texts = old.decode("utf-8").split("\n"), new.decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        return
-    for before, after in _changes(*texts):
-        if before or after:
-            yield Difference(member=name, aspect=LINE, before=before, after=after)
-
-
-def _changes(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield lines that were removed, with "" for what came, and the other way round."""
-    lines = difflib.unified_diff(old, new, n=0, lineterm="")
-    for line in itertools.islice(lines, 2, None):  # after the names of the two texts
-        if line[0] != "@":
-            yield (line[1:], "") if line[0] == "-" else ("", line[1:])

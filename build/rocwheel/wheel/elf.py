@@ -12,20 +12,23 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from rocwheel.wheel import hip
+from rocwheel.wheel import hip, loader
 from rocwheel.wheel.limits import LIMITS
+from rocwheel.wheel.loader import PT_DYNAMIC, PT_LOAD, Segment
 
 _Range = tuple[int, int]  # offsets in the file, the second one exclusive
 
 MAGIC: Final = b"\x7fELF"
 PJRT_ENTRY: Final = "GetPjrtApi"
+MODULE_ENTRY: Final = "PyInit_"
 GPU_MACHINE: Final = "amdgcn"  # a code object in a file of its own
 MACHINES: Final = {62: "x86_64", 183: "aarch64", 3: "i686", 224: GPU_MACHINE}
 FRONT: Final = 2 << 20  # bytes kept from the front: lld puts all dynamic tables there
 WINDOW: Final = 32 << 20  # bytes one table may have
+PROBLEMS: Final = 20  # of one file that are kept
 NAME: Final = 4096  # bytes of a library's name or a version's: PATH_MAX
 
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -35,11 +38,12 @@ _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _DYNAMIC: Final = struct.Struct("<qQ")
 _NEED: Final = struct.Struct("<HHIII")
 _AUX: Final = struct.Struct("<IHHII")
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 14, 15, 29
+_DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH = 1, 5, 6, 10, 14, 15
+_DT_RUNPATH = 29
 _DT_VERNEED = 0x6FFFFFFE
 _SHT_DYNSYM, _SHT_VERNEED = 11, 0x6FFFFFFE
 _GLOBAL_BINDINGS: Final = frozenset({1, 2, 10})  # global, weak, GNU unique
+_SHN_ABS: Final = 0xFFF1
 _VISIBLE: Final = frozenset({0, 3})  # default, protected
 _VERSION: Final = re.compile(r"([A-Z]+)_([0-9]+(?:\.[0-9]+)*)\Z")
 _RELR: Final = {"GLIBC_ABI_DT_RELR": (2, 36)}  # the version that glibc got it in
@@ -84,6 +88,7 @@ class ElfFacts:
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # SONAME -> versions
     exports: tuple[str, ...] = ()
     bundles: tuple[hip.Bundle, ...] = ()
+    problems: tuple[str, ...] = ()  # why glibc cannot load it
 
     def highest(self, prefix: str) -> tuple[int, ...]:
         """Return the highest version that is needed of `GLIBC`, `CXXABI` …; () for none."""
@@ -233,7 +238,8 @@ class Scan:
     def _read_fronts(self) -> None:
         for window in [item for item in self._fronts if item not in self._open]:
             self._fronts.remove(window)
-            bundle = hip.parse(bytes(self._windows.pop(window)), offset=window[0])
+            front = bytes(self._windows.pop(window))
+            bundle = hip.parse(front, offset=window[0], room=self.size - window[0])
             if bundle:
                 self._budget.take("objects", len(bundle.objects))
                 self._bundles.append(bundle)
@@ -250,47 +256,99 @@ class Scan:
     def _decoded(self) -> ElfFacts:
         header = _Header(self._get(0, min(_HEADER.size, self.size)))
         if not header.supported:
-            return ElfFacts(path=self.path, size=self.size, machine=header.machine)
+            facts = ElfFacts(path=self.path, size=self.size, machine=header.machine)
+            return replace(facts, problems=("not of 64 bits, or big-endian",))
         sections_at = (header.shoff, header.shoff + header.shnum * _SECTION.size)
-        segments = list(_SEGMENT.iter_unpack(self._get(header.phoff, header.phnum * _SEGMENT.size)))
+        raw = self._get(header.phoff, header.phnum * _SEGMENT.size)
+        segments = [Segment(*each) for each in _SEGMENT.iter_unpack(raw)]
         self._want(sections_at)
-        loads = [(item[3], item[2], item[5]) for item in segments if item[0] == _PT_LOAD]
-        dynamic = self._dynamic([item for item in segments if item[0] == _PT_DYNAMIC])
-        strings_at = _offset(loads, dynamic.get(_DT_STRTAB, [0])[0])
-        strings_size = dynamic.get(_DT_STRSZ, [0])[0]
+        loads = [item for item in segments if item.type == PT_LOAD]
+        dynamic = self._dynamic([item for item in segments if item.type == PT_DYNAMIC])
+        strings_at = _offset(loads, dynamic.get(_DT_STRTAB, [0])[-1])
+        strings_size = dynamic.get(_DT_STRSZ, [0])[-1]
         self._want((strings_at, strings_at + strings_size))
         sections = self._get(sections_at[0], sections_at[1] - sections_at[0])
-        needs = b""
-        if _DT_VERNEED in dynamic:
-            start = _offset(loads, dynamic[_DT_VERNEED][0])
-            place = _section(sections, _SHT_VERNEED)
-            if place is None or place[0] != start:
-                raise ElfError("version needs that no section describes")
-            needs = self._get(*place)
-        at, size = _section(sections, _SHT_DYNSYM) or (0, 0)
-        symbols = self._get(at, size - size % _SYMBOL.size)
+        needs = self._described(sections, _SHT_VERNEED, dynamic.get(_DT_VERNEED), loads)
+        symbols = self._described(sections, _SHT_DYNSYM, dynamic.get(_DT_SYMTAB), loads)
         strings = _Strings(self._get(strings_at, strings_size), self._budget)
         self._budget.take("entries", len(symbols) // _SYMBOL.size)
-        exports = _exports(symbols, strings)
+        versions, misfits = _versions(needs, strings)
+        needed = tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, []))
+        problems = [
+            *loader.problems(header.identity, segments, dynamic, self.size),
+            *misfits,
+            *(f"needs versions of {name}, but not {name}" for name in versions.keys() - {*needed}),
+        ]
         return ElfFacts(
             path=self.path,
             size=self.size,
             machine=header.machine,
-            soname="".join(strings.at(value) for value in dynamic.get(_DT_SONAME, [])[:1]),
-            needed=tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, [])),
-            rpath=_path_list(strings, dynamic.get(_DT_RPATH, [])),
-            runpath=_path_list(strings, dynamic.get(_DT_RUNPATH, [])),
-            versions=_versions(needs, strings),
-            exports=exports,
+            soname="".join(strings.at(value) for value in dynamic.get(_DT_SONAME, [])[-1:]),
+            needed=needed,
+            rpath=_path_list(strings, dynamic.get(_DT_RPATH, [])[-1:]),
+            runpath=_path_list(strings, dynamic.get(_DT_RUNPATH, [])[-1:]),
+            versions=versions,
+            exports=self._exports(symbols, strings, dynamic, loads),
             bundles=self.bundles,
+            problems=tuple(problems[:PROBLEMS]),
         )
 
-    def _dynamic(self, segments: list[tuple[int, ...]]) -> dict[int, list[int]]:
+    def _described(
+        self, sections: bytes, kind: int, address: list[int] | None, loads: list[Segment]
+    ) -> bytes:
+        """Return the table at an address; the section of its kind says how long it is."""
+        if address is None:
+            return b""
+        place = _section(sections, kind)
+        if place is None or place[0] != _offset(loads, address[-1]):
+            raise ElfError("symbols or version needs that no section describes")
+        return self._get(*place)
+
+    def _exports(
+        self,
+        raw: bytes,
+        strings: _Strings,
+        dynamic: Mapping[int, list[int]],
+        loads: list[Segment],
+    ) -> tuple[str, ...]:
+        """Return the names that other files may use, sorted.
+
+        What JAX and Python call counts only as code that dlsym() finds.
+        """
+        raw = raw[: len(raw) - len(raw) % _SYMBOL.size]
+        exports = set()
+        for number, fields in enumerate(_SYMBOL.iter_unpack(raw)):
+            name, info, other, section, value, _ = fields
+            if info >> 4 in _GLOBAL_BINDINGS and name and section and other & 3 in _VISIBLE:
+                text = strings.at(name)
+                is_code = section != _SHN_ABS and any(
+                    item.flags & 1 and item.holds(value, 1) for item in loads
+                )
+                if not text.startswith((MODULE_ENTRY, PJRT_ENTRY)) or (
+                    is_code and number in self._found(text, len(raw) // 24, dynamic, loads)
+                ):
+                    exports.add(text)
+        return tuple(sorted(exports))
+
+    def _found(
+        self, name: str, count: int, dynamic: Mapping[int, list[int]], loads: list[Segment]
+    ) -> Iterable[int]:
+        """Return the numbers of symbols that the hash table has for a name."""
+        self._budget.take("entries", 1)
+        for tag, search in (
+            (loader.DT_GNU_HASH, loader.lookup), (loader.DT_HASH, loader.lookup_sysv),
+        ):  # fmt: skip
+            if tag in dynamic:
+                at = _offset(loads, dynamic[tag][-1])
+                return search(self._get, at, name.encode("utf-8", "backslashreplace"), count)
+        return ()
+
+    def _dynamic(self, segments: list[Segment]) -> dict[int, list[int]]:
         values: dict[int, list[int]] = {}
         if len(segments) > 1:
             raise ElfError("two dynamic segments")
         for segment in segments:
-            raw = self._get(segment[2], segment[5] - segment[5] % _DYNAMIC.size)
+            raw = self._get(segment.offset, segment.filesz - segment.filesz % _DYNAMIC.size)
             if len(raw) > WINDOW // _DYNAMIC.size:
                 raise ElfError("a dynamic segment that is larger than any")
             for tag, value in _DYNAMIC.iter_unpack(raw):
@@ -310,7 +368,10 @@ class _Header:
     def __init__(self, raw: bytes) -> None:
         if len(raw) < _HEADER.size:
             raise ElfError("cut short in its header")
-        ident, _, machine, _, _, self.phoff, self.shoff, _, *counts, _ = _HEADER.unpack(raw)
+        ident, kind, machine, version, _, self.phoff, self.shoff, _, *counts, _ = _HEADER.unpack(
+            raw
+        )
+        self.identity: tuple[bytes, int, int] = ident, kind, version
         size, phsize, self.phnum, shsize, self.shnum = counts
         self.supported = ident[4] == 2 and ident[5] == 1  # noqa: PLR2004  # 64 bits, little-endian
         if not self.supported:
@@ -344,13 +405,13 @@ class _Strings:
         return self._data[offset:end].decode("utf-8", "backslashreplace")
 
 
-def _offset(loads: list[tuple[int, int, int]], address: int) -> int:
+def _offset(loads: list[Segment], address: int) -> int:
     """Return the file offset of a virtual address."""
     if not address:
         return 0
-    for low, offset, size in loads:
-        if low <= address < low + size:
-            return address - low + offset
+    for item in loads:
+        if item.holds(address, 1):
+            return address - item.address + item.offset
     raise ElfError(f"an address outside every segment ({address:#x})")
 
 
@@ -374,34 +435,29 @@ def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
     return tuple(part for text in lists if text for part in text.split(":"))
 
 
-def _versions(raw: bytes, strings: _Strings) -> dict[str, tuple[str, ...]]:
-    """SONAME -> the symbol versions needed of it."""
+def _versions(raw: bytes, strings: _Strings) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """SONAME -> the symbol versions needed of it; and what glibc refuses in the table."""
     found: dict[str, list[str]] = {}
+    misfits: list[str] = []
     left = len(raw) // _NEED.size  # records, of both kinds: they are equally long
     at = 0
     while raw:  # `following` only leads forward, so a chain ends or leaves the table
-        _, count, file, aux, following = _NEED.unpack_from(raw, at)
+        version, count, file, aux, following = _NEED.unpack_from(raw, at)
         left -= count + 1
         if left < 0:
             raise ElfError("version needs that overlap")
         names = found.setdefault(strings.at(file), [])
+        misfits += [f"version needs of format {version}"] * (version != 1)
         position = at + aux
         for number in range(1, count + 1):
-            _, _, _, name, step = _AUX.unpack_from(raw, position)
+            digest, _, _, name, step = _AUX.unpack_from(raw, position)
             if not step and number < count:
                 raise ElfError("version needs that end too early")
             names.append(strings.at(name))
+            if digest != loader.sysv_hash(names[-1].encode("utf-8", "backslashreplace")):
+                misfits.append(f"a wrong hash for {names[-1]}")
             position += step
         if not following:
             break
         at += following
-    return {library: tuple(sorted(names)) for library, names in found.items()}
-
-
-def _exports(raw: bytes, strings: _Strings) -> tuple[str, ...]:
-    """Return the names that other files may use, sorted."""
-    exports = set()
-    for name, info, other, section, _, _ in _SYMBOL.iter_unpack(raw):
-        if info >> 4 in _GLOBAL_BINDINGS and name and section and other & 3 in _VISIBLE:
-            exports.add(strings.at(name))
-    return tuple(sorted(exports))
+    return {library: tuple(sorted(names)) for library, names in found.items()}, misfits

@@ -79,14 +79,15 @@ def looks_like(front: bytes) -> bool:
     return bool(front) and (PLAIN.startswith(front) or (front[:4] == PACKED[: len(front[:4])]))
 
 
-def parse(front: bytes, *, offset: int) -> Bundle | None:
+def parse(front: bytes, *, offset: int, room: int = 1 << 62) -> Bundle | None:
     """Read a bundle from its first `FRONT` bytes; None where there is no bundle with GPU code.
 
-    Data that merely contains the magic (a compiler library does) fails one of the checks.
+    Data that merely contains the magic (a compiler library does) fails one of the checks. A bundle
+    that is longer than the `room` that its file has, or does not unpack, has no objects.
     """
     if front.startswith(PLAIN):
-        objects = _table(front)
-        return _bundle(offset, _extent(front), _extent(front), "", objects)
+        objects, extent = _table(front), _extent(front)
+        return _bundle(offset, extent, extent, "", objects, is_whole=extent <= room)
     if not front.startswith(PACKED) or len(front) < 32:  # noqa: PLR2004
         return None
     version, method = struct.unpack_from("<HH", front, 4)
@@ -99,15 +100,27 @@ def parse(front: bytes, *, offset: int) -> Bundle | None:
     try:
         inner = _unzstd(body) if method else zlib.decompressobj().decompress(body, TABLE)
     except (zlib.error, ValueError):
-        return None
-    return _bundle(offset, size, unpacked, "zstd" if method else "zlib", _table(inner))
+        inner = b""
+    objects = _table(inner)
+    # Enough of a header that a damaged bundle is more likely than a text.
+    damaged = not inner.startswith(PLAIN) and 8 + layout.size < size < unpacked < 1 << 40
+    name = "zstd" if method else "zlib"
+    return _bundle(offset, size, unpacked, name, objects, is_whole=size <= room, damaged=damaged)
 
 
 def _bundle(
-    offset: int, size: int, unpacked: int, compression: str, objects: tuple[CodeObject, ...]
+    offset: int,
+    size: int,
+    unpacked: int,
+    compression: str,
+    objects: tuple[CodeObject, ...],
+    *,
+    is_whole: bool,
+    damaged: bool = False,
 ) -> Bundle | None:
-    if not objects:
+    if not objects and not damaged:
         return None
+    objects = objects if is_whole else ()
     return Bundle(
         offset=offset, size=size, unpacked=unpacked, compression=compression, objects=objects
     )

@@ -1,8 +1,7 @@
 """Everything one pass over a wheel can tell: `inspect`.
 
 Every member is inflated at most once (a second time where an ELF table lies behind what passed),
-nothing is unpacked to disk, and memory does not grow with the wheel: SHA-256 of the file and of
-the members runs in threads beside the inflating.
+nothing is unpacked to disk, and memory does not grow with the wheel.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ import hashlib
 import importlib.metadata
 import itertools
 import os
-import queue
 import re
-import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
-from rocwheel.errors import WheelError
+from rocwheel import files
 from rocwheel.manifest import MANIFEST, Manifest, Source
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
@@ -38,10 +35,9 @@ from rocwheel.wheel.metadata import (
     row_problems,
 )
 from rocwheel.wheel.python_source import Compiled, compile_members
-from rocwheel.wheel.zip_reader import SMALL, Stamp, ZipArchive, ZipMember
+from rocwheel.wheel.zip_reader import CHUNK, SMALL, Stamp, ZipArchive, ZipMember
 
 LIBRARIES: Final = ".libs"  # ending of the folder that auditwheel grafts into
-QUEUE: Final = 8  # pieces of 1 MiB that wait to be hashed
 _ROCM_PROJECT: Final = re.compile(r"jax-rocm([0-9]+)-(plugin|pjrt)\Z")
 _GRAFT_HASH: Final = re.compile(r"-[0-9a-f]{8}(?=\.so)")
 _SUMMARY_ROCM: Final = re.compile(r"\(ROCm:([^)]+)\)|\b(Legacy ROCm [0-9.]+)")
@@ -155,7 +151,8 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
     RECORD or ELF headers that cannot be parsed.
     """
     filename = WheelName.parse(path.name)
-    with ZipArchive(path) as archive, _Background(archive) as background:
+    with ZipArchive(path) as archive, ThreadPoolExecutor(1) as beside:
+        whole = beside.submit(files.sha256, archive.raw(0, archive.size, step=CHUNK))
         folder = dist_info(archive.by_name, path=path)
         texts = {
             name: KeyValueText(archive.read(f"{folder}/{name}"), name=f"{path}: {name}")
@@ -164,7 +161,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         rows = read_record(
             archive.read(f"{folder}/RECORD"), name=f"{path}: RECORD", files=len(archive.members)
         )
-        reader = _Reader(archive, {row.path: row for row in rows} if hashes else None, background)
+        reader = _Reader(archive, {row.path: row for row in rows} if hashes else None)
         elf = [facts for member in archive.members if (facts := reader.read(member))]
         provenance, releases = _provenance(archive, folder, texts)
         members = tuple(
@@ -174,15 +171,16 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         name = f"{folder}/entry_points.txt"
         text = archive.read(name).decode("utf-8", "replace") if name in archive.by_name else ""
         size, stamp = archive.size, archive.stamp
+        sha256 = whole.result()
     record = RecordProblems(
         rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
-        digests=tuple(reader.problems()),
+        digests=tuple(reader.problems),
     )
     return WheelReport(
         path=path,
         filename=filename,
         size=size,
-        sha256=background.digest,
+        sha256=sha256,
         stamp=stamp,
         checked=hashes,
         dist_info=folder,
@@ -225,90 +223,18 @@ def _source(source: Source) -> str:
     return " ".join(filter(None, (source.repository, source.commit or source.digest, changes)))
 
 
-class _Background:
-    """Two threads: one hashes the file, one the pieces of members that it is given."""
-
-    def __init__(self, archive: ZipArchive) -> None:
-        self._archive = archive
-        self._queue: queue.Queue[tuple[_Digest, bytes] | None] = queue.Queue(QUEUE)
-        self._file = hashlib.sha256()
-        self._threads = (
-            threading.Thread(target=self._hash_file, daemon=True),
-            threading.Thread(target=self._hash_pieces, daemon=True),
-        )
-        self._failure: Exception | None = None
-        self._stopped = False
-
-    def __enter__(self) -> _Background:  # noqa: PYI034
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._stopped = exc is not None
-        self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
-        if self._failure and exc is None:
-            raise self._failure
-
-    def update(self, digest: _Digest, piece: bytes) -> None:
-        self._queue.put((digest, piece))
-
-    @property
-    def digest(self) -> str:
-        return self._file.hexdigest()
-
-    def _hash_file(self) -> None:
-        try:
-            for piece in self._archive.raw(0, self._archive.size, step=1 << 20):
-                if self._stopped:
-                    break
-                self._file.update(piece)
-        except (WheelError, OSError) as exc:  # the file shrank under us, or the disk is bad
-            self._failure = exc
-
-    def _hash_pieces(self) -> None:
-        while item := self._queue.get():
-            digest, piece = item
-            digest.hash.update(piece)
-
-
-class _Digest:
-    """The digest of one member, and the row it must agree with."""
-
-    def __init__(self, member: ZipMember, row: RecordRow) -> None:
-        self.member = member
-        self.row = row
-        self.algorithm = row.digest.partition("=")[0]
-        self.hash = hashlib.new(self.algorithm)
-
-    def problem(self) -> str:
-        found = record_digest(self.hash.digest(), algorithm=self.algorithm)
-        if found != self.row.digest:
-            return f"{self.member.name}: is {found}, RECORD says {self.row.digest}"
-        if self.row.size != str(self.member.size):
-            return f"{self.member.name}: has {self.member.size} bytes, RECORD says {self.row.size}"
-        return ""
-
-
 class _Reader:
-    """Reads members; `rows` is None where only ELF files are of interest."""
+    """Reads members and holds them against RECORD; without `rows` only ELF files matter."""
 
-    def __init__(
-        self, archive: ZipArchive, rows: Mapping[str, RecordRow] | None, background: _Background
-    ) -> None:
+    def __init__(self, archive: ZipArchive, rows: Mapping[str, RecordRow] | None) -> None:
+        self.problems: list[str] = []  # where content differs from RECORD
         self._archive = archive
         self._rows = rows
-        self._background = background
-        self._digests: list[_Digest] = []
         self._budget = Budget()
 
     def read(self, member: ZipMember) -> ElfFacts | None:
         """Read one member; its facts when it is an ELF file."""
-        pieces = self._digested(member)
+        pieces = self._checked(member)
         front = next(pieces, b"")
         if front.startswith(MAGIC):
             streams = itertools.chain(
@@ -324,24 +250,23 @@ class _Reader:
                 pass
         return None
 
-    def problems(self) -> Iterator[str]:
-        """Return what differs from RECORD; to be asked after the background has ended."""
-        return (problem for digest in self._digests if (problem := digest.problem()))
-
-    def _digest(self, member: ZipMember) -> _Digest | None:
+    def _checked(self, member: ZipMember) -> Iterator[bytes]:
+        """Yield a member's content; at its end, compare it with its row."""
         row = (self._rows or {}).get(member.name)
-        if member.is_dir or row is None or row.digest.partition("=")[0] not in STRONG:
-            return None
-        digest = _Digest(member, row)
-        self._digests.append(digest)
-        return digest
-
-    def _digested(self, member: ZipMember) -> Iterator[bytes]:
-        digest = self._digest(member)
+        algorithm = row.digest.partition("=")[0] if row else ""
+        if row is None or member.is_dir or algorithm not in STRONG:
+            yield from self._archive.stream(member)
+            return
+        digest = hashlib.new(algorithm)
         for piece in self._archive.stream(member):
-            if digest:
-                self._background.update(digest, piece)
+            digest.update(piece)
             yield piece
+        is_now = record_digest(digest.digest(), algorithm=algorithm)
+        if is_now != row.digest:
+            self.problems.append(f"{member.name}: is {is_now}, RECORD says {row.digest}")
+        elif row.size != str(member.size):
+            what = f"has {member.size} bytes, RECORD says {row.size}"
+            self.problems.append(f"{member.name}: {what}")
 
 
 class _Texts(importlib.metadata.Distribution):

@@ -18,12 +18,29 @@ from rocwheel.process import Command, HostRunner
 from rocwheel.wheel.limits import LIMITS
 
 _PROGRAM: Final = """
-import json, resource, sys, warnings, zipfile
+import ast, collections, json, resource, sys, warnings, zipfile
 path, seconds, memory, most = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
 resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
 warnings.simplefilter("ignore")
 problems, functions = {}, {}
+
+
+def callable_names(tree):  # functions of the module that are bound once and need no argument
+    bound = collections.Counter()
+    for node in ast.walk(tree):
+        name = getattr(node, "asname", None) or getattr(node, "name", None)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            name = node.id
+        bound[name] += 1
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and bound[node.name] == 1 and not bound["*"]:
+            given = node.args
+            must = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+            if not must and None not in given.kw_defaults:
+                yield node.name
+
+
 with zipfile.ZipFile(path) as archive:
     sources = [info for info in archive.infolist() if info.filename.endswith(".py")]
     if sum(info.file_size for info in sources) > int(most):
@@ -31,14 +48,13 @@ with zipfile.ZipFile(path) as archive:
         sources = []
     for info in sources:
         try:
-            code = compile(archive.read(info), info.filename, "exec", dont_inherit=True)
+            source = archive.read(info)
+            compile(source, info.filename, "exec", dont_inherit=True)
+            if info.filename.endswith("/__init__.py"):
+                functions[info.filename] = list(callable_names(ast.parse(source)))[:1000]
         except (Exception, MemoryError) as exc:
             where = f", line {exc.lineno}" if isinstance(exc, SyntaxError) else ""
             problems[info.filename] = f"{type(exc).__name__}{where}: {exc}"[:200]
-            continue
-        if info.filename.endswith("/__init__.py"):
-            constants = (each for each in code.co_consts if hasattr(each, "co_code"))
-            functions[info.filename] = [each.co_name for each in constants][:1000]
 json.dump({"problems": problems, "functions": functions}, sys.stdout)
 """
 

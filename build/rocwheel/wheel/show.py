@@ -97,7 +97,6 @@ def plan_document(plan: RepairPlan) -> dict[str, Any]:
     return {
         "source": str(plan.report.path),
         "platform": plan.platform,
-        "graft": plan.graft,
         "runpaths": plan.runpaths,
         "releases": plan.releases,
         "modes": {name: f"{mode & 0o7777:04o}" for name, mode in plan.modes.items()},
@@ -110,7 +109,6 @@ def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
         "source": str(plan.report.path),
         "path": str(result.path),
         "platform": result.platform,
-        "grafted": result.grafted,
         "patched": result.patched,
         "changed": result.changed,
     }

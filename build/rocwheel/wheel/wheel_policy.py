@@ -73,6 +73,7 @@ class RequiredMembers(Value, frozen=True, kw_only=True):
 
     jax: SpecifierSet
     members: tuple[str, ...]  # `{rocm}` is the ROCm number
+    pythons: tuple[str, ...] = ()  # minor versions of CPython 3 that must be admitted
 
 
 class KindPolicy(Value, frozen=True, kw_only=True):
@@ -80,7 +81,6 @@ class KindPolicy(Value, frozen=True, kw_only=True):
 
     size: int  # bytes
     packages: tuple[str, ...]  # all that is installed is below these; `{rocm}` is the ROCm number
-    graft: frozenset[str]  # versioned SONAMEs that may be grafted
     gpu_code: bool
     tag: Literal["cpython", "py3-none"]  # cp312-cp312, cp314-cp314t; or interpreter and ABI
     required: tuple[RequiredMembers, ...]  # the first that has the JAX version counts
@@ -89,16 +89,13 @@ class KindPolicy(Value, frozen=True, kw_only=True):
     requires: Mapping[str, AllowedRequirement]  # by normalised name
     extras: tuple[str, ...]  # patterns of names that an extra may require
 
-    def may_graft(self, library: str) -> bool:
-        """Whether a library of this SONAME, or in a file of a longer version, may come in."""
-        return any(library == name or library.startswith(f"{name}.") for name in self.graft)
-
 
 @dataclass(frozen=True, kw_only=True)
 class WheelPolicy:
     """The whole file."""
 
     manylinux: tuple[Manylinux, ...]  # from the oldest
+    symbol_versions: frozenset[str]  # that any system has on x86_64
     oldest: str
     platform_libraries: frozenset[str]
     other_libraries: frozenset[str]  # that wheels outside JAX may need, too
@@ -124,11 +121,11 @@ class WheelPolicy:
                 return tuple(self.runpath_templates[name] for name in use.templates)
         return ()
 
-    def required(self, kind: WheelKind, version: Version) -> tuple[str, ...]:
-        """Return the members that a wheel of this kind and version must have."""
+    def required(self, kind: WheelKind, version: Version) -> RequiredMembers:
+        """Return what a wheel of this kind and version must have."""
         base = Version(version.base_version)
         uses = (each for each in self.kinds[kind].required if each.jax.contains(base))
-        return next((use.members for use in uses), ())
+        return next(uses, RequiredMembers(jax=SpecifierSet(), members=()))
 
     def level(self, platform: str) -> Manylinux | None:
         """Return the level of a tag such as manylinux_2_28_x86_64, None where it has none."""
@@ -136,13 +133,21 @@ class WheelPolicy:
         return next((item for item in self.manylinux if match and item.level == match[1]), None)
 
     def excess(self, level: Manylinux, facts: ElfFacts) -> tuple[str, ...]:
-        """Symbol versions that this file needs and the level does not promise."""
-        private = any(PRIVATE in names for names in facts.versions.values())
-        return ((PRIVATE,) if private else ()) + tuple(
+        """Return symbol versions that this file needs, and this level, or any, does not promise."""
+        platform = self.platform_libraries if facts.machine == "x86_64" else frozenset()
+        never = (
+            name
+            for library, names in facts.versions.items()
+            for name in names
+            if name == PRIVATE  # the lists of other machines are shorter, and begin later
+            or (library in platform and name not in self.symbol_versions)
+        )
+        higher = (
             f"{prefix}_{'.'.join(map(str, facts.highest(prefix)))}"
             for prefix in PREFIXES
             if facts.highest(prefix) > level.highest[prefix]
         )
+        return *never, *higher
 
     def best(self, facts: Iterable[ElfFacts]) -> Manylinux | None:
         """Return the oldest level, from `oldest` on, that holds for all files; None for none."""
@@ -203,9 +208,17 @@ SymbolVersion: TypeAlias = Annotated[
 ]
 
 
+class _Highest(Value, frozen=True, kw_only=True):
+    GLIBC: SymbolVersion
+    GLIBCXX: SymbolVersion
+    CXXABI: SymbolVersion
+    GCC: SymbolVersion
+
+
 class _File(Value, frozen=True, kw_only=True):
     schema: Literal[1]
-    manylinux: Mapping[Level, Mapping[str, SymbolVersion]]
+    manylinux: Mapping[Level, _Highest]
+    symbol_versions: Mapping[str, tuple[str, ...]]
     oldest: str
     platform_libraries: frozenset[str]
     other_libraries: frozenset[str]
@@ -214,14 +227,7 @@ class _File(Value, frozen=True, kw_only=True):
     kinds: _Kinds
 
     def __post_init__(self) -> None:
-        """Refuse levels with other prefixes than ours, and an oldest one that does not exist."""
-        for level, highest in self.manylinux.items():
-            for prefix in highest.keys() - set(PREFIXES):
-                _refuse_unknown("unknown key", prefix, PREFIXES, "manylinux", level, prefix)
-            for prefix in PREFIXES:
-                if prefix not in highest:
-                    hint = f"add `{prefix}:` here"
-                    raise FieldError(f"{prefix!r} is missing", "manylinux", level, hint=hint)
+        """Refuse an oldest level that does not exist."""
         _refuse_unknown(f"unknown value {self.oldest!r}", self.oldest, self.manylinux, "oldest")
 
 
@@ -229,11 +235,16 @@ def load(path: Path) -> WheelPolicy:
     """Read the policy. Raises ConfigError."""
     file = yaml_file.read(path, _File)
     levels = (
-        Manylinux(level=level, highest={prefix: _numbers(text) for prefix, text in highest.items()})
+        Manylinux(level=level, highest={k: _numbers(text) for k, text in asdict(highest).items()})
         for level, highest in file.manylinux.items()
     )
     return WheelPolicy(
         manylinux=tuple(sorted(levels, key=lambda item: item.order)),
+        symbol_versions=frozenset(
+            f"{prefix}_{number}"
+            for prefix, numbers in file.symbol_versions.items()
+            for number in numbers
+        ),
         oldest=file.oldest,
         platform_libraries=file.platform_libraries,
         other_libraries=file.other_libraries,

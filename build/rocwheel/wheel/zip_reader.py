@@ -230,7 +230,7 @@ class ZipArchive:
         Raises WheelError at the end when size or CRC are not what the archive says, or earlier
         when the compressed bytes are damaged or expand beyond the declared size.
         """
-        crc32 = _codec(member.size).crc32
+        crc32 = codec(is_large=member.size > SMALL).crc32
         size = crc = 0
         for piece in self._pieces(member):
             size += len(piece)
@@ -249,8 +249,8 @@ class ZipArchive:
         return self._inflated(member)
 
     def _inflated(self, member: ZipMember) -> Iterator[bytes]:
-        codec = _codec(max(member.size, member.compressed))
-        inflate = codec.decompressobj(-15)
+        library = codec(is_large=max(member.size, member.compressed) > SMALL)
+        inflate = library.decompressobj(-15)
         try:
             for packed in self.raw(member.data, member.data + member.compressed):
                 if inflate.eof:
@@ -262,7 +262,7 @@ class ZipArchive:
                     rest = inflate.unconsumed_tail
             while not inflate.eof and (piece := inflate.decompress(b"", CHUNK)):
                 yield piece
-        except codec.error as exc:
+        except library.error as exc:
             self.refuse(f"{member.name}: its deflate stream is damaged: {exc}")
         if not inflate.eof or inflate.unused_data:
             self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
@@ -558,13 +558,13 @@ def _key(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def _codec(size: int) -> ModuleType:
-    """Return the zlib for a member of `size` bytes: zlib-ng is twice as fast, and one more import.
+def codec(*, is_large: bool) -> ModuleType:
+    """Return the zlib for a member: zlib-ng is twice as fast, and one more import.
 
     Both refuse the same streams. ISA-L is faster still and accepts incomplete distance codes,
     which pip's zlib refuses (https://github.com/madler/zlib/blob/master/inftrees.c).
     """
-    if size <= SMALL:
+    if not is_large:
         return zlib
     from zlib_ng import zlib_ng
 

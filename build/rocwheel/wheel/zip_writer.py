@@ -8,14 +8,11 @@ and moved there when it is complete, never over a file with other bytes (`Outbox
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import struct
 import threading
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +20,6 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from rocwheel.errors import HostError, WheelError
-from rocwheel.host import cgroup
 from rocwheel.wheel.zip_reader import (
     CENTRAL,
     END,
@@ -42,11 +38,11 @@ from rocwheel.wheel.zip_reader import (
     CentralDirectory,
     ZipArchive,
     ZipMember,
+    codec,
 )
 
 BLOCK: Final = 1 << 20
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
-WINDOW: Final = 32 << 10  # bytes that deflate looks back
 ZIP64_VERSION: Final = 45  # "version needed to extract" of a record with 64-bit sizes
 _NO_KERNEL_HELP: Final = frozenset({
     errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF,
@@ -181,7 +177,10 @@ class _Writer:
                 size += len(piece)
                 yield piece
 
-        for piece in counted() if part.like.method == STORED else deflated(counted()):
+        content: Iterator[bytes] = counted()
+        if part.like.method != STORED:
+            content = deflated(content, is_large=isinstance(part.content, Path))
+        for piece in content:
             self._write(piece)
         sizes = empty._replace(crc=crc, compressed=self._at - start, size=size)
         os.pwrite(self._target, _local(part.like, part.name, sizes, wide=wide), offset)
@@ -269,44 +268,12 @@ def pieces(content: bytes | Path) -> Iterator[bytes]:
             yield piece
 
 
-def deflated(content: Iterator[bytes]) -> Iterator[bytes]:
-    """Return a raw deflate stream of the content: of one piece by zlib, of more on all cores.
-
-    As pigz does it, each piece is compressed by itself with the window of the one before it, and
-    ends on a byte; so the stream does not depend on how many cores there are.
-    """
-    first, second = next(content, b""), next(content, b"")
-    if not second:
-        packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -15)
-        yield packer.compress(first) + packer.flush()
-        return
-    width = cgroup.cpus()
-    waiting: deque[Future[bytes]] = deque()
-    with ThreadPoolExecutor(width) as pool:
-        window = b""
-        for piece, last in _and_last(itertools.chain((first, second), content)):
-            waiting.append(pool.submit(_packed, piece, window, last=last))
-            window = piece[-WINDOW:]
-            if len(waiting) > 2 * width:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _packed(piece: bytes, window: bytes, *, last: bool) -> bytes:
-    from zlib_ng import zlib_ng
-
-    packer = zlib_ng.compressobj(LEVEL, zlib.DEFLATED, -15, zdict=window)
-    return packer.compress(piece) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
-
-
-def _and_last(content: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Each piece, and whether it is the last one."""
-    piece = next(content)
-    for following in content:
-        yield piece, False
-        piece = following
-    yield piece, True
+def deflated(content: Iterator[bytes], *, is_large: bool) -> Iterator[bytes]:
+    """Return a raw deflate stream of the content."""
+    packer = codec(is_large=is_large).compressobj(LEVEL, zlib.DEFLATED, -15)
+    for piece in content:
+        yield packer.compress(piece)
+    yield packer.flush()
 
 
 def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:

@@ -19,7 +19,8 @@ from support.engines import BASE
 from rocwheel import container
 from rocwheel.container import ContainerSpec, User
 from rocwheel.container.owner import owner
-from rocwheel.image import building, inspect
+from rocwheel.image import building
+from rocwheel.image.found import inspect
 
 pytestmark = [
     pytest.mark.needs("dockerd", "podman", "mmdebstrap"),
@@ -32,7 +33,8 @@ KILLED = """
 import os, signal, subprocess, sys
 from pathlib import Path
 from rocwheel import container
-from rocwheel.image import building, inspect
+from rocwheel.image import building
+from rocwheel.image.found import inspect
 from rocwheel.process import HostRunner, base_env
 kind, base, context, scratch = sys.argv[1:]
 runner = HostRunner(base_env(os.environ))
@@ -204,47 +206,3 @@ def command_line(entry: Path) -> str:
         return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except OSError:
         return ""
-
-
-def a_builder(engine, tmp_path, inputs: str, *tags: str) -> str:
-    """An image that has the labels of a builder image, and nothing in it."""
-    (tmp_path / inputs).write_bytes(random.randbytes(16))
-    with tarfile.open(tmp_path / "root.tar", "w") as archive:
-        archive.add(tmp_path / inputs, inputs)
-    labels = {"builder": "tried", "inputs": inputs}
-    changes = [f"--change=LABEL org.rocwheel.{key}={value}" for key, value in labels.items()]
-    identity = engine("import", *changes, str(tmp_path / "root.tar")).splitlines()[-1]
-    for tag in tags:
-        engine("tag", identity, tag)
-    return identity
-
-
-def test_an_older_image_that_somebody_named_or_builds_on_is_not_pruned(
-    asked, host, engine, environ, tmp_path
-):
-    own = [f"rocwheel-builder:tried-{number}{'0' * 15}" for number in "1234"]
-    ids = [
-        a_builder(engine, tmp_path, f"{number}{'0' * 63}", f"rocwheel-builder:tried-{number}{'0' * 15}")
-        for number in "1234"
-    ]  # fmt: skip
-    plain, somebodys, base, newest = ids
-    engine("tag", somebodys, "rocwheel-test/mine:1")
-    try:
-        left = kill_a_build(engine, environ, plain)
-        found = inspect(base, engine=asked, runner=host)
-        with building.named(found, engine=asked, runner=host):
-            would = prune(engine, environ, "--images", "--dry-run")
-            removed = prune(engine, environ, "--images")
-            assert left in removed
-            assert [own[0] in name for name in removed].count(True) == 1
-            assert len(would) == len(removed)
-            there = {*engine("images", "--quiet", "--no-trunc").split()}
-            short = {identity.removeprefix("sha256:") for identity in there}
-            kept = [identity.removeprefix("sha256:") in short for identity in ids]
-            assert kept == [False, True, True, True]
-        assert own[0] not in {name.removeprefix("localhost/") for name in names(engine)}
-        assert {*own[1:], "rocwheel-test/mine:1"} <= {
-            name.removeprefix("localhost/") for name in names(engine)
-        }
-    finally:
-        engine("rmi", "--force", somebodys, base, newest, plain, check=False)

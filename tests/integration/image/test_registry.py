@@ -1,9 +1,8 @@
-"""Images in a real registry: written once, found by label and inputs, and every request may fail."""
+"""Images in a real registry: written once, found by tag, and every request may fail."""
 
 from __future__ import annotations
 
 import http.server
-import io
 import json
 import os
 import shutil
@@ -11,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,12 +19,10 @@ import requests
 from support import engines, registries
 
 from rocwheel import container
-from rocwheel.console import Console
 from rocwheel.container import EngineKind
 from rocwheel.errors import ConfigError, StoreError
-from rocwheel.image import found, recipe, registry, searching
+from rocwheel.image import found, recipe, registry
 from rocwheel.process import HostRunner
-from rocwheel.values import replace
 
 pytestmark = [
     pytest.mark.needs("dockerd", "docker-registry", "mmdebstrap", "skopeo"),
@@ -102,35 +98,15 @@ def push(asked, runner, console):
     return run
 
 
-def looked_up(inputs, *addresses):
-    quiet = Console(io.StringIO(), clock=time.monotonic)
-    return registry.find(inputs, addresses, environ=NOBODY, console=quiet)
-
-
-@pytest.fixture
-def puller(engine, asked, runner, console):
-    """Forgets a name and brings the image again, by digest."""
-
-    def run(remote, name):
-        engine("rmi", "--force", name)
-        return registry.pull(remote, engine=asked, runner=runner, console=console)
-
-    return run
-
-
-def test_a_pushed_image_is_found_by_its_inputs_and_pulled_by_digest(
-    image, inputs, address, push, puller
-):
-    remote, sent = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
+def test_a_pushed_image_is_there_under_its_tag_and_is_pushed_once(image, inputs, address, push):
+    name = f"{address}/{inputs.recipe.repository}"
+    remote, sent = push(image, name, inputs.tag)
     assert sent
     assert remote.config == image.config
-    again, sent = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
-    assert (again, sent) == (remote, False)
-    assert looked_up(inputs, address) == remote
-    assert looked_up(replace(inputs, tool="f" * 64), address) is None
-    pulled = puller(remote, f"{address}/{inputs.recipe.repository}:{inputs.tag}")
-    assert pulled.config == image.config
-    assert pulled.digests == (remote.reference,)
+    assert push(image, name, inputs.tag) == (remote, False)
+    assert registry.look(name, inputs.tag, environ=NOBODY) == remote
+    assert registry.look(name, remote.digest, environ=NOBODY) == remote
+    assert registry.look(name, "other", environ=NOBODY) is None
 
 
 def test_a_tag_that_is_there_with_other_bytes_is_never_overwritten(
@@ -195,13 +171,6 @@ def test_an_index_of_images_stands_for_the_one_for_this_architecture(image, addr
         server.shutdown()
 
 
-def test_a_tag_of_other_inputs_is_an_error_not_a_find(inputs, address, push, small):
-    liar = small("e" * 64, text="liar")
-    push(liar, f"{address}/{inputs.recipe.repository}", inputs.tag)
-    with pytest.raises(StoreError, match="other inputs"):
-        looked_up(inputs, address)
-
-
 @pytest.fixture
 def refusing():
     """The address of a registry that refuses connections, as long as the test runs."""
@@ -245,78 +214,10 @@ def made(small, base):
     return inputs, small(inputs.digest, text="made")
 
 
-def test_a_registry_that_does_not_answer_is_told_and_the_next_one_is_asked(
-    made, address, push, refusing, tool
-):
-    inputs, image = made
-    remote, _ = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
-    old = "  - ghcr.io/rocm\n"
-    done = tool("search", old=old, new=f"  - {refusing}\n  - {address}\n")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["reference"] == remote.reference
-    assert f"{refusing}/v2/" in done.stderr
-    assert "the next registry is asked" in done.stderr
-    nobody = tool("search", old=old, new=f"  - {refusing}\n")
-    assert nobody.returncode == StoreError.exit_code
-    assert "the registry does not answer: connection refused" in nobody.stderr.lower()
-
-
-@pytest.fixture
-def orphan(engine, small, push, tmp_path):
-    """A base that the engine has by digest, and whose registry is gone."""
-    (tmp_path / "origin").mkdir()
-    with registries.serving(tmp_path / "origin") as origin:
-        base = small("none", text="origin")
-        remote, _ = push(base, f"{origin}/debian", "1")
-        engine("pull", remote.reference)
-    return base.config, recipe.Base(name=remote.repository, tag="1", digest=remote.digest)
-
-
-@pytest.fixture
-def search(asked, runner, console, address):
-    """What `--builder-image search` does after the engine had no image."""
-    return lambda wanted: searching.remote(
-        wanted, [address], checkout=ROOT, bazel="", engine=asked, environ=NOBODY,
-        runner=runner, console=console,
-    )  # fmt: skip
-
-
-def test_a_base_that_the_engine_has_is_not_asked_of_its_registry(
-    orphan, search, small, push, address
-):
-    config, base = orphan
-    wanted = recipe.load(ROOT / "ci" / "images.yaml").builder("debian_12")
-    wanted = replace(wanted, base=base)
-    inputs = recipe.gather(wanted, checkout=ROOT, base=config)
-    image = small(inputs.digest, text="based")
-    remote, _ = push(image, f"{address}/{wanted.repository}", inputs.tag)
-    assert search(wanted) == remote
-    with pytest.raises(StoreError, match="does not answer"):
-        search(replace(wanted, base=replace(base, digest=f"sha256:{'0' * 64}")))
-
-
-@pytest.fixture
-def remote_base(engine, base, push, address):
-    """The reference of a base that a registry has and the engine has not."""
-    there, _ = push(base, f"{address}/debian", "1")
-    engine("rmi", f"{address}/debian:1")
-    assert there.reference not in known(engine)
-    return there.reference
-
-
-def known(engine) -> list[str]:
-    return engine("images", "--digests", "--format", "{{.Repository}}@{{.Digest}}").split()
-
-
-def test_a_search_pulls_no_base(engine, made, remote_base, push, tool):
-    inputs, image = made
-    address = remote_base.partition("/")[0]
-    remote, _ = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
-    base = remote_base.replace("@", ":1@")
-    done = tool("search", base=base, old="  - ghcr.io/rocm\n", new=f"  - {address}\n")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["reference"] == remote.reference
-    assert remote_base not in known(engine)
+def test_a_registry_that_does_not_answer_is_an_error_and_not_an_absent_image(refusing):
+    with pytest.raises(StoreError, match="the registry does not answer: connection refused") as why:
+        registry.look(f"{refusing}/jax", "one", environ=NOBODY)
+    assert f"{refusing}/v2/jax" in str(why.value)
 
 
 def test_a_builder_image_above_its_budget_is_not_pushed(made, address, tool, engine):
@@ -391,11 +292,9 @@ class Failing(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_whichever_request_the_look_up_loses_nothing_wrong_is_concluded(
-    inputs, image, address, push
-):
-    """For every k: what is there is found, or the failure is an error; never "nobody has it"."""
-    remote, _ = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
+def test_whichever_request_the_look_up_loses_nothing_wrong_is_concluded(image, address, push):
+    """For every k: what is there is found, or the failure is an error; never "it is not there"."""
+    remote, _ = push(image, f"{address}/builder", "one")
     handler = type("Here", (Failing,), {"target": address})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -404,7 +303,7 @@ def test_whichever_request_the_look_up_loses_nothing_wrong_is_concluded(
         for k in range(1, 5):
             handler.left = k
             try:
-                answer = looked_up(inputs, through)
+                answer = registry.look(f"{through}/builder", "one", environ=NOBODY)
                 outcomes.append(answer.digest if answer else None)
             except StoreError:
                 outcomes.append("error")
@@ -430,7 +329,8 @@ def test_whichever_request_a_push_loses_the_next_push_finishes(inputs, image, ad
 
 def test_a_moving_tag_names_the_very_same_bytes(address, image, push):
     pushed, _ = push(image, f"{address}/moving", "one")
-    registry.point(f"{address}/moving", "latest", pushed.digest, environ=NOBODY)
+    assert registry.point(f"{address}/moving", "latest", pushed.digest, environ=NOBODY)
+    assert not registry.point(f"{address}/moving", "latest", pushed.digest, environ=NOBODY)
     there = registry.look(f"{address}/moving", "latest", environ=NOBODY)
     assert (there.digest, there.config) == (pushed.digest, pushed.config)
     gone = "sha256:" + "0" * 64

@@ -306,7 +306,7 @@ def test_an_image_that_no_engine_can_make_is_infra_and_leaves_the_release_as_it_
     assert "docker: no such program" in page(world)
     states = world.states("one")
     assert {name for name, state in states.items() if state != "pass"} == {image}
-    book = Nights(open_store(world.store)).book("one", hosts=True)
+    book = Nights(open_store(world.store)).book("one")
     assert len(book.attempts[image]) == book.plan.attempts, "as often as any cell that is infra"
     assert not book.quarantined
 

@@ -174,9 +174,9 @@ def test_pages_tell_of_a_lost_end_where_an_older_snapshot_fits_the_log(
         assert "shows entry 4" in said.out + said.err
     assert "makes it again" not in said.out + said.err
     assert {path: path.read_bytes() for path in pages} == pages
-    for number in (3, 4):
-        line = ("index", "repair", "--skip-entry", str(number), "--reason", "no copy is left")
-        assert main([*line, *where(store)]) == (0 if number == 4 else 7)
+    line = ("index", "repair", "--reason", "no copy is left", "--skip-entry", "3")
+    assert main([*line, *where(store)]) == 7
+    assert main([*line, "--skip-entry", "4", *where(store)]) == 0
     assert main(["index", "check", *where(store)]) == 0
 
 
@@ -185,7 +185,7 @@ def test_a_page_ahead_of_its_log_that_lists_the_same_is_made_again(original, tmp
     folder = tmp_path / "store" / "v2" / FAMILY.name
     for path in (original.folder / "before" / "v2" / FAMILY.name).rglob("index.*"):
         text = path.read_text().replace('rocwheel-log" content="2"', 'rocwheel-log" content="9"')
-        text = text.replace('rocwheel-log": 2', 'rocwheel-log": 9')
+        text = text.replace('rocwheel-log":2', 'rocwheel-log":9')
         (folder / path.relative_to(original.folder / "before" / "v2" / FAMILY.name)).write_text(
             text
         )

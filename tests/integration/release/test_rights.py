@@ -80,6 +80,12 @@ class World:
         )
         return session.client("s3", endpoint_url=self.server.endpoint)
 
+    def iam(self):
+        """IAM of the server, for its owner."""
+        return boto3.session.Session(
+            aws_access_key_id="owner", aws_secret_access_key="owner", region_name="us-east-2"
+        ).client("iam", endpoint_url=self.server.endpoint)
+
     def may(self, role: str, operation: str, key: str, **options) -> bool:
         try:
             getattr(self.client(role), operation)(Bucket=self.bucket, Key=key, **options)
@@ -369,3 +375,50 @@ def test_a_rehearsal_tells_a_role_that_may_too_little_or_too_much(world, capsys)
     before = [item["Key"] for item in world.client("promoter").list_objects_v2(
         Bucket=world.bucket)["Contents"]]  # fmt: skip
     assert not [key for key in before if "rehearsal-" in key], "nothing was left"
+
+
+def test_a_channel_that_names_roles_has_each_assumed_and_its_rights_tried(
+    world, tmp_path, capsys
+) -> None:
+    """moto's STS gives each role's own rights to whom its trust policy names."""
+    enforce(world.server, "inf")
+    iam = world.iam()
+    allowed = {"Effect": "Allow", "Action": ["s3:*", "sts:AssumeRole"], "Resource": "*"}
+    lead = {"Version": rights.VERSION, "Statement": [allowed]}
+    world.logins["lead"] = login(world.server, f"lead-{world.bucket}"[:60], lead)
+    lines, trusted = [], {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
+    for role in ROLES:
+        name = f"{role}-{world.bucket}"[:60]
+        own = rights.policy(channels.of_store(world.url), rights.ROLES[role], family=FAMILY.name)
+        if role == "runner":  # one right too many
+            own["Statement"].append(
+                {"Effect": "Allow", "Action": "s3:DeleteObject", "Resource": "*"}
+            )
+        trust = json.dumps({"Version": rights.VERSION, "Statement": [trusted]})
+        arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+        iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=json.dumps(own))
+        lines.append(f"      {role}: {arn}")
+    enforce(world.server)
+    file = tmp_path / "channels.yaml"
+    file.write_text(
+        f"channels:\n  own:\n    store: {world.url}\n    endpoint: {world.server.endpoint}\n"
+        '    prefixes:\n      "7": {staging: v2-staging, release: v2}\n    roles:\n'
+        + "\n".join(lines)
+    )
+    line = ("--json", "nightly", "rehearse", "--channel=own", f"--channels-file={file}")
+    world.become("lead")
+    assert main([*line, f"--family={FAMILY.name}"]) == 8
+    tried = json.loads(capsys.readouterr().out)["tried"]
+    for role in ROLES:
+        rows = [row for row in tried if row["what"].startswith(f"{role}: ")]
+        assert rows[0]["what"].startswith(f"{role}: assume arn:aws:iam::")
+        bad = [row["what"] for row in rows if row["state"] != "good"]
+        assert all(what.startswith("runner: delete") for what in bad), rows
+        assert bool(bad) is (role == "runner"), f"{role}: {len(rows)}"
+        assert len(rows) > 3
+    file.write_text(file.read_text().replace(":role/stager-", ":role/nobody-"))
+    world.become("runner")  # may assume nothing
+    main([*line, "--role=stager"])
+    rows = [row for row in json.loads(capsys.readouterr().out)["tried"] if "stager" in row["what"]]
+    assert [row["state"] for row in rows] == ["BAD"], "without the role nothing else is tried"
+    assert "trust policy" in rows[0]["todo"]

@@ -168,7 +168,7 @@ def deletes_unsettled(patch) -> None:
     repair = operations.repair
 
     def change(place, now, projects, **how):
-        delete(place, now.doomed(since=now.swept))
+        delete(place, now.spent_names())
         return repair(place, now, projects, **how)
 
     patch.setattr(operations, "repair", change)
@@ -211,8 +211,8 @@ def saves_first(patch) -> None:
 def snapshot_is_the_head(patch) -> None:
     folded = log._folded
 
-    def change(place, now):
-        return now if now.saved else folded(place, now)
+    def change(place, now, **how):
+        return now if now.saved else folded(place, now, **how)
 
     patch.setattr(log, "_folded", change)
 
@@ -237,7 +237,7 @@ def ahead(scene) -> None:
     for key in (place.json(JAXLIB), *place.views(JAXLIB, folder_keys=False)):
         data, info = store.read(key)
         number = str(page.mark(data)).encode()
-        for before in (b'rocwheel-log": ', b'rocwheel-log" content="'):
+        for before in (b'rocwheel-log":', b'rocwheel-log" content="'):
             data = data.replace(before + number, before + b"9")
         assert page.mark(data) == 9
         store.replace(key, data, previous=info, headers=place.view_headers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -14,9 +15,11 @@ from rocwheel import files
 from rocwheel.cli import main
 from rocwheel.cli.app import App
 from rocwheel.errors import PromotionError
+from rocwheel.index.channels import Retention
 from rocwheel.index.page import links
 from rocwheel.ledger import log, verdicts
-from rocwheel.release import audit, operations, promote
+from rocwheel.release import adopt, audit, operations, promote
+from rocwheel.release.operations import Who
 from rocwheel.values import canonical_json, replace
 from rocwheel.verdict import State
 
@@ -107,7 +110,7 @@ def test_a_page_that_shows_what_the_log_never_said_is_told_and_made_again(
     for form in ("index.html", "index.json"):
         text = (folder / form).read_text()
         text = text.replace('rocwheel-log" content="1"', 'rocwheel-log" content="9"')
-        (folder / form).write_text(text.replace('rocwheel-log": 1', 'rocwheel-log": 9'))
+        (folder / form).write_text(text.replace('rocwheel-log":1', 'rocwheel-log":9'))
     monkeypatch.chdir(desk.folder)
     which = ["--staging"] if where == "v2-staging" else []
     remedy = " ".join(["hint:  run `index repair", *which]) + "`; where the log lost its end"
@@ -302,8 +305,10 @@ def test_an_entry_that_is_lost_for_good_is_skipped_by_name_and_the_log_keeps_who
     hurt(path)
     skip = ("index", "repair", "--skip-entry", "2")
     assert desk.run(*skip) == 3, "a reason is needed"
-    assert desk.run("index", "repair", "--skip-entry", "1", "--reason", "x") == 3
-    assert "is not damaged" in desk.capsys.readouterr().err
+    assert desk.run("index", "repair", "--skip-entry", "1", "--reason", "x") == 7
+    assert "`index repair --skip-entry 2 --reason …`" in desk.capsys.readouterr().err
+    assert desk.run(*skip, "--skip-entry", "1", "--reason", "x") == 3
+    assert "log/1.json is not damaged" in desk.capsys.readouterr().err
     damaged = path.read_bytes() if path.exists() else None
     assert desk.run(*skip, "--reason", "the disk broke", "--by", "ann", "--dry-run") == 0
     assert (path.read_bytes() if path.exists() else None) == damaged
@@ -339,9 +344,14 @@ def test_a_log_that_lost_its_end_is_told_by_the_pages(desk, lost) -> None:
         assert f"log/{lost[0]}.json: missing" in told.err + told.out
         assert "makes it again" not in told.out, "a repair would drop or list released sets"
     assert shown(desk) == before
-    for number in lost:
-        words = ("--skip-entry", str(number), "--reason", "no copy is left")
-        assert desk.run("index", "repair", *words) == (0 if number == lost[-1] else 7)
+    for end in range(1, len(lost) + 1):
+        words = [word for number in lost[:end] for word in ("--skip-entry", str(number))]
+        status = desk.run("index", "repair", *words, "--reason", "no copy is left")
+        assert status == (0 if end == len(lost) else 7)
+        if status:  # and nothing is written before all that is lost is named
+            named = " ".join((*words, "--skip-entry", str(lost[end])))
+            assert f"`index repair {named} --reason …`" in desk.capsys.readouterr().err
+            assert not desk.path(f"_rocwheel/log/{lost[0]}.json").exists()
     assert desk.run("status") == 0
     assert desk.run("index", "check") == 0
     newest = max(int(path.stem) for path in desk.path("_rocwheel/log/1.json").parent.glob("*"))
@@ -500,3 +510,86 @@ def test_promotion_of_a_listed_set_puts_back_metadata_that_is_missing(desk) -> N
     assert desk.run("promote", "--manifest", manifest.sha256) == 0
     assert path.read_bytes() == data
     assert desk.run("index", "check") == 0
+
+
+# Several indexes at once, and what takes long
+
+TWO_MAJORS = """\
+channels:
+  own:
+    store: STORE
+    prefixes:
+      "7": {staging: v2-staging, release: v2}
+      "10": {staging: v3-staging, release: v3}
+"""
+
+
+def test_a_skipped_entry_is_that_of_the_index_where_it_is_damaged(desk) -> None:
+    """The first index refused a number that was damaged in the second, or was repaired before it."""
+    where = desk.folder / "channels.yaml"
+    where.write_text(TWO_MAJORS.replace("STORE", desk.shop.store.url))
+    rolled_back(desk)
+    folder = desk.shop.store.root / "v2" / FAMILY.name
+    shutil.copytree(folder, desk.shop.store.root / "v3" / FAMILY.name)
+    other = desk.shop.store.root / "v3" / FAMILY.name / "_rocwheel"
+    (other / "state.json").unlink()
+    cut(other / "log/2.json")
+    (folder / "jaxlib/index.html").unlink()
+    places = ("--channel", "own", "--channels-file", str(where), "--family", FAMILY.name)
+    line = ("index", "repair", "--reason", "x", *places)
+    desk.capsys.readouterr()
+    assert main([*line]) == 7
+    assert not (folder / "jaxlib/index.html").exists(), (
+        "no index is repaired before all are planned"
+    )
+    assert main([*line, "--skip-entry", "1"]) == 7
+    assert main([*line, "--skip-entry", "1", "--skip-entry", "2"]) == 3
+    assert "log/1.json and v3/gfx90a/_rocwheel/log/1.json are not" in desk.capsys.readouterr().err
+    assert main([*line, "--skip-entry", "2"]) == 0
+    assert json.loads((other / "log/2.json").read_bytes())["action"] == "skip"
+    assert json.loads(desk.path("_rocwheel/log/2.json").read_bytes())["action"] == "promote"
+    assert (folder / "jaxlib/index.html").exists()
+
+
+@pytest.mark.parametrize("hurt", [cut, older_copy])
+def test_nothing_is_skipped_while_another_entry_is_damaged(desk, hurt) -> None:
+    """It wrote the entry it was told to, and stopped at the other one."""
+    rolled_back(desk)
+    desk.path("_rocwheel/state.json").unlink()
+    for number in (1, 3) if hurt is cut else (2, 3):
+        hurt(desk.path(f"_rocwheel/log/{number}.json"))
+    log_before = {path: path.read_bytes() for path in desk.path("_rocwheel/log/x").parent.iterdir()}
+    words = ("index", "repair", "--reason", "x", "--skip-entry", "3")
+    for more in ((), ("--dry-run",)):
+        assert desk.run(*words, *more) == 7
+        assert {path: path.read_bytes() for path in log_before} == log_before
+
+
+def test_a_prune_says_that_it_deletes_what_came_back_under_a_spent_name(desk) -> None:
+    """It deleted the file and said that there was nothing to do."""
+    first = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    desk.shop.channel = replace(
+        desk.shop.channel, retention=Retention(release_days=1, keep_newest=0)
+    )
+    assert desk.shop.prune(days=10) == [first.sha256]
+    late = desk.path(first.built[0].filename)
+    late.write_bytes(b"a delayed write")
+    for more, done in (("--dry-run",), "planned"), ((), "pruned"):
+        assert desk.run("prune", "--json", *more) == 0
+        places = json.loads(desk.capsys.readouterr().out)["places"]
+        assert [place["state"] for place in places] == ["nothing-to-do", done]
+        assert late.exists() == bool(more)
+
+
+def test_a_command_that_takes_hours_has_no_wrong_clock(desk) -> None:
+    """An adoption that read wheels for more than an hour was refused at its commit."""
+    now = datetime.now(tz=timezone.utc)
+    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    made = make_wheel(
+        desk.path("x").parent, project="jaxlib", version="0.1", tag="py3-none-any", module="j"
+    )
+    long_ago = Who(
+        by="x", now=now - timedelta(hours=3), is_checked=True, began=time.monotonic() - 3 * 3600
+    )
+    adopt.apply(adopt.plan(desk.shop.release, who=long_ago))
+    assert made.name in shown(desk)

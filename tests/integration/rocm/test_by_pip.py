@@ -43,6 +43,11 @@ def fetch(tmp_path: Path, console: Console):
     return run
 
 
+def leftovers(folder: Path) -> list[Path]:
+    rocm_cache = folder / "cache/rocm"
+    return [*rocm_cache.glob("staging/*"), *rocm_cache.glob(".download-*")]
+
+
 def test_the_root_is_a_checked_tree_and_its_packages_are_recorded(fetch, tmp_path: Path) -> None:
     index = rocm_packages.index(tmp_path / "index", VERSION)
     root = fetch(index=index)
@@ -87,7 +92,7 @@ def test_a_gate_brings_the_packages_of_the_manifest_by_hash(
     def kept() -> dict[str, bool]:
         return {item.kind: item.in_use for item in housekeeping.look(cache)}
 
-    assert kept() == {"rocm/pip/environments": True}
+    assert kept() == {"rocm/trees-3": True}
     del provided
     (unused,) = items = housekeeping.look(cache)
     assert not unused.in_use
@@ -114,7 +119,7 @@ def test_an_open_version_is_asked_for_each_time(fetch, tmp_path: Path) -> None:
 def test_an_environment_that_was_cut_is_made_again(fetch, tmp_path: Path) -> None:
     index = rocm_packages.index(tmp_path / "index", VERSION)
     root = fetch(index=index)
-    (root.root.parents[4] / "packages.json").unlink()
+    (tmp_path / "cache/rocm/trees-3" / root.sha256 / "entry.json").unlink()
     again = fetch(index=index)
     assert not again.cached
     assert (again.sha256, again.root) == (root.sha256, root.root)
@@ -127,7 +132,7 @@ def test_an_index_without_development_files_is_one_error(fetch, tmp_path: Path) 
     ) as why:
         fetch(index=index)
     assert "--therock-index-url" in why.value.hint
-    assert not (tmp_path / "cache/rocm/pip/environments").exists()
+    assert leftovers(tmp_path) == []
 
 
 def test_a_version_that_pip_and_the_tree_disagree_about_is_refused(fetch, tmp_path: Path) -> None:
@@ -147,6 +152,47 @@ def test_a_version_that_pip_and_the_tree_disagree_about_is_refused(fetch, tmp_pa
 def test_a_requirement_that_cannot_build_is_refused_at_once(fetch, source, problem) -> None:
     with pytest.raises(ConfigError, match=problem):
         fetch(source, index="")
+
+
+def test_an_open_version_keeps_its_nightly_suffix(fetch, tmp_path: Path) -> None:
+    index = rocm_packages.index(tmp_path / "index", VERSION)
+    root = fetch("pip:rocm[libraries,devel]", index=index)
+    assert str(root.version) == VERSION  # .info/version says 7.10.0 alone
+
+
+def test_a_version_joins_the_limits_of_a_requirement(fetch, tmp_path: Path) -> None:
+    index = rocm_packages.index(tmp_path / "index", VERSION)
+    source = "pip:rocm[libraries,devel]>=7.10.0a1,<7.11"
+    assert str(fetch(source, index=index, version=VERSION).version) == VERSION
+    with pytest.raises(ConfigError, match=r"excludes ROCm 7\.12\.0"):
+        fetch(source, index=index, version="7.12.0")
+
+
+def test_what_a_killed_download_left_goes_with_the_next_run(fetch, tmp_path: Path) -> None:
+    index = rocm_packages.index(tmp_path / "index", VERSION)
+    planned = rocm.plan(
+        SOURCE, sha256=None, version=None, cache=tmp_path / "cache", cwd=tmp_path, index=index
+    )
+    left = tmp_path / "cache/rocm/staging" / planned.key / "packages"
+    left.mkdir(parents=True)
+    (left / "half.whl").write_bytes(b"half")
+    assert (fetch(index=index).root / "lib/llvm/bin/clang").is_file()
+    assert leftovers(tmp_path) == []
+
+
+def test_the_budget_of_the_cache_holds_for_packages_too(
+    fetch, tmp_path: Path, console: Console
+) -> None:
+    index = rocm_packages.index(tmp_path / "index", VERSION)
+    first = fetch(index=index).sha256
+    rocm_packages.index(tmp_path / "index", "7.11.0", tree="7.11.0")
+    planned = rocm.plan(
+        by_pip.requirement("7.11.0", ("gfx942",)), sha256=None, version=None,
+        cache=tmp_path / "cache", cwd=tmp_path, index=index,
+    )  # fmt: skip
+    second = rocm.fetch(planned, console=console, budget_bytes=1, env=dict(os.environ))
+    trees = tmp_path / "cache/rocm/trees-3"
+    assert [path.name for path in trees.iterdir()] == [second.sha256] != [first]
 
 
 def test_two_sources_are_one_too_many(fetch) -> None:

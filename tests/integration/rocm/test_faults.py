@@ -114,14 +114,14 @@ def wait_for(condition, *, seconds: float = 240.0) -> None:
 def test_the_root_is_all_that_stdout_holds(url: str, tmp_path: Path) -> None:
     done = run(f"--therock-path={url}", f"--cache-dir={tmp_path}")
     assert done.returncode == 0
-    assert done.stdout == f"{tmp_path}/rocm/trees/{SHA256}/tree\n"
+    assert done.stdout == f"{tmp_path}/rocm/trees-3/{SHA256}/tree\n"
     assert SHA256 in done.stderr
 
 
 def test_json_is_one_document(url: str, tmp_path: Path) -> None:
     done = run(f"--therock-path={url}", f"--cache-dir={tmp_path}", "--json")
     document = json.loads(done.stdout)
-    assert document["root"] == f"{tmp_path}/rocm/trees/{SHA256}/tree"
+    assert document["root"] == f"{tmp_path}/rocm/trees-3/{SHA256}/tree"
     assert document["version"] == "7.10.0a20251120"
     assert (document["sha256"], document["cached"]) == (SHA256, False)
     assert document["bytes"] > 3_000_000
@@ -217,7 +217,7 @@ def test_a_killed_fetch_is_cleaned_up_and_continued(
     wait_for(lambda: fetched(tmp_path) > 1_000_000)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert not list((tmp_path / "rocm/trees").iterdir())
+    assert not list((tmp_path / "rocm/trees-3").iterdir())
     server.rate = 0
     done = run(f"--therock-path={url}", f"--cache-dir={tmp_path}")
     assert done.returncode == 0
@@ -238,7 +238,7 @@ def test_two_runs_at_once_fetch_once(start, url: str, server: FaultServer, tmp_p
         server.rate = 0
         results = [process.communicate(timeout=240)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert results == [f"{tmp_path}/cache/rocm/trees/{SHA256}/tree\n"] * 2
+    assert results == [f"{tmp_path}/cache/rocm/trees-3/{SHA256}/tree\n"] * 2
     assert sum(WAITS in path.read_text() for path in said) == 1
     bodies = [request for request in server.asked(NAME) if "if-none-match" not in request.headers]
     assert len(bodies) == 1
@@ -344,7 +344,7 @@ def test_unused_trees_make_room_for_a_new_one(
     # 9 MB need five times that to be accepted; then 60 MB are left of 70, and 15 MB are enough.
     done = in_namespace(
         f"{tmpfs(tmp_path, '70m')}; {before}; mount -o remount,size=22m {tmp_path}; {after};"
-        f"ls {tmp_path}/rocm/trees"
+        f"ls {tmp_path}/rocm/trees-3"
     )
     assert done.returncode == 0, done.stderr
     assert "cache: removed" in done.stderr
@@ -363,7 +363,7 @@ def test_a_read_only_cache_is_named_but_what_it_holds_can_be_used(url: str, tmp_
         f"{use} --rocm-version 7.10; status=0; {fill} || status=$?; exit $status"
     )
     assert done.returncode == 8
-    assert done.stdout.splitlines() == [f"{cache}/rocm/trees/{SHA256}/tree"] * 2
+    assert done.stdout.splitlines() == [f"{cache}/rocm/trees-3/{SHA256}/tree"] * 2
     error, hint = two_lines(done.stderr)
     assert "Read-only file system" in error
     assert "--cache-dir" in hint

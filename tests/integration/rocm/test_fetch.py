@@ -105,7 +105,7 @@ def test_a_tarball_becomes_a_checked_tree(fetch: Fetcher, url: str) -> None:
     assert root.family is not None
     assert root.family.name == "gfx94X-dcgpu"
     assert root.clang.samefile(root.root / "lib/llvm/bin/clang-20")
-    assert root.root == fetch.cache / "rocm/trees" / SHA256 / "tree"
+    assert root.root == fetch.cache / "rocm/trees-3" / SHA256 / "tree"
     assert not root.cached
     assert all(not name.startswith(("partial", "staging")) for name in fetch.left())
 

@@ -72,6 +72,19 @@ def test_a_dry_run_names_branch_and_commit_and_fetches_nothing(served, request_o
     assert not [path for path in seen if path.endswith("git-upload-pack")][1:]  # one ls-remote
 
 
+def test_a_dry_run_names_the_wheels_that_the_build_makes(served, request_of, runner, console):
+    """Another commit than the pin's marks the version, and has a jaxlib of its own."""
+    url, folder, _ = served
+    asked = request_of(jax_repository=url, jax_ref="main", jax_version="0.11.0")
+    planned = dist.plan(dist.resolved(asked, runner=runner))
+    places = {"pins": planned.pins, "layouts": planned.layouts, "runner": runner}
+    before = source.preview(planned.sources, **places)
+    tree = source.resolve(planned.sources, **places, console=console)
+    assert tree.jax_version == before.jax_version
+    assert (before.local_suffix, before.jaxlib_origin) == (tree.local_suffix, tree.jaxlib_origin)
+    assert before.local_suffix == f".jax{git(folder, 'rev-parse', 'HEAD')[:9]}"
+
+
 def test_a_ref_that_does_not_exist_is_named(served, request_of, runner):
     url, _, _ = served
     with pytest.raises(SourceError, match=f"^{url}: has no branch or tag 'rocm-jaxlib'") as caught:

@@ -17,8 +17,9 @@ from rocwheel.container import claimed
 from rocwheel.container.folders import DAY, LOCK, abandoned, clear
 from rocwheel.container.owner import is_alive, owner
 from rocwheel.errors import HostError
-from rocwheel.image import Found, building
+from rocwheel.image import building
 from rocwheel.image import recipe as recipes
+from rocwheel.image.found import Found
 
 
 def test_a_process_is_told_from_another_of_the_same_number():

@@ -10,7 +10,7 @@ from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import BuildEnvironment, container_spec
 from rocwheel.errors import ConfigError
-from rocwheel.image import Found
+from rocwheel.image.found import Found
 
 ENGINE = ContainerEngine(
     kind=EngineKind.DOCKER,

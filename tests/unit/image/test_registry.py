@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from rocwheel.errors import StoreError
 from rocwheel.image import registry
 
 KNOWN = base64.b64encode(b"somebody:secret").decode()
@@ -83,7 +84,7 @@ def test_credentials_are_where_a_login_of_either_engine_left_them(
 ):
     address, seen = private
     nowhere = {"HOME": str(tmp_path / "none"), "XDG_RUNTIME_DIR": str(tmp_path / "none")}
-    with pytest.raises(registry.NoAnswerError, match="401"):
+    with pytest.raises(StoreError, match="401"):
         registry.look(f"{address}/x", "1", environ=nowhere)
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(json.dumps({"auths": {address: {"auth": KNOWN}}}))

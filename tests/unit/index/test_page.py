@@ -14,6 +14,7 @@ from rocwheel.entry import Entry, version_of
 from rocwheel.errors import WheelError
 from rocwheel.index.page import UNFOLDED, Page, Root, links, mark
 from rocwheel.index.serve import SIMPLE_HTML, preferred
+from rocwheel.ledger.state import Holding
 from rocwheel.store import HTML, SIMPLE_JSON
 from rocwheel.values import replace
 
@@ -116,7 +117,7 @@ def test_newest_versions_come_first_whatever_the_order_of_publishing() -> None:
 @pytest.mark.parametrize("sha256", ["", "a" * 63, "A" * 64, "sha256=" + "a" * 57])
 def test_no_file_is_listed_without_its_hash(sha256: str) -> None:
     with pytest.raises(WheelError, match=r"jaxlib-0\.9\.1.* is not a SHA-256"):
-        entry(sha256=sha256)
+        Holding(set="foreign", files=(entry(), entry(sha256=sha256)))
 
 
 @pytest.mark.parametrize("count", [0, 1, 1001])
@@ -212,7 +213,7 @@ def test_the_form_a_client_prefers_is_served(accept: str, form: str) -> None:
 
 @given(st.integers(0, 10**9), st.text())
 def test_both_forms_carry_the_number_of_their_state(number: int, reason: str) -> None:
-    forged = f'"rocwheel-log": 5, <meta name="rocwheel-log" content="6">{reason}'
+    forged = f'"rocwheel-log":5, <meta name="rocwheel-log" content="6">{reason}'
     page = Page(project="jaxlib", files=(entry(yanked=forged),), number=number)
     root = Root(projects=frozenset({"jaxlib"}), number=number)
     for data in (

@@ -146,6 +146,18 @@ def test_a_night_is_repeated_from_its_plan_with_every_cell(setting):
     assert again.recipes[0].inputs == RECIPE.inputs
 
 
+def test_a_verdict_from_elsewhere_stands_when_a_night_is_repeated_without_a_runner(setting):
+    cells = {("unit", "3.12"): (State.PASS, "")}
+    known = SetSeen(state="staged", cells=cells)
+    seen = StoreContents(
+        manifests={RECIPE.inputs: MANIFEST},
+        sets={("gfx90c", MANIFEST): known, ("gfx94X-dcgpu", MANIFEST): known},
+    )
+    again = planning.again(made(setting, seen), night="again", by="you", now=NOW)
+    assert again.cell("gate.jax.gfx90c.3.12.unit").kept == "pass"
+    assert not again.cell("gate.jax.gfx94X-dcgpu.3.12.unit").kept
+
+
 def test_an_unknown_cell_names_the_nearest_and_an_absent_one_its_reason(setting):
     plan = made(setting)
     with pytest.raises(ConfigError) as near:

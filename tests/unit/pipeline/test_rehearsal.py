@@ -1,4 +1,4 @@
-"""What a rehearsal says of a registry: whether the login that the engine keeps is taken there."""
+"""What a rehearsal says of registries and of runners, as their servers answer it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import http.server
 import json
 import threading
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -56,3 +57,103 @@ def test_a_login_that_the_registry_refuses_is_bad(tmp_path, monkeypatch, capsys,
     assert row["state"] == state
     assert code == (0 if state == "good" else 8)
     assert bool(row["todo"]) == (state == "BAD")
+
+
+class GitHub(http.server.BaseHTTPRequestHandler):
+    """GitHub's API for runners: 150 at the repository, some at the organisation, by pages."""
+
+    protocol_version = "HTTP/1.1"
+    organisation = 200  # the status of its answer
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        asked = parse_qs(url.query)
+        first = 100 * (int(asked["page"][0]) - 1)
+        if url.path.startswith("/repos/team/rocm/"):
+            code, names = 200, [f"other-{n}" for n in range(149)] + ["ours"]
+        else:
+            code, names = self.organisation, ["of-all"]
+        runners = [
+            {"status": "offline" if name == "other-0" else "online", "labels": [{"name": name}]}
+            for name in names[first : first + 100]
+        ]
+        body = json.dumps({"runners": runners}).encode() if code < 300 else b"<html>no"
+        good = self.headers["Authorization"] == "Bearer token"
+        self.send_response(code if good else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def labels_of(tmp_path, monkeypatch, capsys, *words: str, server=GitHub, **env: str):
+    """Rehearse against a server that plays GitHub; the exit status and the state of each row."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), server) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        (tmp_path / "nightly.yaml").write_text(
+            "sets: [{name: jax, source_dir: source, families: [gfx90a], pythons: ['3.12'],"
+            " rocm: {source: therock.tar.gz}}]\nbuild: {label: builders}\ntrigger: presubmit\n"
+        )
+        address = f"http://127.0.0.1:{site.server_port}"
+        for name, value in {"GITHUB_API_URL": address, "GH_TOKEN": "token", **env}.items():
+            monkeypatch.setenv(name, value.format(address))
+        store = f"--store={(tmp_path / 'store').as_uri()}"
+        config = f"--config={tmp_path / 'nightly.yaml'}"
+        line = ("--json", "nightly", "rehearse", store, config, "--repository=team/rocm", *words)
+        code = main([*line])
+        site.shutdown()
+    rows = json.loads(capsys.readouterr().out)["tried"]
+    return code, {r["what"]: r for r in rows if r["what"].startswith(("label ", "runners"))}
+
+
+def test_runners_of_every_page_and_of_the_organisation_count(tmp_path, monkeypatch, capsys):
+    (tmp_path / "pools.yaml").write_text("labels: {builders: ours}\n")
+    pools = f"--pools={tmp_path / 'pools.yaml'}"
+    code, rows = labels_of(tmp_path, monkeypatch, capsys, pools)
+    assert code == 8, "labels of the matrix have none"
+    assert rows["label ours"]["state"] == "good", "the last of 150, under this place's name"
+    assert "label builders" not in rows
+    assert "runners" not in rows
+    (tmp_path / "pools.yaml").write_text("labels: {builders: of-all}\n")
+    _, rows = labels_of(tmp_path, monkeypatch, capsys, pools)
+    assert rows["label of-all"]["state"] == "good"
+    (tmp_path / "pools.yaml").write_text("labels: {builders: other-0}\n")
+    _, rows = labels_of(tmp_path, monkeypatch, capsys, pools)
+    assert rows["label other-0"]["state"] == "BAD", "it is offline"
+
+
+class Refusing(GitHub):
+    organisation = 403
+
+
+def test_an_organisation_that_a_token_may_not_ask_is_no_failure(tmp_path, monkeypatch, capsys):
+    _, rows = labels_of(tmp_path, monkeypatch, capsys, server=Refusing)
+    assert rows["runners"]["state"] == "not tried"
+    assert "orgs/team" in rows["runners"]["why"]
+    assert rows["label builders"]["state"] == "BAD"
+
+
+@pytest.mark.parametrize("env", [{"GH_TOKEN": "wrong"}, {"GITHUB_API_URL": "http://127.0.0.1:9"}])
+def test_a_token_that_is_refused_or_a_server_that_is_away_is_one_bad_line(
+    tmp_path, monkeypatch, capsys, env
+):
+    code, rows = labels_of(tmp_path, monkeypatch, capsys, **env)
+    assert code == 8
+    assert [row["state"] for row in rows.values()] == ["BAD"]
+    assert rows["runners"]["todo"] == "correct the token"
+
+
+def test_github_is_asked_through_the_proxy(tmp_path, monkeypatch, capsys):
+    """The address that no one answers is reached by the proxy, which here is GitHub itself."""
+
+    class Proxy(GitHub):
+        def do_GET(self) -> None:
+            self.path = self.path.partition("github.invalid")[2]
+            super().do_GET()
+
+    env = {"GITHUB_API_URL": "http://github.invalid", "http_proxy": "{}", "no_proxy": ""}
+    _, rows = labels_of(tmp_path, monkeypatch, capsys, server=Proxy, **env)
+    assert "label builders" in rows
+    assert "runners" not in rows

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
+from rocwheel.errors import CommandError, HostError
 from rocwheel.ledger.nights import Begun, Cell, Ended, NightPlan, Nights
 from rocwheel.model import timestamp
 from rocwheel.pipeline.cell import Worker
@@ -28,8 +30,11 @@ class Controller:
         self.runs: list[str] = []  # tasks by the name of their job
         self.submitted: list[tuple[str, ...]] = []
         self.once: dict[str, str] = {}  # numbers by the name of the job, each said once
+        self.refuses = ""  # what sbatch says in place of a number
 
     def capture(self, command) -> str:
+        if command.argv[0] == "sbatch" and self.refuses:
+            raise CommandError("exit status 1: sbatch", hint="", detail=self.refuses)
         if command.argv[0] == "sbatch":
             self.submitted.append(command.argv)
             return f"{len(self.submitted)}\n"
@@ -83,7 +88,7 @@ def test_a_job_that_another_client_is_submitting_is_waited_for_by_its_number(tmp
     slurm = Controller()
     nights, engine = client(tmp_path, console, slurm)
     build, _ = engine.submit()
-    kept = nights.key("n", f"slurm/{build.token}.json")
+    kept = nights.key("n", f"slurm/{build.token}.1.json")
     for key in [info.key for info in nights.store.keys(nights.key("n", "slurm/"))]:
         if key != kept:
             nights.store.delete(key)
@@ -102,3 +107,31 @@ def test_a_client_takes_the_number_that_it_saw_though_slurm_is_silent_afterwards
     slurm.once = {item.token: f"{item.job}\n" for item in first}
     assert [item.job for item in engine.submit()] == ["1", "2"]
     assert len(slurm.submitted) == len(first), "nothing is submitted twice"
+
+
+def test_what_slurm_refused_may_be_submitted_again_at_once(tmp_path, console):
+    """Not after the five minutes for which a claim without an answer holds."""
+    slurm = Controller()
+    _, engine = client(tmp_path, console, slurm)
+    slurm.refuses = "sbatch: error: Batch job submission failed: Invalid account\n"
+    for _ in range(2):
+        with pytest.raises(HostError, match="Invalid account"):
+            engine.submit()
+    slurm.refuses = ""
+    started = time.monotonic()
+    assert [item.job for item in engine.submit()] == ["1", "2"]
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(
+    "said", [" ", "sbatch: error: Batch job submission failed: Socket timed out on send/recv\n"]
+)
+def test_a_submission_without_an_answer_keeps_its_claim(tmp_path, console, said):
+    """sbatch was killed at its time limit: the controller may have the job, and say so later."""
+    slurm = Controller()
+    nights, engine = client(tmp_path, console, slurm)
+    slurm.refuses = said
+    with pytest.raises(HostError, match="sbatch"):
+        engine.submit()
+    keys = [info.key for info in nights.store.keys(nights.key("n", "slurm/"))]
+    assert [key for key in keys if key.endswith(".refused")] == []

@@ -76,9 +76,15 @@ def test_each_family_gets_its_newest_tarball(page, client: Client, tmp_path: Pat
 
 
 def test_a_buckets_own_listing_is_read_from_its_root(client: Client, tmp_path: Path) -> None:
-    found = newest(bucket_page(*NAMES), client, tmp_path, path="list")
+    found = newest(bucket_page(*NAMES), client, tmp_path, path="")
     assert found["multiarch"] == f"/v4/tarball/{ALL}"
     assert sorted(found) == ["gfx90a", "gfx94X-dcgpu", "multiarch"]
+
+
+def test_a_bucket_that_is_named_by_path_keeps_its_name(client: Client, tmp_path: Path) -> None:
+    for path in ("bucket", "bucket/"):
+        found = newest(bucket_page(*NAMES), client, tmp_path, path=path)
+        assert found["multiarch"] == f"/bucket/v4/tarball/{ALL}"
 
 
 def test_a_long_listing_of_a_bucket_is_read_to_its_end(client: Client, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from rocwheel import rocm
 from rocwheel.download import proxies, without_secrets
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.manifest import RocmDelivery, RocmSource
+from rocwheel.rocm.rocm_root import Facts
+from rocwheel.rocm.tree_cache import CachedTree
 from rocwheel.values import replace
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ def test_the_plan_says_what_would_happen(tmp_path: Path) -> None:
     lines = str(plan(URL, tmp_path, sha256="ab" * 32)).splitlines()
     assert lines[0] == f"fetch ROCm 7.10.0a20251120 from {URL}"
     assert "ab" * 32 in lines[1]
-    assert str(tmp_path / "cache/rocm/trees") in lines[2]
+    assert str(tmp_path / "cache/rocm/trees-3") in lines[2]
     assert "sha256 where that exists" in str(plan(URL, tmp_path))
     assert str(plan(".", tmp_path)) == f"use ROCm, version as the tree says in {tmp_path} as it is"
 
@@ -194,9 +196,16 @@ def test_without_an_address_only_the_cache_can_help_and_no_url_is_guessed(tmp_pa
     with pytest.raises(ConfigError, match="does not say where this ROCm came from") as caught:
         rocm.recorded(nowhere, cache=tmp_path)
     assert "--rocm" in caught.value.hint
-    tree = tmp_path / "rocm" / "trees" / ("5" * 64) / "tree"
-    tree.mkdir(parents=True)
-    assert rocm.recorded(nowhere, cache=tmp_path).cached == tree
+    place = tmp_path / "rocm" / "trees-3" / ("5" * 64)
+    place.mkdir(parents=True)
+    facts = Facts(root="dist", info_version="7.10.0", header_version="7.10.0", clang="", bitcode="",
+                  targets=(), sonames=())  # fmt: skip
+    entry = CachedTree(
+        sha256="5" * 64, source="", packed=1, files=1, bytes=1, links=(), facts=facts
+    )
+    (place / "entry.json").write_bytes(entry.to_bytes())
+    # the tarball has all its files in one folder: that one is ROCm's root
+    assert rocm.recorded(nowhere, cache=tmp_path).cached == place / "tree" / "dist"
 
 
 def test_a_tarball_for_windows_is_refused(tmp_path: Path) -> None:

@@ -62,7 +62,6 @@ def test_a_cpython_that_a_base_lacks_is_an_error_with_those_it_has():
         ("recipes:\n    jax:", "recipes:\n    jaks:", "'jax': not in ci/images.yaml"),
         ("[ubuntu_24_04, ubuntu_22_04]", "[ubuntu_26_04]", "'ubuntu_26_04': not in"),
         ("[ubuntu_24_04, ubuntu_22_04]", "[]", "no base"),
-        ('"3.12": {packages: [python3.12]}', '"3.12": {archive: "https://x"}', "SHA-256"),
         ("-jax{jax}-", "-jax{jaxlib}-", "names something else than a set has"),
         ("-jax{jax}-", "-jax{jax-", "names something else than a set has"),
         ("{runtime: 12288, devel: 40960}", "{runtime: 12288}", "'devel' is missing"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from rocwheel.model import PythonVersion
 from rocwheel.runtime import trial
 
@@ -31,7 +33,16 @@ def test_the_gate_runs_on_the_images_python_with_the_masks_of_this_process():
     assert command.env["ROCR_VISIBLE_DEVICES"] == "3"
 
 
-def test_the_line_that_says_what_failed_is_the_error():
+@pytest.mark.parametrize("where", ["a test", "collection"])
+def test_the_reason_ends_with_the_line_that_names_the_error(where):
     text = "tests/x.py:3: in test\n    import y\nE   ImportError: libhipblas.so.3: no such file\n"
-    assert trial._last(text) == "E   ImportError: libhipblas.so.3: no such file"
-    assert trial._last("") == ""
+    failed = SimpleNamespace(attempts=[SimpleNamespace(message=text)])
+    results = SimpleNamespace(
+        failures=[failed] if where == "a test" else [],
+        collect_errors=[] if where == "a test" else [SimpleNamespace(message=text)],
+    )
+    verdict = SimpleNamespace(reason="1 test failed")
+    expected = "1 test failed; E ImportError: libhipblas.so.3: no such file"
+    assert trial._reason(verdict, results) == expected
+    nothing = SimpleNamespace(failures=[], collect_errors=[])
+    assert trial._reason(verdict, nothing) == "1 test failed"

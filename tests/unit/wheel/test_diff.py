@@ -44,10 +44,6 @@ def test_two_writes_of_one_input_differ_in_nothing(tmp_path: Path) -> None:
         ({"runpath": "/opt"}, ["RUNPATH: /opt/rocm/lib -> /opt"]),
         ({"soname": "libx.so"}, ["SONAME: + libx.so"]),
         ({"rpath": "/opt"}, ["RPATH: + /opt"]),
-        (
-            {"versions": {"libc.so.6": ("GLIBC_2.28",)}},
-            ["symbol version: - libc.so.6 GLIBC_2.17", "symbol version: + libc.so.6 GLIBC_2.28"],
-        ),
         ({"machine": 183}, ["machine: x86_64 -> aarch64"]),
         (
             {"bundles": (pack_bundle(make_bundle(("gfx942",))),)},
@@ -80,7 +76,7 @@ def test_texts_are_compared_by_line(tmp_path: Path) -> None:
     found = differences(tmp_path, Wheel(files=files[0]), Wheel(files=files[1]))
     changed = [line for line in found if line.startswith("demo/a.py: line")]
     assert changed == ["demo/a.py: line: - two", "demo/a.py: line: + zwei"]
-    assert any(line.startswith("*.dist-info/RECORD: line: - demo/a.py,sha256=") for line in found)
+    assert any(line.startswith("*.dist-info/RECORD: bytes: ") for line in found)
 
 
 def test_every_line_that_differs_is_listed(tmp_path: Path) -> None:
@@ -117,22 +113,22 @@ def test_a_text_of_a_million_lines_costs_no_more_than_its_bytes(tmp_path: Path) 
 
 
 def test_lines_beyond_what_anybody_reads_are_counted(tmp_path: Path) -> None:
-    texts = (b"%d\n" * 15_000 % tuple(range(at, at + 15_000)) for at in (0, 50_000))
-    pair = [Wheel(files={f"demo/{name}.txt": File(text) for name in "ab"}) for text in texts]
+    texts = (b"%d\n" * 10_000 % tuple(range(at, at + 10_000)) for at in (0, 50_000))
+    pair = [Wheel(files={f"demo/{name}.txt": File(text) for name in "abc"}) for text in texts]
     found = differences(tmp_path, *pair)
     assert sum(": line: " in line for line in found) == 50_000
-    assert "further lines that differ: + 10004" in found  # four are of RECORD
+    assert "further lines that differ: + 10000" in found
 
 
 def test_a_terminal_shows_so_many_lines_of_a_text(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
-    text = b"x\n" * 201
+    text = b"x\n" * 101
     new = Wheel(files={"demo/a.txt": File(b"")}).write(tmp_path / "a")
     few = Wheel(files={"demo/a.txt": File(text[2:])}).write(tmp_path / "b")
     many = Wheel(files={"demo/a.txt": File(text)}).write(tmp_path / "c")
-    assert list(lines(diff(new, few))).count("  line: + x") == 200
-    assert "  line: 0 removed, 201 added" in list(lines(diff(new, many)))
+    assert list(lines(diff(new, few))).count("demo/a.txt: line: + x") == 100
+    assert "demo/a.txt: line: 0 removed, 101 added" in list(lines(diff(new, many)))
 
 
 def test_members_modes_times_and_order_are_compared(tmp_path: Path) -> None:
@@ -178,10 +174,9 @@ def test_a_crc_that_was_made_to_agree_does_not_hide_a_change(tmp_path: Path) -> 
     assert any(line.startswith("demo/a: bytes") for line in found)
 
 
-def test_size_and_grafted_libraries_are_compared(tmp_path: Path) -> None:
+def test_the_size_is_compared(tmp_path: Path) -> None:
     second = Wheel(files={"demo.libs/libfoo-0123abcd.so.1": File(make_elf())})
     found = differences(tmp_path, Wheel(), second)
-    assert "grafted library: + libfoo.so.1" in found
     assert any(line.startswith("size in bytes: ") for line in found)
 
 
@@ -189,26 +184,22 @@ def test_a_bumped_version_is_compared_member_by_member(tmp_path: Path) -> None:
     found = differences(tmp_path, wheels.pjrt(), wheels.pjrt(version="0.9.2"))
     assert found[0] == "version: 0.9.1 -> 0.9.2"
     assert not any(line.startswith("member: ") for line in found)
-    record = [line for line in found if line.startswith("*.dist-info/RECORD: line")]
-    assert [line.split(",")[0].partition("line: ")[2] for line in record] == [
-        f"{sign} {name}"
-        for name in ("jax_plugins/xla_rocm7/version.py", "*.dist-info/METADATA")
-        for sign in "-+"
-    ]
-    assert not any(": bytes: " in line for line in found)  # the lines say it
+    assert "*.dist-info/METADATA: line: + Version: 0.9.2" in found
+    changed = {line.partition(":")[0] for line in found if ": bytes: " in line}
+    names = ("jax_plugins/xla_rocm7/version.py", "*.dist-info/METADATA", "*.dist-info/RECORD")
+    assert changed == {*names}
 
 
 def test_a_terminal_gets_blocks_and_counts_without_control_characters(tmp_path: Path) -> None:
-    before = tuple(f"libold{number}.so" for number in range(20))
-    after = tuple(f"libnew{number}.so" for number in range(30))
+    before = tuple(f"libold{number}.so" for number in range(50))
+    after = tuple(f"libnew{number}.so" for number in range(60))
     found = diff(
         module(needed=before, runpath="/opt\x1b[2J").write(_new(tmp_path / "a")),
         module(needed=after, runpath="/opt").write(_new(tmp_path / "b")),
     )
     shown = list(lines(found))
-    assert "demo/x.so:" in shown
-    assert "  NEEDED: 20 removed, 30 added" in shown
-    assert "  RUNPATH: /opt\\x1b[2J -> /opt" in shown
+    assert "demo/x.so: NEEDED: 50 removed, 60 added" in shown
+    assert "demo/x.so: RUNPATH: /opt\\x1b[2J -> /opt" in shown
     assert all(line.isprintable() for line in shown)
 
 

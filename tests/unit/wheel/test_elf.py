@@ -33,7 +33,7 @@ def test_what_the_loader_reads_is_reported() -> None:
         )
     )
     assert found.machine == "x86_64"
-    assert found.needed == ("libamdhip64.so.7", "libc.so.6")
+    assert found.needed == ("libamdhip64.so.7", "libc.so.6", "libstdc++.so.6")
     assert found.soname == "libx.so.1"
     assert found.runpath == ("$ORIGIN/../rocm/lib", "/opt/rocm/lib")
     assert found.rpath == ()
@@ -158,12 +158,19 @@ def test_an_entry_without_code_is_no_target() -> None:
         b"__CLANG_OFFLOAD_BUNDLE__" + bytes(60),
         make_bundle(()),
         make_bundle(("gfx942",))[:60],
-        pack_bundle(make_bundle(("gfx942",)))[:40],
         b"",
     ],
 )
 def test_text_that_looks_like_a_bundle_is_none(front: bytes) -> None:
     assert hip.parse(front, offset=0) is None
+
+
+def test_a_bundle_that_is_cut_off_or_damaged_has_no_code() -> None:
+    whole = pack_bundle(make_bundle(("gfx942",)))
+    for front, room in ((whole[:40], len(whole)), (whole, len(whole) - 1)):
+        bundle = hip.parse(front, offset=0, room=room)
+        assert bundle is not None
+        assert bundle.targets == frozenset()
 
 
 def test_the_compilers_own_strings_are_no_gpu_code() -> None:

@@ -69,8 +69,8 @@ def test_every_jax_version_has_a_template(version: str, first: str, count: int) 
     assert len(found) == count
 
 
-def facts(*versions: str) -> elf.ElfFacts:
-    image = make_elf(versions={"libc.so.6": versions})
+def facts(*versions: str, library: str = "libc.so.6") -> elf.ElfFacts:
+    image = make_elf(versions={library: versions})
     return elf.scan("x.so", len(image), lambda: [image])
 
 
@@ -80,7 +80,7 @@ def facts(*versions: str) -> elf.ElfFacts:
         (("GLIBC_2.2.5",), "2_27"), (("GLIBC_2.27",), "2_27"), (("GLIBC_2.28",), "2_28"),
         (("GLIBC_2.29",), "2_31"), (("GLIBCXX_3.4.22", "GLIBC_2.17"), "2_27"),
         (("GLIBCXX_3.4.25",), "2_31"), (("CXXABI_1.3.13",), "2_34"), (("GCC_12.0.0",), "2_35"),
-        (("GLIBC_ABI_DT_RELR",), "2_39"), (("LIBNUMA_1.2",), "2_27"), ((), "2_27"),
+        (("GLIBC_ABI_DT_RELR",), "2_39"), ((), "2_27"),
     ],
 )  # fmt: skip
 def test_the_oldest_level_that_holds_is_chosen(versions, level: str) -> None:
@@ -92,6 +92,9 @@ def test_the_oldest_level_that_holds_is_chosen(versions, level: str) -> None:
 
 def test_symbols_of_the_future_have_no_level() -> None:
     assert POLICY.best([facts("GLIBC_2.99")]) is None
+    assert POLICY.best([facts("GLIBC_2.3.99")]) is None
+    assert POLICY.best([facts("LIBNUMA_1.2")]) is None
+    assert POLICY.best([facts("LIBNUMA_1.2", library="libnuma.so.1")]) is not None
     assert POLICY.best([facts("GLIBC_2.17", "GLIBC_PRIVATE")]) is None
     assert POLICY.level("linux_x86_64") is None
     assert POLICY.level("manylinux_2_99_x86_64") is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import wheels
-from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf
+from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf, pack_bundle
 
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
@@ -18,7 +18,9 @@ from rocwheel.wheel.wheel_policy import load as load_policy
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
 MODULE = "jax_rocm7_plugin/_linalg.so"
 LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+INIT = "jax_plugins/xla_rocm7/__init__.py"
 BUNDLE = make_bundle(("gfx942", "gfx1100"))
+CUT = pack_bundle(BUNDLE)[:40] + bytes(len(pack_bundle(BUNDLE)))  # zeros where code was
 
 
 def module(**changes) -> bytes:
@@ -33,6 +35,11 @@ def module(**changes) -> bytes:
             **changes,
         }
     )
+
+
+def entry(name: str, **changes) -> bytes:
+    """A module of jaxlib's."""
+    return make_elf(exports=(f"PyInit_{name}",), **changes)
 
 
 def library(**changes) -> bytes:
@@ -118,9 +125,6 @@ BROKEN = {
         PLUGIN, Expectation(python="cp313"), "tag.expected", "cp313",
     ),
     "another ABI than asked for": (PLUGIN, Expectation(abi="cp314t"), "tag.expected", "cp314t"),
-    "another platform than asked for": (
-        PLUGIN, Expectation(platform="manylinux_2_28_x86_64"), "tag.expected", "2_28",
-    ),
     "two platform tags": (
         PLUGIN.but(tag="cp312-cp312-manylinux_2_27_x86_64.manylinux_2_28_x86_64"),
         None, "tag.single", "manylinux_2_28_x86_64",
@@ -153,7 +157,7 @@ BROKEN = {
         with_file(PLUGIN, "jax_rocm7_plugin/x.py", mode=0o600), None, "layout.mode", "0600",
     ),
     "a Python that its own tag excludes": (
-        PLUGIN.but(requires_python=">=3.13"), None, "metadata.python", "excludes cp312",
+        PLUGIN.but(requires_python=">=3.13"), None, "metadata.python", "CPython 3.12",
     ),
     "a WHEEL that says neither true nor false": (
         PLUGIN.but(wheel=WHEEL.replace(b"Purelib: false", b"Purelib: no")),
@@ -213,7 +217,7 @@ BROKEN = {
         None, "name.agree", "METADATA: Name is",
     ),
     "a Requires-Python that only the first release of 3.12 satisfies": (
-        PLUGIN.but(requires_python="==3.12"), None, "metadata.python", "excludes cp312",
+        PLUGIN.but(requires_python="==3.12"), None, "metadata.python", "CPython 3.12",
     ),
     "a program that an entry point makes": (
         PLUGIN.but(entry_points="[console_scripts]\npip = jax_rocm7_plugin:main\n"), None,
@@ -288,7 +292,8 @@ BROKEN = {
         None, "layout.python", "SyntaxError, line 1",
     ),
     "a source of another encoding": (
-        with_file(PLUGIN, "jax_rocm7_plugin/x.py", b"x = '\xff'\n"), None, "layout.python", "x.py",
+        with_file(PJRT, "jax_plugins/xla_rocm7/x.py", b"x = '\xff'\n"),
+        None, "layout.python", "x.py",
     ),
     "a group that importlib.metadata does not find": (
         PJRT.but(entry_points="[ jax_plugins ]\nxla_rocm7 = jax_plugins.xla_rocm7\n"),
@@ -322,17 +327,17 @@ BROKEN = {
         None, "elf.runpath", "/tmp/x/jax_rocm7_plugin.libs",
     ),
     "a current directory in jaxlib": (
-        with_file(JAXLIB, "jaxlib/utils.so", make_elf(runpath="$ORIGIN:"), 0o755),
+        with_file(JAXLIB, "jaxlib/utils.so", entry("utils", runpath="$ORIGIN:"), 0o755),
         None, "elf.runpath-leak", "an empty entry",
     ),
     "an absolute folder in jaxlib": (
-        with_file(JAXLIB, "jaxlib/utils.so", make_elf(runpath="/home/x"), 0o755),
+        with_file(JAXLIB, "jaxlib/utils.so", entry("utils", runpath="/home/x"), 0o755),
         None, "elf.runpath-leak", "/home/x",
     ),
     "a library inside that RUNPATH does not find": (
         with_file(
             JAXLIB, "jaxlib/_jax.so",
-            make_elf(needed=("libjax_common.so",), runpath="$ORIGIN/lib"), 0o755,
+            entry("_jax", needed=("libjax_common.so",), runpath="$ORIGIN/lib"), 0o755,
         ),
         None, "elf.needed", "RUNPATH does not lead",
     ),
@@ -342,7 +347,7 @@ BROKEN = {
     ),
     "a text at the path of a library": (
         with_file(
-            with_file(JAXLIB, "jaxlib/x.so", make_elf(needed=("liby.so",), runpath="$ORIGIN")),
+            with_file(JAXLIB, "jaxlib/x.so", entry("x", needed=("liby.so",), runpath="$ORIGIN")),
             "jaxlib/liby.so", b"text",
         ),
         None, "elf.needed", "needs liby.so",
@@ -377,7 +382,7 @@ BROKEN = {
         Expectation(rocm_sonames=ROCM), "elf.needed-rocm", "librocblas.so.5",
     ),
     "ROCm in jaxlib": (
-        with_file(JAXLIB, "jaxlib/x.so", make_elf(needed=("libamdhip64.so.7",))),
+        with_file(JAXLIB, "jaxlib/x.so", entry("x", needed=("libamdhip64.so.7",))),
         None, "elf.needed", "libamdhip64.so.7",
     ),
     "libpython": (
@@ -387,11 +392,84 @@ BROKEN = {
         with_module(exports=("PyInit_linalg",)), None, "elf.python", "PyInit__linalg",
     ),
     "a pjrt wheel without its function": (
-        with_file(PJRT, LIBRARY, module(), 0o755), None, "elf.pjrt", "0 libraries",
+        with_file(PJRT, LIBRARY, module(), 0o755), None, "elf.pjrt", "0 of them export",
     ),
     "a pjrt wheel with it twice": (
         with_file(PJRT, "jax_plugins/xla_rocm7/other.so", library(), 0o755),
         None, "elf.pjrt", "2 libraries",
+    ),
+    "a pjrt wheel with a second library": (
+        with_file(PJRT, "jax_plugins/xla_rocm7/other.so", module(), 0o755),
+        None, "elf.pjrt", "2 libraries, 1 of them",
+    ),
+    "a module of jaxlib's that cannot be imported": (
+        with_file(JAXLIB, "jaxlib/utils.so", entry("util"), 0o755),
+        None, "elf.python", "PyInit_utils",
+    ),
+    "a module that glibc cannot load": (
+        with_file(PLUGIN, MODULE, module()[:7] + b"\x09" + module()[8:], 0o755),
+        None, "elf.loads", "made for another system",
+    ),
+    "a module that poses as the C library": (
+        with_module(soname="libc.so.6"), None, "elf.loads", "calls itself libc.so.6",
+    ),
+    "a module that poses as ROCm": (
+        with_module(soname="libamdhip64.so.7"), None, "elf.loads", "calls itself libamdhip64.so.7",
+    ),
+    "a version of glibc that never was": (
+        with_module(versions={"libc.so.6": ("GLIBC_2.3.99",)}), None, "tag.manylinux", "2.3.99",
+    ),
+    "a version of another library": (
+        with_module(versions={"libc.so.6": ("XLIB_1.0",)}), None, "tag.manylinux", "XLIB_1.0",
+    ),
+    "a package in the place of a module": (
+        with_file(PLUGIN, "jax_rocm7_plugin/_linalg/__init__.py"),
+        None, "layout.shadow", "instead of jax_rocm7_plugin/_linalg.so",
+    ),
+    "a bundle that is cut off": (
+        with_module(bundles=(BUNDLE, make_bundle(("gfx942", "gfx1100"), code=b"x" * 9000)[:4096])),
+        None, "gfx.targets", "lacks gfx1100, gfx942",
+    ),
+    "a bundle that does not unpack": (
+        with_module(bundles=(BUNDLE, CUT)), None, "gfx.targets", "lacks gfx1100, gfx942",
+    ),
+    "a file that an installer writes": (
+        with_file(PLUGIN, f"{PLUGIN.dist_info}/direct_url.json", b"{}"),
+        None, "layout.stray", "only a client",
+    ),
+    "a requirement for all under the cover of an extra": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "amd-x-instinct; extra == 'x' or python_version > '3'")),
+        None, "pin.allowed", "does not know",
+    ),
+    "a marker on what cannot be known": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "amd-x-instinct; extra == 'x' or platform_release > '0'")),
+        None, "pin.allowed", "can be judged",
+    ),
+    "a pjrt that no Python may install": (
+        PJRT.but(requires_python=">=3.20"), None, "metadata.python", "3.11",
+    ),
+    "a pjrt for an old Python alone": (
+        PJRT.but(requires_python="==3.9.*"), None, "metadata.python", "3.11",
+    ),
+    "a function that is never defined": (
+        with_file(PJRT, INIT, b"if False:\n    def initialize():\n        pass\n"),
+        None, "layout.required", "initialize that can be called",
+    ),
+    "a function that is to be awaited": (
+        with_file(PJRT, INIT, b"async def initialize():\n    pass\n"),
+        None, "layout.required", "initialize",
+    ),
+    "a function that is deleted": (
+        with_file(PJRT, INIT, b"def initialize():\n    pass\ndel initialize\n"),
+        None, "layout.required", "initialize",
+    ),
+    "a function that wants an argument": (
+        with_file(PJRT, INIT, b"def initialize(x):\n    pass\n"),
+        None, "layout.required", "initialize",
+    ),
+    "a function that is replaced": (
+        with_file(PJRT, INIT, b"def initialize():\n    pass\nfrom os import path as initialize\n"),
+        None, "layout.required", "initialize",
     ),
     "code for fewer GPUs than asked for": (
         PLUGIN, Expectation(gfx_targets=frozenset({"gfx942", "gfx1100", "gfx90a"})),
@@ -417,8 +495,8 @@ BROKEN = {
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1; extra == 'x'",)),
         None, "pin.sibling", "requires no jax-rocm7-pjrt",
     ),
-    "a pin for another system": (
-        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1; sys_platform == 'win32'",)),
+    "a pin for another Python": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1; python_version < '3.12'",)),
         None, "pin.sibling", "requires no jax-rocm7-pjrt",
     ),
     "a wrong pin behind a marker": (

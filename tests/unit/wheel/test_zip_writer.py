@@ -6,7 +6,6 @@ import errno
 import os
 import time
 import zipfile
-import zlib
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from support.wheels import Entry, File, Wheel, Zip
 
 from rocwheel import parallel
 from rocwheel.errors import HostError, WheelError
-from rocwheel.host import cgroup
-from rocwheel.wheel import zip_writer
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
@@ -269,22 +266,6 @@ def test_a_large_file_is_compressed_from_disk(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "out" / path.name) as theirs:
         assert theirs.read("jax_rocm7_plugin/_linalg.so") == large.read_bytes()
         assert theirs.getinfo("jax_rocm7_plugin/_linalg.so").external_attr >> 16 == 0o100755
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.one_of(st.binary(min_size=1, max_size=50), st.just(b"abc" * 30_000)), max_size=12),
-    st.integers(1, 3),
-)
-def test_a_stream_packed_on_all_cores_is_one_stream_that_any_number_makes(pieces, cores) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        made = b"".join(zip_writer.deflated(iter(pieces)))
-        patch.setattr(cgroup, "cpus", lambda: cores)
-        assert b"".join(zip_writer.deflated(iter(pieces))) == made
-    inflate = zlib.decompressobj(-15)
-    assert inflate.decompress(made) == b"".join(pieces)
-    assert inflate.eof
-    assert not inflate.unused_data
 
 
 def test_a_set_is_handled_in_order_and_ends_with_its_first_error() -> None:

@@ -16,7 +16,14 @@ from rocwheel.wheel.metadata import normal_name
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import KindPolicy, WheelPolicy
 
+PATCHES: Final = 10  # releases that each CPython has; a bound above them excludes all there are
 _CPYTHON: Final = re.compile(r"cp3[0-9]+\Z")
+_MODULE: Final = re.compile(  # importlib.machinery: what a name is imported from
+    r"(.+?)(?:/__init__)?\.(?:(?:[^./]*cpython[^./]*\.|abi3t?\.)?so|py|pyc)\Z"
+)
+_QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
+_NAME: Final = re.compile(r"[a-z_]+")
+_JUDGED: Final = frozenset({"extra", "python_version", "and", "or", "in", "not"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +37,8 @@ class Contents:
 
     def findings(self) -> Iterator[Finding]:
         for check in (
-            self._tag, self._members, self._sources, self._versions, self._entry_points,
-            self._requires,
+            self._tag, self._pythons, self._members, self._shadows, self._sources,
+            self._versions, self._entry_points, self._requires,
         ):  # fmt: skip
             yield from check()
 
@@ -50,26 +57,63 @@ class Contents:
             wanted = "of one CPython" if self._rules.tag == "cpython" else self._rules.tag
             yield finding("tag.kind", f"{python}-{abi}: the tag of a {self.kind.value} is {wanted}")
 
+    @property
+    def _minors(self) -> set[str]:
+        """CPythons that install the wheel: the minor versions of its tag, or of JAX."""
+        tags = {each.removeprefix("cp3") for each in self.report.filename.pythons}
+        required = self.policy.required(self.kind, self.report.filename.version)
+        return {each for each in tags if each.isdecimal()} or {*required.pythons}
+
+    def _pythons(self) -> Iterator[Finding]:
+        requires = requirements.specifiers(self.report.requires_python)
+        if requires is None:  # `metadata.field`
+            return
+        for minor in sorted(self._minors):
+            releases = [f"3.{minor}.{patch}" for patch in range(PATCHES)]
+            if 2 * sum(map(requires.contains, releases)) < PATCHES:
+                what = f"Requires-Python {requires} excludes most releases of CPython 3.{minor}"
+                yield finding("metadata.python", what)
+
     def _members(self) -> Iterator[Finding]:
         names = {member.name for member in self.report.members}
         libraries = {item.path for item in self.report.elf}
-        for text in self.policy.required(self.kind, self.report.filename.version):
+        for text in self.policy.required(self.kind, self.report.filename.version).members:
             member = self._named(text)
             if member not in names:
                 yield finding("layout.required", f"{member} is missing")
             elif member.endswith(".so") and member not in libraries:
                 yield finding("layout.required", f"{member} is no shared object")
 
+    def _shadows(self) -> Iterator[Finding]:
+        """Find members that some CPython imports by the name of a required one.
+
+        A package goes before a module, a suffix with the ABI before `.so`, that before `.py`.
+        """
+        required = self.policy.required(self.kind, self.report.filename.version).members
+        modules: dict[str, list[str]] = {}
+        for member in self.report.members:
+            if match := _MODULE.match(member.name):
+                modules.setdefault(match[1], []).append(member.name)
+        for name in map(self._named, required):
+            match = _MODULE.match(name)
+            for other in modules.get(match[1], []) if match else ():
+                if other != name:
+                    yield finding("layout.shadow", f"{other}: may be imported instead of {name}")
+
     def _sources(self) -> Iterator[Finding]:
         functions = {self._named(name): each for name, each in self._rules.functions.items()}
         result = self.report.compiled
         ours = "CPython {}.{}".format(*sys.version_info)
         for name, problem in result.problems.items():
-            yield finding("layout.python", f"{name}: {problem} ({ours})")
+            newer = problem.startswith("SyntaxError") and sys.version_info.minor < min(
+                map(int, self._minors), default=0
+            )
+            yield finding("layout.python", f"{name}: {problem} ({ours})", warn=newer)
         for name, wanted in functions.items():
             missing = [each for each in wanted if each not in result.functions.get(name, wanted)]
             if missing:
-                yield finding("layout.required", f"{name} has no function {', '.join(missing)}")
+                what = f"{name} has no function {', '.join(missing)} that can be called as it is"
+                yield finding("layout.required", what)
 
     def _versions(self) -> Iterator[Finding]:
         own = self.report.filename.version
@@ -105,9 +149,15 @@ class Contents:
             if requirement is None:  # `metadata.field`
                 continue
             name = normal_name(requirement.name)
-            extra = requirement.marker is not None and "extra" in str(requirement.marker)
-            optional = extra and any(fnmatch.fnmatch(name, each) for each in self._rules.extras)
-            if requirement.url:
+            marker = str(requirement.marker or "")
+            unknown = {*_NAME.findall(_QUOTED.sub("", marker))} - _JUDGED
+            optional = not any(
+                requirements.applies(requirement, python_minor=each) for each in self._minors
+            ) and any(fnmatch.fnmatch(name, each) for each in self._rules.extras)
+            if unknown:
+                what = f"requires {text}: only `extra` and `python_version` can be judged"
+                yield finding("pin.allowed", what)
+            elif requirement.url:
                 yield finding("pin.allowed", f"requires {text}, a URL")
             elif name not in allowed and not optional:
                 yield finding("pin.allowed", f"requires {text}, which the policy does not know")

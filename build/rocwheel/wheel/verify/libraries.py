@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rocwheel.model import WheelKind
-from rocwheel.wheel.elf import GPU_MACHINE, ElfFacts
+from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, ElfFacts
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport
-from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
@@ -31,7 +30,6 @@ class Expectation:
     version: str = ""
     python: str = ""  # interpreter tag: cp312, py3
     abi: str = ""  # cp312, cp314t, none
-    platform: str = ""  # manylinux_2_27_x86_64
     gfx_targets: frozenset[str] | None = None
     rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
     siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
@@ -49,8 +47,8 @@ class Libraries:
 
     def findings(self) -> Iterator[Finding]:
         for check in (
-            self._manylinux, self._machines, self._runpaths, self._needed, self._python,
-            self._pjrt, self._gfx,
+            self._manylinux, self._machines, self._loads, self._runpaths, self._needed,
+            self._python, self._pjrt, self._gfx,
         ):  # fmt: skip
             yield from check()
 
@@ -92,6 +90,15 @@ class Libraries:
                     "elf.machine", f"{item.path}: for {item.machine}, tagged {', '.join(machines)}"
                 )
 
+    def _loads(self) -> Iterator[Finding]:
+        if self.kind is None:  # programs and data of other projects need not be loadable
+            return
+        for item in self._own_elf:
+            for problem in item.problems:
+                yield finding("elf.loads", f"{item.path}: {problem}")
+            if item.soname in self.policy.outside(self.kind):
+                yield finding("elf.loads", f"{item.path}: calls itself {item.soname}")
+
     def _runpaths(self) -> Iterator[Finding]:
         templates = self.policy.runpaths(self.report.filename.version)
         for item in self.report.elf:
@@ -107,10 +114,9 @@ class Libraries:
                 what = f"{item.path}: RUNPATH has {len(leaks)} such as {leaks[0]}"
                 yield finding("elf.runpath-leak", what)
                 continue
-            own = graft_entry(self.report.filename, item.path)
-            runpath = tuple(entry for entry in item.runpath if entry != own)
-            if templates and runpath not in templates:
-                yield finding("elf.runpath", f"{item.path}: {_difference(runpath, templates)}")
+            if templates and item.runpath not in templates:
+                what = f"{item.path}: {_difference(item.runpath, templates)}"
+                yield finding("elf.runpath", what)
 
     def _strays(self) -> Iterator[Finding]:
         """Find entries that depend on where the process started; jaxlib's lead below $ORIGIN."""
@@ -142,17 +148,19 @@ class Libraries:
                     yield finding("elf.needed-rocm", f"{item.path}: needs {name}")
 
     def _python(self) -> Iterator[Finding]:
-        if self.kind is not WheelKind.PLUGIN:
+        if self.kind not in (WheelKind.PLUGIN, WheelKind.JAXLIB):
             return
         for item in self._own_elf:
-            name = "PyInit_" + item.path.rpartition("/")[2].partition(".")[0]
-            if name not in item.exports:
+            module = item.path.rpartition("/")[2].partition(".")[0]
+            name = MODULE_ENTRY + module
+            if name not in item.exports and not module.startswith("lib"):
                 yield finding("elf.python", f"{item.path}: does not export {name}")
 
     def _pjrt(self) -> Iterator[Finding]:
-        if self.kind is WheelKind.PJRT and sum(item.exports_pjrt for item in self._own_elf) != 1:
-            count = sum(item.exports_pjrt for item in self._own_elf)
-            yield finding("elf.pjrt", f"{count} libraries export GetPjrtApi")
+        exporting = [item.path for item in self._own_elf if item.exports_pjrt]
+        if self.kind is WheelKind.PJRT and (len(exporting), len(self._own_elf)) != (1, 1):
+            what = f"{len(self._own_elf)} libraries, {len(exporting)} of them export GetPjrtApi"
+            yield finding("elf.pjrt", what)
 
     def _gfx(self) -> Iterator[Finding]:
         meant = self.expected.gfx_targets
@@ -175,11 +183,6 @@ class Libraries:
                     what = f"{item.path}: bundle at {bundle.offset:#x} {'; '.join(words)}"
                     yield finding("gfx.targets", what)
                     break
-
-
-def graft_entry(name: WheelName, member: str) -> str:
-    """Return the RUNPATH entry that leads from a member to the wheel's grafted libraries."""
-    return f"$ORIGIN/{'../' * member.count('/')}{name.distribution}{LIBRARIES}"
 
 
 def is_found(item: ElfFacts, name: str, sonames: Mapping[str, str]) -> bool:

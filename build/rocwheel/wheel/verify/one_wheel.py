@@ -11,6 +11,7 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from rocwheel.console import count
 from rocwheel.model import WheelKind, project_name
 from rocwheel.wheel import requirements
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport, kind_of
@@ -23,6 +24,7 @@ from rocwheel.wheel.wheel_policy import WheelPolicy
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
 _CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
 PATCHES: Final = 40  # releases of one Python minor version that Requires-Python is tried with
+INSTALLED: Final = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 LEFTOVERS: Final = re.compile(
     r"(^|/)(__pycache__|\.git|\.DS_Store|\.hypothesis|\.pytest_cache|node_modules)(/|$)"
     r"|\.(pyc|pyo|orig|rej|swp|o|a|d)$|~$"
@@ -113,7 +115,7 @@ class Judge:
         if requires is None:
             yield finding("metadata.field", f"METADATA: Requires-Python {text!r} is not PEP 440")
             return
-        for tag in self.report.filename.pythons:
+        for tag in self.report.filename.pythons if self.kind is None else ():
             if not _admits(requires, tag):
                 yield finding("metadata.python", f"Requires-Python {requires} excludes {tag}")
 
@@ -132,7 +134,6 @@ class Judge:
         for what, values, meant in (
             ("interpreter", name.pythons, self.expected.python),
             ("ABI", name.abis, self.expected.abi),
-            ("platform", name.platforms, self.expected.platform),
         ):
             if meant and values != (meant,):
                 yield finding("tag.expected", f"{what} tag is {'.'.join(values)}, expected {meant}")
@@ -150,7 +151,10 @@ class Judge:
         for member in self.report.members:
             name = member.name
             archive = self.kind is None and name.endswith(".a")  # numpy and scipy ship some
-            if LEFTOVERS.search(name) and not archive:
+            if name in {f"{self.report.dist_info}/{each}" for each in INSTALLED}:
+                what = f"{name}: only a client that installs the wheel may write it"
+                yield finding("layout.stray", what, warn=self.kind is None)
+            elif LEFTOVERS.search(name) and not archive:
                 yield finding("layout.stray", f"{name}: left over from a build")
             elif name.partition("/")[0].lower().endswith(".egg-info"):
                 yield finding("layout.stray", f"{name}: metadata of another distribution")
@@ -158,11 +162,14 @@ class Judge:
                 yield finding("layout.stray", f"{name}: not below {', '.join(folders)}")
 
     def _modes(self) -> Iterator[Finding]:
+        names: dict[int, list[str]] = {}
         for member in self.report.members:
             if sound_mode(member.mode) != member.mode:
-                bits = member.mode & 0o7777
-                why = "" if bits & 0o444 == 0o444 else " cannot be read by all"  # noqa: PLR2004
-                yield finding("layout.mode", f"{member.name}: mode {bits:04o}{why}")
+                names.setdefault(member.mode & 0o7777, []).append(member.name)
+        for bits, each in sorted(names.items()):
+            why = "" if bits & 0o444 == 0o444 else " cannot be read by all"  # noqa: PLR2004
+            more = f" and {count(len(each) - 1, 'other file')}" if len(each) > 1 else ""
+            yield finding("layout.mode", f"{each[0]}{more}: mode {bits:04o}{why}")
 
     def _pins(self) -> Iterator[Finding]:
         pinned: set[str] = set()  # projects of the set that are pinned wherever this installs
@@ -215,7 +222,7 @@ class Judge:
 
     def _grafts(self) -> Iterator[Finding]:
         for name in self.report.grafted:
-            if self.kind is not None and not self.policy.kinds[self.kind].may_graft(name):
+            if self.kind is not None:
                 yield finding("graft.allowed", f"{name} is inside and may not be")
 
     def _size(self) -> Iterator[Finding]:

@@ -1,0 +1,153 @@
+"""The builder image of a recipe and this checkout: what it is made from, found or made, pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from rocwheel import bazel, container, rocm, source
+from rocwheel.bazel import releases
+from rocwheel.console import Console
+from rocwheel.container import ContainerEngine
+from rocwheel.container.spec import LABEL
+from rocwheel.errors import ConfigError
+from rocwheel.home import Home
+from rocwheel.image import building, recipe, registry
+from rocwheel.image.building import OCI, Ingredients, Made
+from rocwheel.image.found import BUILDER, INPUTS, Found, inspect, obtain
+from rocwheel.image.options import BuilderOptions
+from rocwheel.process import HostRunner, Runner
+
+
+class Workplace(Protocol):
+    """What a command lends an image's making: where it works, and how it talks."""
+
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+    @property
+    def cwd(self) -> Path: ...
+    @property
+    def cache(self) -> Path: ...
+    @property
+    def home(self) -> Home: ...
+    @property
+    def runner(self) -> HostRunner: ...
+    @property
+    def console(self) -> Console: ...
+    def now(self) -> datetime: ...
+
+
+def current(name: str, home: Home, *, engine: ContainerEngine, runner: Runner) -> Found | None:
+    """Return the engine's newest image of a recipe that this checkout would make again."""
+    wanted, binary = _recipe(name, home)
+    images = []
+    listed = engine.command("images", "--quiet", "--no-trunc", f"--filter=label={BUILDER}={name}")
+    for identity in dict.fromkeys(runner.capture(listed).split()):
+        image = inspect(identity, engine=engine, runner=runner)
+        if image is None or image.labels.get(f"{LABEL}.rocm"):
+            continue
+        base = image.labels.get(f"{LABEL}.base", "")
+        inputs = recipe.gather(wanted, checkout=home.sources, base=base, bazel=binary)
+        if image.labels.get(INPUTS) == inputs.digest:
+            images.append(image)
+    return max(images, key=lambda image: image.created, default=None)
+
+
+def make(options: BuilderOptions, here: Workplace, engine: ContainerEngine) -> Made:
+    """Make the image unless the engine has one of its inputs. Raises ConfigError, HostError."""
+    chosen, binary = _recipe(options.recipe, here.home)
+    if not options.base and not chosen.base.digest:
+        raise ConfigError(
+            f"{chosen.base.reference}: a tag where a digest must be",
+            hint="write its digest into ci/images.yaml, or give --base NAME@sha256:…",
+        )
+    base = obtain(
+        options.base or chosen.base.reference,
+        engine=engine,
+        locked=options.locked,
+        otherwise="choose another: --base",
+        runner=here.runner,
+        console=here.console,
+    )
+    baked, version = _baked(options, here)
+    inputs = recipe.gather(
+        chosen,
+        checkout=here.home.sources,
+        base=base.config,
+        bazel=binary,
+        rocm=baked,
+        rocm_version=version,
+    )
+    there = building.existing(inputs, engine=engine, runner=here.runner)
+    if there:
+        here.console.info(f"unchanged inputs: {inputs.reference} is there, nothing was built")
+        return Made(image=there, inputs=inputs, is_new=False)
+    ingredients = Ingredients(
+        checkout=here.home.sources,
+        scratch=here.cache / container.PLACE,
+        base=base,
+        bazel=_binary(chosen.bazel, here, locked=options.locked),
+        rocm=options.with_rocm,
+        labels={
+            f"{OCI}.revision": source.head(here.home.root, runner=here.runner),
+            f"{OCI}.created": here.now().isoformat(timespec="seconds"),
+        },
+        network=options.build_network,
+    )
+    return building.build(
+        inputs, ingredients, engine=engine, runner=here.runner, console=here.console
+    )
+
+
+def push(
+    options: BuilderOptions, made: Made, here: Workplace, engine: ContainerEngine
+) -> dict[str, Any]:
+    """Push an image that is not too heavy; return what `--json` shows of it."""
+    building.refuse_heavy(made, rocm=options.with_rocm)
+    remote, sent = registry.push(
+        made.image,
+        f"{options.push}/{made.inputs.recipe.repository}",
+        made.inputs.tag,
+        engine=engine,
+        runner=here.runner,
+        environ=here.environ,
+        console=here.console,
+    )
+    if not sent:
+        here.console.info(f"{options.push}: has it already, nothing was pushed")
+    return {"pushed": sent, "pull": remote.reference}
+
+
+def _recipe(name: str, home: Home) -> tuple[recipe.Recipe, str]:
+    """Return a recipe and the SHA-256 of its Bazel, "" where a package brings that."""
+    chosen = recipe.load(home.ci / "images.yaml").builder(name)
+    table = bazel.load_releases(home.ci / "bazel_binaries.yaml")
+    return chosen, table.find(chosen.bazel).sha256 if chosen.bazel else ""
+
+
+def _baked(options: BuilderOptions, here: Workplace) -> tuple[str, str]:
+    """Return digest and version of the ROCm that is baked in; "" where it is mounted."""
+    if not options.with_rocm:
+        return "", ""
+    planned = rocm.plan(
+        str(options.with_rocm), sha256=None, version=None, cache=here.cache, cwd=here.cwd
+    )
+    tree = rocm.fetch(planned, console=here.console)
+    return tree.sha256, str(tree.version)
+
+
+def _binary(version: str, here: Workplace, *, locked: bool) -> Path | None:
+    """Return the Bazel that goes in, by SHA-256; None where a package brings it."""
+    if not version:
+        return None
+    downloads = releases.Downloads(
+        releases=releases.load_releases(here.home.ci / "bazel_binaries.yaml"),
+        folder=here.cache / "bazel-binaries",
+        only_verified=locked,
+        env=here.environ,
+    )
+    release = downloads.releases.find(version)
+    releases.check(release, downloads, console=here.console)
+    return releases.fetch(release, downloads, console=here.console)

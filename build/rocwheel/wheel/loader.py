@@ -1,0 +1,192 @@
+"""What glibc demands of a shared object before `dlopen` succeeds: one table of rules.
+
+The loader checks little and trusts the rest: a table outside its segment ends the process. So each
+rule here is a refusal or a crash of ld.so (glibc 2.36, elf/dl-load.c, elf/dl-version.c and
+elf/get-dynamic-info.h); `tests/unit/wheel/test_loader.py` holds them against the real one. What
+the code does, and where its relocations lead, is not looked at.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+PT_LOAD: Final = 1
+PT_DYNAMIC: Final = 2
+PT_GNU_STACK: Final = 0x6474E551
+PT_GNU_RELRO: Final = 0x6474E552
+DT_HASH: Final = 4
+DT_GNU_HASH: Final = 0x6FFFFEF5
+_X, _W = 1, 2  # flags of a segment
+PAGE: Final = 4096
+SPAN: Final = 4 << 30  # bytes of address space; code cannot reach further than 2 GiB
+
+# Tables that the loader reads: tag -> name, tag of their size or the bytes they have at least.
+_TABLES: Final = {
+    4: ("DT_HASH", 0, 8), 5: ("DT_STRTAB", 10, 1), 6: ("DT_SYMTAB", 0, 24), 7: ("DT_RELA", 8, 0),
+    23: ("DT_JMPREL", 2, 0), 25: ("DT_INIT_ARRAY", 27, 0), 26: ("DT_FINI_ARRAY", 28, 0),
+    36: ("DT_RELR", 35, 0), 0x6FFFFFF0: ("DT_VERSYM", 0, 2), 0x6FFFFFFC: ("DT_VERDEF", 0, 20),
+    0x6FFFFFFE: ("DT_VERNEED", 0, 16), DT_GNU_HASH: ("DT_GNU_HASH", 0, 16),
+}  # fmt: skip
+_CODE: Final = {12: "DT_INIT", 13: "DT_FINI"}
+# tag -> the one value that it may have; with the tag on the right it must be there.
+_FIXED: Final = {
+    9: ("DT_RELAENT", 24, 7), 11: ("DT_SYMENT", 24, 6), 20: ("DT_PLTREL", 7, 23),
+    37: ("DT_RELRENT", 8, 36),
+}  # fmt: skip
+_BOTH: Final = {0x6FFFFFFE: ("DT_VERNEED without DT_VERSYM", 0x6FFFFFF0)}
+_NEVER: Final = {
+    0x7FFFFFFF: "DT_FILTER", 0x7FFFFFFD: "DT_AUXILIARY", 0x6FFFFEFC: "DT_AUDIT",
+    0x6FFFFEFB: "DT_DEPAUDIT", 22: "DT_TEXTREL",
+}  # fmt: skip
+_FLAGS: Final = {
+    (30, 0x4): "DF_TEXTREL", (0x6FFFFFFB, 0x40): "DF_1_NOOPEN", (0x6FFFFFFB, 0x8000000): "DF_1_PIE",
+}  # fmt: skip
+
+
+class Segment(NamedTuple):
+    """One program header."""
+
+    type: int
+    flags: int
+    offset: int
+    address: int
+    physical: int
+    filesz: int
+    memsz: int
+    align: int
+
+    def holds(self, address: int, size: int) -> bool:
+        """Return whether these bytes of memory come from the file."""
+        return self.address <= address and address + size <= self.address + self.filesz
+
+
+def problems(
+    identity: tuple[bytes, int, int],
+    segments: Sequence[Segment],
+    dynamic: Mapping[int, Sequence[int]],
+    size: int,
+) -> Iterator[str]:
+    """Yield why glibc cannot load a file of so many bytes with these headers.
+
+    `identity` is e_ident, e_type and e_version of the file header.
+    """
+    ident, kind, version = identity
+    if kind != 3 or version != 1:  # noqa: PLR2004
+        yield f"no shared object (type {kind}, version {version})"
+    if ident[6] != 1 or ident[7] not in (0, 3) or any(ident[8:]):
+        yield f"made for another system ({ident[6:].hex(' ')})"
+    loads = [item for item in segments if item.type == PT_LOAD]
+    yield from _loads(loads, size)
+    yield from _others(segments, loads)
+    yield from _dynamic(dynamic, loads)
+
+
+def _loads(loads: Sequence[Segment], size: int) -> Iterator[str]:
+    end = 0
+    for item in loads:
+        if item.align % PAGE or item.align & (item.align - 1) or not item.align:
+            yield f"a segment aligned to {item.align:#x}"
+        elif (item.address - item.offset) % item.align:
+            yield "a segment whose address and offset do not fit"
+        if item.offset + item.filesz > size or item.filesz > item.memsz:
+            yield "a segment that the file does not fill"
+        if item.address < end // PAGE * PAGE or item.address + item.memsz > SPAN:
+            yield "segments that overlap, or that no address space holds"
+        end = item.address + item.memsz
+    if not loads:
+        yield "no segment to load"
+
+
+def _others(segments: Sequence[Segment], loads: Sequence[Segment]) -> Iterator[str]:
+    stacks = [item.flags for item in segments if item.type == PT_GNU_STACK]
+    if not stacks or stacks[-1] & _X:
+        yield "an executable stack, which newer glibc refuses"
+    for item in segments:
+        if item.type == PT_DYNAMIC and not any(
+            each.flags & _W
+            and each.holds(item.address, item.filesz)
+            and each.address - each.offset == item.address - item.offset
+            for each in loads
+        ):
+            yield "a dynamic segment that is not in memory to write to"
+        if item.type == PT_GNU_RELRO and not any(
+            each.address <= item.address
+            and item.address + item.memsz <= each.address + each.memsz + PAGE
+            for each in loads
+        ):
+            yield "a part to be made read-only that is no part of it"
+
+
+def _dynamic(dynamic: Mapping[int, Sequence[int]], loads: Sequence[Segment]) -> Iterator[str]:
+    if 5 not in dynamic or 6 not in dynamic:  # noqa: PLR2004
+        yield "no dynamic strings or symbols"
+    yield from (f"dynamic entry {tag:#x} twice" for tag, x in dynamic.items() if len(x) > 1 < tag)
+    last = {tag: values[-1] for tag, values in dynamic.items()}
+    for tag, (name, sized_by, least) in _TABLES.items():
+        need = last.get(sized_by, SPAN) if sized_by else least
+        if tag in last and not any(item.holds(last[tag], need) for item in loads):
+            yield f"{name} outside the file"
+    for tag, name in _CODE.items():
+        if tag in last and not any(item.flags & _X and item.holds(last[tag], 1) for item in loads):
+            yield f"{name} is no code"
+    for tag, (name, value, owner) in _FIXED.items():
+        if owner in last and last.get(tag) != value:
+            yield f"{name} is {last.get(tag, 'missing')}"
+    yield from (text for tag, (text, other) in _BOTH.items() if tag in last and other not in last)
+    yield from (name for tag, name in _NEVER.items() if tag in last)
+    yield from (name for (tag, bit), name in _FLAGS.items() if last.get(tag, 0) & bit)
+
+
+def sysv_hash(name: bytes) -> int:
+    """Return the hash of the System V gABI, which symbol versions have too."""
+    value = 0
+    for byte in name:
+        value = (value << 4) + byte
+        value = (value ^ (value >> 24 & 0xF0)) & 0x0FFFFFFF
+    return value
+
+
+def _gnu_hash(name: bytes) -> int:
+    value = 5381
+    for byte in name:
+        value = (value * 33 + byte) & 0xFFFFFFFF
+    return value
+
+
+def lookup(get: Callable[[int, int], bytes], at: int, name: bytes, count: int) -> Iterator[int]:
+    """Yield the numbers of symbols that DT_GNU_HASH has for a name, as dlsym() finds them.
+
+    `get` reads bytes of the file; the table lies at `at`; the file has `count` symbols.
+    """
+    value = _gnu_hash(name)
+    buckets, first, words, shift = struct.unpack("<4I", get(at, 16))
+    if not buckets or not words or words & (words - 1):
+        return
+    (bloom,) = struct.unpack("<Q", get(at + 16 + value // 64 % words * 8, 8))
+    if not bloom >> value % 64 & bloom >> (value >> shift) % 64 & 1:
+        return
+    chains = at + 16 + 8 * words + 4 * buckets
+    (number,) = struct.unpack("<I", get(at + 16 + 8 * words + value % buckets * 4, 4))
+    while first <= number < count:
+        (link,) = struct.unpack("<I", get(chains + (number - first) * 4, 4))
+        if link | 1 == value | 1:
+            yield number
+        if link & 1:
+            return
+        number += 1
+
+
+def lookup_sysv(
+    get: Callable[[int, int], bytes], at: int, name: bytes, count: int
+) -> Iterator[int]:
+    """Yield the same of DT_HASH."""
+    buckets, _ = struct.unpack("<2I", get(at, 8))
+    place = at + 8 + sysv_hash(name) % max(buckets, 1) * 4
+    for _ in range(count):  # a chain that is longer leads in a circle
+        (number,) = struct.unpack("<I", get(place, 4))
+        if not 0 < number < count:
+            return
+        yield number
+        place = at + 8 + 4 * buckets + 4 * number
