@@ -55,7 +55,7 @@ def test_every_mistake_of_the_list_is_told_with_its_remedy(tmp_path):
             or "Traceback" in answer["stderr"]
         ):
             wrong.append((line, status, said, answer))
-    assert wrong == []
+    assert not wrong, "\n".join(map(str, wrong))
 
 
 @pytest.mark.parametrize("where", ["--wheels-only", "--quiet"])
