@@ -113,10 +113,10 @@ STAGES: Final = {
         ),
     },
     "Data": {
-        "pin": ("rocwheel.cli.pins:pin", "Add JAX releases to ci/pins.yaml."),
+        "pin": ("rocwheel.cli.bump:pin", "Add JAX releases to ci/pins.yaml."),
         "bump": (
-            "rocwheel.cli.pins:bump",
-            "Make a newer JAX the default, looked up as `pin add` does.",
+            "rocwheel.cli.bump:bump",
+            "Take a newer JAX, XLA, ROCm, Bazel, base image, action or tool, once verified.",
         ),
     },
     "This machine": {
