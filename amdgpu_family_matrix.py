@@ -357,6 +357,17 @@ def _plain(product: str) -> str:
     return re.sub(r"[^a-z0-9]", "", product.lower())
 
 
+def of_product(name: str) -> Family | None:
+    """Return the family of a product, of which a part of the name is enough, or None."""
+    product = _plain(name)
+    fits = (
+        item
+        for item in FAMILIES.values()
+        if len(product) >= SHORTEST_PRODUCT and any(product in _plain(p) for p in item.products)
+    )
+    return next(fits, None)
+
+
 def family(name: str) -> Family:
     """Look up a family. Raises KeyError whose message names the nearest family."""
     if name in FAMILIES:
@@ -366,13 +377,9 @@ def family(name: str) -> Family:
     having = [family.name for family in FAMILIES.values() if name in family.targets]
     if having:
         raise KeyError(f"{name!r}: a gfx target, not a family; did you mean {' or '.join(having)}?")
-    product = _plain(name)
-    for item in FAMILIES.values():
-        if len(product) >= SHORTEST_PRODUCT and any(
-            _plain(each).endswith(product) for each in item.products
-        ):
-            raise KeyError(f"{name!r}: a product, not a family; did you mean {item.name}?")
-    close = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.5)
+    if item := of_product(name):
+        raise KeyError(f"{name!r}: a product, not a family; did you mean {item.name}?")
+    close = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.6)
     near = f"did you mean {close[0]}?" if close else f"choose from: {', '.join(FAMILIES)}"
     raise KeyError(f"{name!r}: unknown GPU family; {near}")
 

@@ -43,8 +43,8 @@ from rocwheel.ledger import verdicts  # noqa: E402
 from rocwheel.ledger.nights import Cell, Index, Needs, NightPlan, Nights, WheelRecipe  # noqa: E402
 from rocwheel.model import timestamp  # noqa: E402
 from rocwheel.pipeline import artifacts, standing  # noqa: E402
-from rocwheel.pipeline.cell import Worker  # noqa: E402
-from rocwheel.pipeline.local import Capacity, Ending, LocalScheduler, critical_paths  # noqa: E402
+from rocwheel.pipeline.cell import Signals, Worker  # noqa: E402
+from rocwheel.pipeline.local import Capacity, LocalScheduler, critical_paths  # noqa: E402
 from rocwheel.process import HostRunner  # noqa: E402
 from rocwheel.release import promote, stage  # noqa: E402
 from rocwheel.store import JSON, Headers  # noqa: E402
@@ -148,7 +148,7 @@ def engine(folder: Path) -> dict[str, float]:
     with (folder / "out").open("wb") as output:
         found = LocalScheduler(
             nights=nights, night="n", worker=worker, target=target, capacity=capacity,
-            ending=Ending(), output=output,
+            signals=Signals(), output=output,
         ).run()  # fmt: skip
     wall = time.monotonic() - started
     assert all(item.passed for item in found.values()), {n: i.reason for n, i in found.items()}

@@ -89,6 +89,10 @@ class Place:
         """Key of something a verdict refers to; `name` starts with what tells runs apart."""
         return f"{self.verdicts(manifest)}{python}/{suite}/{name}"
 
+    def attestation(self, manifest: str, name: str = "") -> str:
+        """Key of a signed statement about a manifest; without a name the prefix of all."""
+        return self.key(f"{OURS}/attestations/{manifest}/{name}")
+
     def log(self, number: int) -> str:
         """Key of one entry of the log; creating it is the commit."""
         return f"{self.logs}{number}.json"

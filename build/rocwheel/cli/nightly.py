@@ -1,5 +1,7 @@
 """`nightly plan`, `run` and `cell`: from a settings file to cells that ran."""
 
+# ruff: noqa: RUF009 - each call is a `dataclasses.field`
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ import click
 from rocwheel.choices import CELL_KINDS
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, option
+from rocwheel.cli.command import DryRun, command, options_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
     LATEST,
@@ -20,6 +22,7 @@ from rocwheel.cli.nightly_options import (
     document_of,
     night_argument,
     nightly,
+    own,
     run_here,
     whole,
     worker,
@@ -51,34 +54,31 @@ SCHEDULERS: Final = ("local", "slurm", "github")
 class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     """Options of `nightly plan`."""
 
-    night: str
-    config: Path | None
-    pools: Path | None
-    repeat: str
-    explain: bool
-    keep_going: bool
-    matrix_kind: str | None
+    night: str = own("--night NAME", "Its name; default: today's date, UTC.")
+    config: Path | None = own(
+        "--config", "Default: ci/nightly.yaml of this checkout.", is_path=True
+    )
+    pools: Path | None = own(
+        "--pools",
+        "YAML that renames runner labels, Slurm partitions and GRES of the family matrix.",
+        is_path=True,
+    )
+    repeat: str = own("--from NIGHT", "Repeat that night, all of it.")
+    explain: bool = own(
+        "--explain", "Say of every cell why it is in the night or not.", default=False
+    )
+    keep_going: bool = own(
+        "--keep-going", "End with 0 also when `run` will have nothing to build.", default=False
+    )
+    matrix_kind: str = own(
+        "--matrix",
+        "Print the cells of this kind of a night that is planned, for a GitHub matrix.",
+        only=CELL_KINDS,
+    )
 
 
 @command("plan", NightPlanOptions, parent=nightly)
-@option("--night", default="", metavar="NAME", help="Its name; default: today's date, UTC.")
-@option(
-    "--config", type=click.Path(path_type=Path), help="Default: ci/nightly.yaml of this checkout."
-)
-@option(
-    "--pools",
-    type=click.Path(path_type=Path),
-    help="YAML that renames runner labels, Slurm partitions and GRES of the family matrix.",
-)
-@option("--from", "repeat", default="", metavar="NIGHT", help="Repeat that night, all of it.")
-@option("--explain", is_flag=True, help="Say of every cell why it is in the night or not.")
-@option("--keep-going", is_flag=True, help="End with 0 also when `run` will have nothing to build.")
-@option(
-    "--matrix",
-    "matrix_kind",
-    type=click.Choice(CELL_KINDS),
-    help="Print the cells of this kind of a night that is planned, for a GitHub matrix.",
-)
+@options_of(NightPlanOptions)
 def plan(app: App, options: NightPlanOptions) -> int:
     """Decide what a night does, and store it: resolved once, never changed.
 
@@ -103,8 +103,8 @@ def plan(app: App, options: NightPlanOptions) -> int:
 def _print_matrix(app: App, options: NightPlanOptions, target: NightTarget) -> int:
     """Print the jobs of one kind of a stored plan, for GitHub."""
     stored, _ = target.nights.plan(target.night(options.night or LATEST))
-    rows = json.dumps(planning.github_matrix(stored, options.matrix_kind or ""))
-    app.github_outputs({options.matrix_kind or "": rows})
+    rows = json.dumps(planning.github_matrix(stored, options.matrix_kind))
+    app.github_outputs({options.matrix_kind: rows})
     click.echo(rows)
     return 0
 
@@ -153,9 +153,8 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     if options.repeat:
         old, _ = target.nights.plan(target.night(options.repeat))
         return planning.again(old, night=night, by=by, now=app.now())
-    path = app.path(options.config) or app.home.ci / settings_file.FILE
+    path = options.config or app.home.ci / settings_file.FILE
     settings = settings_file.load(path)
-    pools = app.path(options.pools)
     settings = settings.built_in(target.channel.executor, target.channel.builder_image)
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
@@ -187,7 +186,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         now=app.now(),
         own=(f"--families={app.path(options.families)}",) if own else (),
         images=made_of,
-        pools=settings_file.load_pools(pools, settings) if pools else settings_file.Pools(),
+        pools=settings_file.load_pools(options.pools, settings),
     )
     full = len(names) >= settings.keep_nights
     seen = looking.look(setting, recipes, target.store, last, full=full)
@@ -198,30 +197,22 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
 class NightRunOptions(NightOptions, DryRun):
     """Options of `nightly run`."""
 
-    engine: str
-    workers: int
-    only: str
-    program: str
+    engine: str = own("--engine", "Where.", default=SCHEDULERS[0], only=SCHEDULERS)
+    workers: int = own(
+        "--workers",
+        "Most cells at once here, or at once on the cluster; default: as many as have room.",
+        default=0,
+    )
+    only: str = own("--only FAMILY", "For GitHub: the matrices of one family.")
+    program: str = own(
+        "--program COMMAND",
+        "How the cells' machines start rocwheel; default: as it was started here.",
+    )
 
 
 @command("run", NightRunOptions, parent=nightly)
 @night_argument
-@option(
-    "--engine", type=click.Choice(SCHEDULERS), default="local", show_default=True, help="Where."
-)
-@option(
-    "--workers",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Most cells at once here, or at once on the cluster; default: as many as have room.",
-)
-@option("--only", default="", metavar="FAMILY", help="For GitHub: the matrices of one family.")
-@option(
-    "--program",
-    default="",
-    metavar="COMMAND",
-    help="How the cells' machines start rocwheel; default: as it was started here.",
-)
+@options_of(NightRunOptions)
 def run(app: App, options: NightRunOptions) -> int:
     """Run a planned night until nothing more can be done; run again, it continues.
 
@@ -280,18 +271,18 @@ def _run_here(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
     if options.dry_run:
-        found = standing.stand(book, app.now())
+        standings = standing.stand(book, app.now())
         app.emit_plan(
             f"{item.cell.name}: {item.word}: {shlex.join(item.cell.argv)}"
-            for item in found.values()
+            for item in standings.values()
             if not item.settled
         )
         return 0
     here = worker(app, engine="local", job="", how=how)
-    after, found = run_here(
+    after, standings = run_here(
         app, target.nights, book, here, words=target.words, workers=options.workers
     )
-    return _say(app, after, found)
+    return _say(app, after, standings)
 
 
 def _github(app: App, book: Book, family: str) -> int:
@@ -312,24 +303,24 @@ def _say_submitted(app: App, night: str, jobs: list[slurm.Submission]) -> None:
     app.emit({"night": night, "jobs": [{"job": j.job, "cells": list(j.cells)} for j in jobs]}, text)
 
 
-def _say(app: App, book: Book, found: dict[str, CellStanding]) -> int:
+def _say(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
     """Say what became of a night; return 0 when everything passed or is excused."""
-    bad = [item for item in found.values() if not item.green]
-    kept = sum(item.phase is Phase.KEPT for item in found.values())
-    passed = sum(item.passed for item in found.values())
-    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in found.values()):
+    bad = [item for item in standings.values() if not item.green]
+    kept = sum(item.phase is Phase.KEPT for item in standings.values())
+    passed = sum(item.passed for item in standings.values())
+    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in standings.values()):
         app.console.info("everything was there already")
     for item in bad:
         app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
-    nothing = _nothing_built(app, book, found)
-    text = f"{book.plan.night}: {passed} of {len(found)} cells passed, {kept} kept"
-    app.emit(document_of(book, found), text)
+    nothing = _nothing_built(app, book, standings)
+    text = f"{book.plan.night}: {passed} of {len(standings)} cells passed, {kept} kept"
+    app.emit(document_of(book, standings), text)
     return CommandError.exit_code if bad else nothing
 
 
-def _nothing_built(app: App, book: Book, found: dict[str, CellStanding]) -> int:
+def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
     """Say when every build has ended and none has wheels; return the exit status of that."""
-    if not standing.nothing_built(found):
+    if not standing.nothing_built(standings):
         return 0
     app.console.warn(f"{book.plan.night}: nothing was built")
     return CommandError.exit_code
@@ -340,19 +331,16 @@ class NightCellOptions(NightOptions, DryRun):
     """Options of `nightly cell`."""
 
     cell: str
-    engine: str
-    job: str
-    leash: bool
-    program: str
+    engine: str = own("--engine NAME", "Who runs it.", default=SCHEDULERS[0])
+    job: str = own("--job ID", "The engine's own name for this attempt.")
+    leash: bool = own("--leash", "Stop when standard input closes.", default=False)
+    program: str = own("--program COMMAND", "How the cell's command is started.")
 
 
 @command("cell", NightCellOptions, parent=nightly)
 @click.argument("night")
 @click.argument("cell")
-@option("--engine", default="local", show_default=True, metavar="NAME", help="Who runs it.")
-@option("--job", default="", metavar="ID", help="The engine's own name for this attempt.")
-@option("--leash", is_flag=True, help="Stop when standard input closes.")
-@option("--program", default="", metavar="COMMAND", help="How the cell's command is started.")
+@options_of(NightCellOptions)
 def cell(app: App, options: NightCellOptions) -> int:
     """Run one cell here and record how it ended: what every engine calls.
 
@@ -396,9 +384,9 @@ def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ende
     if ended is not None:
         state, reason, code = ended.state.value, ended.reason, ended.state.exit_code
     else:
-        found = standing.stand(target.nights.book(night), app.now())[name]
-        state, reason = found.word, found.reason
-        code = 0 if found.passed else (found.state or State.NOT_RUN).exit_code
+        item = standing.stand(target.nights.book(night), app.now())[name]
+        state, reason = item.word, item.reason
+        code = 0 if item.passed else (item.state or State.NOT_RUN).exit_code
     document = {"cell": name, "state": state, "reason": reason}
     app.emit(document, f"{name}: {state} {reason}".rstrip())
     _summary(app, name, state, reason)

@@ -11,10 +11,11 @@ from typing import Any, Final
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import group
+from rocwheel.cli.command import OWN, group
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
+from rocwheel.option import opt
 
 with when_run():
     import socket
@@ -30,6 +31,7 @@ with when_run():
     from rocwheel.verdict import State
 
 LATEST: Final = "latest"
+own = partial(opt, OWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,13 +132,13 @@ def run_here(
             worker=here,
             target=words,
             capacity=capacity,
-            ending=local.Ending(),
+            signals=cells.Signals(),
             output=output,
             lock=held.descriptor,
             book=None if old else book,
         )
-        found = engine.run()
-        return engine.book or book, found
+        standings = engine.run()
+        return engine.book or book, standings
 
 
 @group("nightly")
@@ -144,7 +146,7 @@ def nightly() -> None:
     """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
 
 
-def document_of(book: Book, found: dict[str, CellStanding]) -> dict[str, Any]:
+def document_of(book: Book, standings: dict[str, CellStanding]) -> dict[str, Any]:
     """Return where every cell stands, for a program."""
     return {
         "night": book.plan.night,
@@ -157,7 +159,7 @@ def document_of(book: Book, found: dict[str, CellStanding]) -> dict[str, Any]:
                 "reason": item.reason,
                 "attempts": len(item.attempts),
             }
-            for name, item in found.items()
+            for name, item in standings.items()
         ],
         "quarantined": sorted(book.quarantined),
     }

@@ -1,5 +1,7 @@
 """`nightly status`, `check`, `retry`, `drop`, `stop`, `clear`, `reproduce`, `prune`, `notify`."""
 
+# ruff: noqa: RUF009 - each call is a `dataclasses.field`
+
 from __future__ import annotations
 
 import re
@@ -12,7 +14,7 @@ import click
 
 from rocwheel.choices import ROLES
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, option
+from rocwheel.cli.command import DryRun, command, options_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
     NightOptions,
@@ -20,6 +22,7 @@ from rocwheel.cli.nightly_options import (
     document_of,
     night_argument,
     nightly,
+    own,
     whole,
     worker,
 )
@@ -41,20 +44,29 @@ with when_run():
     from rocwheel.release import rights
 
 
+def _seconds(text: str) -> float:
+    if not text:
+        return 0.0
+    units = {"m": 60, "h": 3600, "d": 86400}
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", text)
+    if not match:
+        raise ConfigError(f"{text!r}: not an age", hint="write for example 90m, 36h or 2d")
+    return float(match[1]) * units[match[2]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class NightStatusOptions(NightOptions):
     """Options of `nightly status`."""
 
-    watch: bool
-    every: float
+    watch: bool = own(
+        "--watch", "Show it again whenever something changed, to the end.", default=False
+    )
+    every: int = own("--every SECONDS", "How often the store is asked then.", default=10)
 
 
 @command("status", NightStatusOptions, parent=nightly)
 @night_argument
-@option("--watch", is_flag=True, help="Show it again whenever something changed, to the end.")
-@option(
-    "--every", type=click.FloatRange(min=0.2), default=10.0, show_default=True, metavar="SECONDS"
-)
+@options_of(NightStatusOptions)
 def status(app: App, options: NightStatusOptions) -> int:
     """Show where every cell of a night stands, as the store knows it.
 
@@ -65,12 +77,12 @@ def status(app: App, options: NightStatusOptions) -> int:
     night = target.night(options.night)
     before = ""
     while True:
-        book, found, text = _look(app, target, night)
-        over = all(item.settled for item in found.values())
+        book, standings, text = _look(app, target, night)
+        over = all(item.settled for item in standings.values())
         if over or not options.watch:
-            app.emit(document_of(book, found), text)
-            bad = any(item.settled and not item.green for item in found.values())
-            return CommandError.exit_code if bad or standing.nothing_built(found) else 0
+            app.emit(document_of(book, standings), text)
+            bad = any(item.settled and not item.green for item in standings.values())
+            return CommandError.exit_code if bad or standing.nothing_built(standings) else 0
         if text != before and not app.json:
             click.echo(app.console.shown(text) + "\n")
         before = text
@@ -78,19 +90,19 @@ def status(app: App, options: NightStatusOptions) -> int:
 
 
 def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, CellStanding], str]:
-    book = target.nights.book(night, hosts=True)
+    book = target.nights.book(night)
     waits = slurm.waiting(target.nights, night, whole(app))
     if waits is None:  # nothing of this night is in Slurm
         waits = {}
     elif slurm.collect(
         target.nights, night, worker(app, engine="slurm", job=""), runner=whole(app)
     ):
-        book = target.nights.book(night, hosts=True)
-    found = standing.stand(book, app.now())
-    return book, found, "\n".join(_rows(book, found, waits))
+        book = target.nights.book(night)
+    standings = standing.stand(book, app.now())
+    return book, standings, "\n".join(_rows(book, standings, waits))
 
 
-def _rows(book: Book, found: dict[str, CellStanding], waits: dict[str, str]) -> list[str]:
+def _rows(book: Book, standings: dict[str, CellStanding], waits: dict[str, str]) -> list[str]:
     rows = [
         (
             name,
@@ -100,7 +112,7 @@ def _rows(book: Book, found: dict[str, CellStanding], waits: dict[str, str]) -> 
             duration(item.last.milliseconds / 1000) if item.last else "",
             waits.get(name) or item.reason or item.cell.why,
         )
-        for name, item in found.items()
+        for name, item in standings.items()
     ]
     held = standing.stopped(book.orders)
     return [
@@ -117,40 +129,31 @@ def _rows(book: Book, found: dict[str, CellStanding], waits: dict[str, str]) -> 
 class NightCheckOptions(StoreOptions):
     """Options of `nightly check`."""
 
-    max_age: str
+    max_age: float = own("--max-age AGE", "90m, 36h or 2d.", default="36h", parse=_seconds)
 
 
 @command("check", NightCheckOptions, parent=nightly)
-@option("--max-age", default="36h", show_default=True, metavar="AGE", help="90m, 36h or 2d.")
+@options_of(NightCheckOptions)
 def check(app: App, options: NightCheckOptions) -> int:
     """Fail when something is wrong with the newest night that no failing cell says.
 
     That is: there is none, it is older than it may be, it was planned and never ran, something it
     should have is absent, nothing was built, it left no summary, or a scheduler holds a job of it.
     """
-    limit = _seconds(options.max_age)
     target = NightTarget(app, options)
     names = target.nights.names()
-    held = slurm.held(slurm.waiting(target.nights, names[-1], whole(app))) if names else {}
-    problems = upkeep.problems(target.nights, app.now(), limit, held)
+    waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else None
+    problems = upkeep.problems(target.nights, app.now(), options.max_age, waits)
     night = names[-1] if names else ""
     text = f"{night}: nothing is wrong" if not problems else ""
     app.emit({"night": night, "problems": problems}, text)
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
-        lines = slurm.release_lines(held, whole(app)) if held else ()
+        lines = slurm.release_lines(held, whole(app)) if (held := slurm.held(waits)) else ()
         hint = "; ".join(lines) or f"look: nightly status {night}, and the page"
         raise HostError(problems[0], hint=hint)
     return 0
-
-
-def _seconds(text: str) -> float:
-    units = {"m": 60, "h": 3600, "d": 86400}
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", text)
-    if not match:
-        raise ConfigError(f"{text!r}: not an age", hint="write for example 90m, 36h or 2d")
-    return float(match[1]) * units[match[2]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,13 +224,13 @@ class NightReproduceOptions(NightOptions):
     """Options of `nightly reproduce`."""
 
     cell: str
-    run: bool
+    run: bool = own("--run", "Run it, instead of printing the line.", default=False)
 
 
 @command("reproduce", NightReproduceOptions, parent=nightly)
 @click.argument("night")
 @click.argument("cell")
-@option("--run", is_flag=True, help="Run it, instead of printing the line.")
+@options_of(NightReproduceOptions)
 def reproduce(app: App, options: NightReproduceOptions) -> int:
     """Print the line that does here exactly what a cell did; the night does not hear of it.
 
@@ -235,12 +238,12 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
     """
     target = NightTarget(app, options)
     book = target.nights.book(target.night(options.night))
-    found, item = standing.stand(book, app.now()), book.plan.cell(options.cell)
+    standings, item = standing.stand(book, app.now()), book.plan.cell(options.cell)
     here = worker(app, engine="reproduce", job="")
     folder = app.cwd / f"reproduce-{item.name}"
     fetch = partial(cells.fetch, target.nights.store, item, folder, here)
     checkout = fetch() if options.run else folder / "checkout"
-    argv = cells.command(item, found, here, folder, night=book.plan.night, checkout=checkout)
+    argv = cells.command(item, standings, here, folder, night=book.plan.night, checkout=checkout)
     if options.run:
         return here.runner.run(Command(argv=argv), on_line=app.console.info, check=False).returncode
     note = "# needs what the build left, or a checkout: --run brings it first\n"
@@ -254,13 +257,12 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
 class NightPruneOptions(StoreOptions, DryRun):
     """Options of `nightly prune`."""
 
-    keep: int
-    families: tuple[str, ...]
+    keep: int = own("--keep", "Nights to keep.", default=60)
+    families: tuple[str, ...] = own("--family NAME", "Prune its places, too.", default=())
 
 
 @command("prune", NightPruneOptions, parent=nightly)
-@option("--keep", type=click.IntRange(min=1), default=60, show_default=True, help="Nights to keep.")
-@option("--family", "families", multiple=True, metavar="NAME", help="Prune its places, too.")
+@options_of(NightPruneOptions)
 def prune(app: App, options: NightPruneOptions) -> None:
     """Remove nights, kept builds and wheel sets that retention no longer keeps."""
     target, who = NightTarget(app, options), PersonOptions(by="", reason="retention").who(app)
@@ -280,23 +282,17 @@ def prune(app: App, options: NightPruneOptions) -> None:
 class NightRehearseOptions(StoreOptions):
     """Options of `nightly rehearse`."""
 
-    role: str
-    family: str
-    config: Path | None
-    pools: Path | None
-    repository: str
+    role: str = own("--role", "Try its rights; default: of all that the channel names.", only=ROLES)
+    family: str = own("--family NAME", "The family to try them on.", default="gfx94X-dcgpu")
+    config: Path | None = own("--config", "Default: ci/nightly.yaml.", is_path=True)
+    pools: Path | None = own(
+        "--pools", "The file that nights are planned with, if any.", is_path=True
+    )
+    repository: str = own("--repository OWNER/NAME", "Ask GitHub for its runners.")
 
 
 @command("rehearse", NightRehearseOptions, parent=nightly)
-@option("--role", default="", type=click.Choice(("", *ROLES)), help="Try its rights, as its login.")
-@option("--family", default="gfx94X-dcgpu", show_default=True, help="The family to try them on.")
-@option("--config", type=click.Path(path_type=Path), help="Default: ci/nightly.yaml.")
-@option(
-    "--pools",
-    type=click.Path(path_type=Path),
-    help="The file that nights are planned with, if any.",
-)
-@option("--repository", default="", metavar="OWNER/NAME", help="Ask GitHub for its runners.")
+@options_of(NightRehearseOptions)
 def rehearse(app: App, options: NightRehearseOptions) -> int:
     """Try what nights of a channel need, and change nothing: before the first, and after changes.
 
@@ -305,13 +301,13 @@ def rehearse(app: App, options: NightRehearseOptions) -> int:
     --repository whether every label has a runner that is online.
     """
     target = NightTarget(app, options)
-    found = _rehearsed(app, options, target)
+    tried = _rehearsed(app, options, target)
     words = {True: "good", False: "BAD", None: "not tried"}
-    rows = [(item.what, words[item.good], item.why, item.todo) for item in found]
+    rows = [(item.what, words[item.good], item.why, item.todo) for item in tried]
     document = [dict(zip(("what", "state", "why", "todo"), row, strict=True)) for row in rows]
     text = "\n".join(columns(("what", "", "why", "what to do"), rows))
     app.emit({"channel": target.channel.name, "tried": document}, text)
-    return HostError.exit_code if any(item.good is False for item in found) else 0
+    return HostError.exit_code if any(item.good is False for item in tried) else 0
 
 
 def _rehearsed(
@@ -319,9 +315,8 @@ def _rehearsed(
 ) -> list[rehearsal.Rehearsed]:
     if options.role:  # a folder has no policies to try
         rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
-    settings = settings_file.load(app.path(options.config) or app.home.ci / settings_file.FILE)
-    path = app.path(options.pools)
-    pools = settings_file.load_pools(path, settings) if path else settings_file.Pools()
+    settings = settings_file.load(options.config or app.home.ci / settings_file.FILE)
+    pools = settings_file.load_pools(options.pools, settings)
     runners = [r for family in matrix.families(settings.trigger) for r in family.runners]
     labels = {runner.label for runner in runners} | {settings.build.label} - {""}
     with Client(base_env(app.environ), retry=Retry(attempts=2), note=app.console.detail) as client:
@@ -345,22 +340,18 @@ def _rehearsed(
 class NightNotifyOptions(NightOptions, DryRun):
     """Options of `nightly notify`."""
 
-    url: str
-    file: Path | None
-    secret_variable: str
-    deadline: float
-    max_age: str
+    url: str = own("--url", "Where to POST the JSON summary.")
+    file: Path | None = own("--file", "Where to write it; .md for Markdown.", is_path=True)
+    secret_variable: str = own("--secret-variable NAME", "Variable with the signing key.")
+    deadline: int = own("--deadline SECONDS", "How long a POST is tried.", default=60)
+    max_age: float = own(
+        "--max-age AGE", "Tell only, and once, that it is so old: 36h.", parse=_seconds
+    )
 
 
 @command("notify", NightNotifyOptions, parent=nightly)
 @night_argument
-@option("--url", default="", help="Where to POST the JSON summary.")
-@option("--file", type=click.Path(path_type=Path), help="Where to write it; .md for Markdown.")
-@option("--secret-variable", default="", metavar="NAME", help="Variable with the signing key.")
-@option(
-    "--deadline", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="SECONDS"
-)
-@option("--max-age", default="", metavar="AGE", help="Tell only, and once, that it is so old: 36h.")
+@options_of(NightNotifyOptions)
 def notify_command(app: App, options: NightNotifyOptions) -> None:
     """Tell a file or URL how a night differs from the one before; without a difference, nothing.
 
@@ -388,8 +379,7 @@ def _message(
     page = upkeep.page_url(target.channel, target.store)
     if not options.max_age:
         return notify.message(target.nights, night, page)
-    limit = _seconds(options.max_age)
-    return notify.stale(target.store, planned, page, now=app.now(), limit=limit)
+    return notify.stale(target.store, planned, page, now=app.now(), limit=options.max_age)
 
 
 def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:
@@ -398,8 +388,8 @@ def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> Non
     if name and not secret:
         raise ConfigError(f"{name}: is not set", hint="set it to the key for signing")
     if options.file:
-        path = app.cwd / options.file
-        path.write_text(message.markdown if path.suffix == ".md" else message.json, "utf-8")
+        is_markdown = options.file.suffix == ".md"
+        options.file.write_text(message.markdown if is_markdown else message.json, "utf-8")
     if options.url:
         notify.post(
             options.url, message, secret=secret, deadline=options.deadline, environ=app.environ

@@ -1,16 +1,16 @@
 """`report`: pages for people, published beside the index and never inside it."""
 
+# ruff: noqa: RUF009 - each call is a `dataclasses.field`
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.command import DryRun, command, group, options_of
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.nightly_options import LATEST, NightTarget
+from rocwheel.cli.nightly_options import LATEST, NightTarget, own
 from rocwheel.cli.target import FamiliesOptions, judging
 
 with when_run():
@@ -28,21 +28,13 @@ def report() -> None:
 class StateOptions(FamiliesOptions, DryRun):
     """Options of `report state`."""
 
-    output: Path | None
-    night: str
-    nights: int
+    night: str = own("--night NAME", "The night to sum up.", default=LATEST)
+    output: Path | None = own("--output", "Write it there, too.", is_path=True)
+    nights: int = own("--nights", "How many are shown.", default=30)
 
 
 @command("state", StateOptions, parent=report)
-@option("--night", default=LATEST, show_default=True, metavar="NAME", help="The night to sum up.")
-@option("--output", metavar="PATH", help="Write it there, too.", type=Path)
-@option(
-    "--nights",
-    type=click.IntRange(min=1),
-    default=30,
-    show_default=True,
-    help="How many are shown.",
-)
+@options_of(StateOptions)
 def state(app: App, options: StateOptions) -> None:
     """Sum up a night and publish the page of all families at <store>/status/.
 
@@ -57,7 +49,7 @@ def state(app: App, options: StateOptions) -> None:
     pages = _pages(app, options, target)
     body, shown = pages.publish(night)
     if options.output:
-        (app.cwd / options.output).write_bytes(body)
+        options.output.write_bytes(body)
     url = upkeep.page_url(target.channel, target.store)
     app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)
 

@@ -29,6 +29,7 @@ with when_run():
     from rocwheel.release.operations import Who
     from rocwheel.store import TRIED, Store
     from rocwheel.store.file import FileStore
+    from rocwheel.trust import policy
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
@@ -246,8 +247,17 @@ def must_exist(store: Store) -> None:
 
 
 def judging(app: App, channel: Channel) -> Channel:
-    """Return a channel with the suites of this checkout: verdicts of other suites do not count."""
-    return replace(channel, suites=suites.load_known(app.home, today=app.now().date()))
+    """Return a channel with the suites of this checkout: verdicts of other suites do not count.
+
+    A store that is a channel's needs the signatures which that needs.
+    """
+    named = channels.load(app.home.ci / "channels.yaml")
+    trust = policy.load(app.home.ci / policy.FILE, channels=named.keys() | {channel.name})
+    same = [name for name, item in named.items() if item.store == channel.store.rstrip("/")]
+    for name in same if not channel.name else ():
+        trust = trust.with_rule_of(name)
+    known_suites = suites.load_known(app.home, today=app.now().date())
+    return replace(channel, suites=known_suites, trust=trust)
 
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:

@@ -23,6 +23,7 @@ from rocwheel.model import WheelKind, suggest
 from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
+from rocwheel.trust.policy import Trust
 from rocwheel.values import Sha256, Value, matching
 from rocwheel.verdict import KnownSuite
 from rocwheel.yaml_file import CPythons, FieldError
@@ -97,6 +98,7 @@ class Channel:
     roles: Mapping[str, str] = field(default_factory=dict)  # ARN of each role of release.rights
     # what the suites are here and now; a verdict of another suite counts for nothing
     suites: Mapping[str, KnownSuite] = field(default_factory=dict)
+    trust: Trust = field(default_factory=Trust)  # whose signatures a promotion believes
 
     @property
     def option(self) -> str:

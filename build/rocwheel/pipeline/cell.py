@@ -7,7 +7,6 @@ says about itself is read from its exit status and its JSON document, never from
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -15,9 +14,9 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,6 +43,7 @@ from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner, stop
 from rocwheel.source import git
 from rocwheel.store import TRIED, Store
+from rocwheel.values import replace
 from rocwheel.verdict import State, Verdict
 
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
@@ -75,18 +75,24 @@ class Worker:
 
 
 class Signals:
-    """Signals that end a cell from outside: SIGINT, SIGTERM, or the engine's end."""
+    """Signals that end a cell or an engine from outside: how many came, and the first's reason.
+
+    An engine drains at the first SIGINT; everything else stops it at once.
+    """
 
     def __init__(self) -> None:
-        self._told = threading.Event()
+        self.came = 0
+        self.stops = False
         self.reason = ""
 
-    def tell(self, reason: str) -> None:
+    def tell(self, reason: str, *, at_once: bool = True) -> None:
+        """Note a signal; a second one stops whatever it is."""
         self.reason = self.reason or reason
-        self._told.set()
+        self.came += 1
+        self.stops = at_once or self.came > 1
 
     def __bool__(self) -> bool:
-        return self._told.is_set()
+        return self.came > 0
 
     def watch_leash(self) -> None:
         """End when standard input closes: the scheduler that holds its other end has ended."""
@@ -102,11 +108,13 @@ class Signals:
     @contextmanager
     def caught(self) -> Iterator[None]:
         """Turn SIGINT, SIGTERM and SIGHUP into a flag while the block runs."""
+
+        def note(number: int, _frame: object) -> None:
+            name = signal.Signals(number).name
+            self.tell(f"got {name}", at_once=number != signal.SIGINT)
+
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [
-            signal.signal(n, lambda n, _f: self.tell(f"got {signal.Signals(n).name}"))
-            for n in numbers
-        ]
+        before = [signal.signal(number, note) for number in numbers]
         try:
             yield
         finally:
@@ -125,12 +133,13 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     check_tool(book)
     if worker.collect and worker.collect(nights, night, worker):
         book = nights.book(night)
-    found = standing.stand(book, worker.now())
-    if found[name].phase is Phase.RUNNING and _end_dead(nights, book, found[name], worker):
+    standings = standing.stand(book, worker.now())
+    runs = standings[name].phase is Phase.RUNNING
+    if runs and end_dead(nights, book, standings[name].attempts, worker):
         book = nights.book(night)
-        found = standing.stand(book, worker.now())
-    where = found[name]
-    if why := _why_not(nights, book, found, cell, worker):
+        standings = standing.stand(book, worker.now())
+    where = standings[name]
+    if why := _why_not(nights, book, standings, cell, worker):
         worker.console.info(f"{name}: {why}")
         return None
     begun = Begun(
@@ -154,22 +163,13 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     except ConfigError as exc:  # else others would take it for lost while it runs
         outcome, log = _Outcome(state=State.INFRA, reason=str(exc)), b""
     else:
-        outcome, log = _Attempt(nights, night, found, cell, worker, signals).work()
-    ended = Ended(
-        cell=name,
-        plan=book.sha256,
-        host=worker.host,
-        engine=worker.engine,
-        state=outcome.state,
-        reason=outcome.reason,
-        exit_code=outcome.exit_code,
-        began=begun.time,
-        time=timestamp(worker.now()),
-        milliseconds=round(1000 * (time.monotonic() - started)),
-        manifest=outcome.manifest,
-        image=outcome.image,
-        link=outcome.link,
+        outcome, log = _Attempt(nights, night, standings, cell, worker, signals).work()
+    ended = _end_of(
+        begun,
+        worker,
+        seconds=time.monotonic() - started,
         log=nights.keep_log(night, name, number, log) if log else "",
+        **asdict(outcome),
     )
     nights.end(night, number, ended)
     if outcome.state is State.INFRA and _tells_of_host(cell):
@@ -180,10 +180,10 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
 
 
 def _why_not(
-    nights: Nights, book: Book, found: dict[str, CellStanding], cell: Cell, worker: Worker
+    nights: Nights, book: Book, standings: dict[str, CellStanding], cell: Cell, worker: Worker
 ) -> str:
     """Return why a cell is not run now; "" when it is. Raises HostError on a barred host."""
-    where = found[cell.name]
+    where = standings[cell.name]
     if where.phase in {Phase.KEPT, Phase.ENDED, Phase.ABSENT}:
         return f"{where.word}, nothing to do"
     if cell.needs.gpus and worker.host in book.quarantined:
@@ -199,9 +199,9 @@ def _why_not(
     if where.phase is Phase.RUNNING and not standing.wants_more(book, where):
         return f"not run: it runs {where.reason}"
     # on GitHub the workflow waited for ends; what has none by then lost its job
-    waits = [n for n in cell.after if not found[n].settled]
+    waits = [n for n in cell.after if not standings[n].settled]
     if worker.engine != "github":
-        open_ = [n for n in cell.settled if not found[n].settled]
+        open_ = [n for n in cell.settled if not standings[n].settled]
         waits += worker.coming(nights, book.plan.night, open_) if worker.coming else open_
     return f"not run: {waits[0]} has not ended" if waits else ""
 
@@ -217,7 +217,7 @@ def check_tool(book: Book) -> None:
 
 def command(
     cell: Cell,
-    found: dict[str, CellStanding],
+    standings: dict[str, CellStanding],
     worker: Worker,
     folder: Path,
     *,
@@ -232,8 +232,9 @@ def command(
         "{checkout}": str(checkout) if checkout else "{checkout}",
     }
     for name in cell.after:
-        filled |= {f"{{{other}}}": found[other].manifest for other in found[name].cell.after}
-        filled[f"{{{name}}}"] = found[name].manifest
+        before = standings[name].cell.after
+        filled |= {f"{{{other}}}": standings[other].manifest for other in before}
+        filled[f"{{{name}}}"] = standings[name].manifest
     words = []
     for word in cell.argv:
         text = word
@@ -266,7 +267,7 @@ def fetch(store: Store, cell: Cell, folder: Path, worker: Worker) -> Path | None
     if not (cell.commit and cell.repository):
         return None
     wanted = subject.checkout(cell.repository, cell.commit, cache=worker.cache)
-    git.checkout(dataclasses.replace(wanted, timeout=cell.limit), runner=worker.runner)
+    git.checkout(replace(wanted, timeout=cell.limit), runner=worker.runner)
     return wanted.folder
 
 
@@ -276,7 +277,7 @@ class _Attempt:
 
     nights: Nights
     night: str
-    found: dict[str, CellStanding]
+    standings: dict[str, CellStanding]
     cell: Cell
     worker: Worker
     signals: Signals
@@ -304,12 +305,12 @@ class _Attempt:
             return outcome, log
         lines = log.decode("utf-8", "replace").strip().splitlines()
         reason = lines[-1].strip() if lines else f"exit status {outcome.exit_code}"
-        return dataclasses.replace(outcome, reason=reason), log
+        return replace(outcome, reason=reason), log
 
     def _in(self, folder: Path) -> _Outcome:
         cell, worker, store = self.cell, self.worker, self.nights.store
         checkout = fetch(store, cell, folder, worker)
-        argv = command(cell, self.found, worker, folder, night=self.night, checkout=checkout)
+        argv = command(cell, self.standings, worker, folder, night=self.night, checkout=checkout)
         worker.console.info(f"{cell.name}: {Command(argv=argv)}")
         code, document = self._child((*argv, "--json"), folder)
         if self.signals:
@@ -407,21 +408,21 @@ def _report_of(nights: Nights, key: str) -> str:
     return verdict.reports.get("html", key)
 
 
-def _end_dead(nights: Nights, book: Book, where: CellStanding, worker: Worker) -> bool:
+def end_dead(nights: Nights, book: Book, attempts: Iterable[CellAttempt], worker: Worker) -> bool:
     """Record the end of attempts that cannot be running; return whether there was one.
 
     Such as an earlier one of this very job, which the engine requeued without a word, or one of a
-    process of this host that is not there any more.
+    process of this host that has ended. Another user's engine has another lock, so each local
+    attempt is asked after by its process.
     """
     dead = False
-    for item in where.attempts:
+    for item in attempts:
         if not item.begun or item.ended:
             continue
+        here = (item.begun.host, item.begun.engine) == (worker.host, "local")
         if worker.job and item.begun.job == worker.job:
             dead |= lost(nights, book, item, worker, why="was requeued")
-            continue
-        here = (item.begun.host, item.begun.engine) == (worker.host, "local")
-        if here and not is_alive(item.begun.job):
+        elif here and not is_alive(item.begun.job):
             dead |= lost(nights, book, item, worker, why="its process was killed")
     return dead
 
@@ -439,22 +440,23 @@ def lost(
     begun = attempt.begun
     if begun is None or attempt.ended:
         return False
-    took = (worker.now() - moment(begun.time)).total_seconds()
-    return nights.end(
-        book.plan.night,
-        attempt.number,
-        Ended(
-            cell=begun.cell,
-            plan=begun.plan,
-            host=begun.host,
-            engine=begun.engine,
-            state=state,
-            reason=why,
-            began=begun.time,
-            time=timestamp(worker.now()),
-            milliseconds=max(0, round(1000 * took)),
-            written_by=worker.engine,
-        ),
+    took = max(0.0, (worker.now() - moment(begun.time)).total_seconds())
+    by = worker.engine
+    ended = _end_of(begun, worker, seconds=took, state=state, reason=why, written_by=by)
+    return nights.end(book.plan.night, attempt.number, ended)
+
+
+def _end_of(begun: Begun, worker: Worker, *, seconds: float, **fields: Any) -> Ended:
+    """Return the end of an attempt that began so."""
+    return Ended(
+        cell=begun.cell,
+        plan=begun.plan,
+        host=begun.host,
+        engine=begun.engine,
+        began=begun.time,
+        time=timestamp(worker.now()),
+        milliseconds=round(1000 * seconds),
+        **fields,
     )
 
 

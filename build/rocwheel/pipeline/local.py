@@ -12,18 +12,16 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
 from rocwheel.console import columns, count, duration
-from rocwheel.container.owner import is_alive
 from rocwheel.errors import HostError, InterruptError, StoreError
 from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order, Phase
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.cell import Worker, check_tool, lost
+from rocwheel.pipeline.cell import Signals, Worker, check_tool, end_dead, lost
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command
 from rocwheel.verdict import State
@@ -31,7 +29,7 @@ from rocwheel.verdict import State
 POLL: Final = 0.02
 LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends
 SHOWN: Final = 0.5  # seconds between two pictures of the live table
-TOLD: Final = 30.0  # seconds between two lines about what runs, in a log
+NOTED: Final = 30.0  # seconds between two lines about what runs, in a log
 STATES: Final = frozenset({state.exit_code for state in State})
 LEAST_DISK: Final = 1 << 10  # MiB that stay free
 
@@ -45,38 +43,6 @@ class Capacity:
     memory_mib: int
     gpus: int
     disk: Path
-
-
-@dataclass
-class Ending:
-    """How often a signal came: one drains, two stop."""
-
-    asked: int = 0
-    at_once: bool = False
-
-    @property
-    def drains(self) -> bool:
-        return self.asked > 0 or self.at_once
-
-    @property
-    def stops(self) -> bool:
-        return self.asked > 1 or self.at_once
-
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        """SIGINT is counted; SIGTERM and SIGHUP stop at once."""
-
-        def count(number: int, _frame: object) -> None:
-            self.asked += 1
-            self.at_once = self.at_once or number != signal.SIGINT
-
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [signal.signal(number, count) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
 
 
 @dataclass
@@ -95,7 +61,7 @@ class LocalScheduler:
     worker: Worker
     target: tuple[str, ...]  # options that name the store
     capacity: Capacity
-    ending: Ending
+    signals: Signals
     output: IO[bytes]  # what cells print
     lock: int = -1  # descriptor of a lock the cells hold too
     book: Book | None = None  # as it was read last; None: read it first
@@ -116,35 +82,38 @@ class LocalScheduler:
         book = self.book or self.nights.book(self.night)
         check_tool(book)
         self._paths, self._attempts = critical_paths(book.plan.cells), book.plan.attempts
-        found = self._look() if self._bury(book) else self._stand(book)
+        # what a killed scheduler of this host left without an end
+        tries = (item for items in book.attempts.values() for item in items)
+        dead = end_dead(self.nights, book, tries, self.worker)
+        standings = self._look() if dead else self._stand(book)
         looked, fresh = time.monotonic(), True
-        told = shown = 0.0
-        with self.ending.caught(), self.worker.console.live() as show:
+        noted = shown = 0.0
+        with self.signals.caught(), self.worker.console.live() as show:
             try:
                 while True:
                     ended = self._reap()
                     if ended or time.monotonic() - looked > LOOK:
-                        found, fresh = self._look_again(found)
+                        standings, fresh = self._look_again(standings)
                         looked = time.monotonic()
-                    if fresh and not self.ending.drains:
-                        self._start(found)
+                    if fresh and not self.signals:
+                        self._start(standings)
                     if fresh or time.monotonic() - shown > SHOWN:
-                        show(self._table(found))
+                        show(self._table(standings))
                         shown = time.monotonic()
                     fresh = False
                     if not self._running:
                         break
                     self._end()
-                    if time.monotonic() - told > TOLD:
-                        told = time.monotonic()
+                    if time.monotonic() - noted > NOTED:
+                        noted = time.monotonic()
                         names = ", ".join(self._running)
                         self.worker.console.info(f"   running: {names}")
                     time.sleep(POLL)
             finally:
                 self._stop()
-        if self.ending.drains:
-            found = self._look()
-            open_ = sum(not item.settled for item in found.values())
+        if self.signals:
+            standings = self._look()
+            open_ = sum(not item.settled for item in standings.values())
             raise InterruptError(
                 f"{self.night}: ended with {count(open_, 'cell')} to do",
                 hint=f"go on with: nightly run {self.night}",
@@ -153,19 +122,19 @@ class LocalScheduler:
         if lacking:
             raise HostError(
                 f"{lacking[0]}: its process ended before an attempt began",
-                hint=f"what it said is in {self.output.name}; then run the night again",
+                hint=f"what it printed is in {self.output.name}; then run the night again",
             )
-        return found
+        return standings
 
     def _end(self) -> None:
         """Do what was asked: say once that nothing new begins, or stop what runs."""
-        if self.ending.drains and not self._said:
+        if self.signals and not self._said:
             self._said = True
             self.worker.console.info(
                 f"   interrupted: {count(len(self._running), 'cell')} may end, nothing new begins; "
                 "Ctrl-C again stops at once"
             )
-        if self.ending.stops:
+        if self.signals.stops:
             self._stop()
 
     def _look_again(self, before: dict[str, CellStanding]) -> tuple[dict[str, CellStanding], bool]:
@@ -187,31 +156,15 @@ class LocalScheduler:
         self._barred = self.worker.host in book.quarantined
         return standing.stand(book, self.worker.now())
 
-    def _bury(self, book: Book) -> bool:
-        """Return attempts that a killed scheduler of this host left without an end.
-
-        Another user's engine has another lock, so each attempt is asked after by its process.
-        """
-        left = [
-            item
-            for items in book.attempts.values()
-            for item in items
-            if item.begun
-            and (item.begun.host, item.begun.engine) == (self.worker.host, "local")
-            and not is_alive(item.begun.job)
-        ]
-        why = "the engine was killed"
-        return sum(lost(self.nights, book, item, self.worker, why=why) for item in left) > 0
-
-    def _start(self, found: Mapping[str, CellStanding]) -> None:
+    def _start(self, standings: Mapping[str, CellStanding]) -> None:
         if self._stopped:
             return
         waiting = [
             item.cell
-            for item in found.values()
+            for item in standings.values()
             if item.phase in {Phase.WAITING, Phase.OPEN}
             and item.cell.name not in self._running
-            and standing.ready(found, item.cell)
+            and standing.ready(standings, item.cell)
             and not (self._barred and item.cell.needs.gpus)
             and self._refused.get(item.cell.name, 0) < self._attempts
         ]
@@ -258,10 +211,10 @@ class LocalScheduler:
                 item.process.stdin.close()
             took = duration(time.monotonic() - item.started)
             code = item.process.returncode
-            if code and code not in STATES:  # it could not tell, and nobody else will
+            if code and code not in STATES:  # it could not record its own end
                 self._bury_one(name, code)
-            said = "done" if code == 0 else f"exit status {code}"
-            self.worker.console.info(f"   {name}: {said} after {took}")
+            how = "done" if code == 0 else f"exit status {code}"
+            self.worker.console.info(f"   {name}: {how} after {took}")
         return bool(ended)
 
     def _bury_one(self, name: str, code: int) -> None:
@@ -286,9 +239,9 @@ class LocalScheduler:
             item.process.wait()
             del self._running[name]
 
-    def _table(self, found: Mapping[str, CellStanding]) -> list[str]:
+    def _table(self, standings: Mapping[str, CellStanding]) -> list[str]:
         counts: dict[str, int] = {}
-        for item in found.values():
+        for item in standings.values():
             word = "running" if item.cell.name in self._running else item.word
             counts[word] = counts.get(word, 0) + 1
         rows = [
@@ -299,7 +252,7 @@ class LocalScheduler:
             )
             for name, item in self._running.items()
         ]
-        ends = "draining; Ctrl-C again stops" if self.ending.drains else ""
+        ends = "draining; Ctrl-C again stops" if self.signals else ""
         stopped = f"stopped by {self._stopped.by}: {self._stopped.reason}" if self._stopped else ""
         return [
             ", ".join(f"{number} {word}" for word, number in sorted(counts.items())),

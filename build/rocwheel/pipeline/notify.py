@@ -10,12 +10,12 @@ import hashlib
 import hmac
 import json
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 from urllib.parse import quote, urljoin
 
 from rocwheel.console import count, duration
@@ -28,10 +28,10 @@ from rocwheel.report import night_feed, night_summary
 from rocwheel.report.night_summary import changes
 from rocwheel.store import Store
 
-if TYPE_CHECKING:
-    import requests
-
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+TRIES: Final = 6
+SILENCE: Final = 20.0  # seconds without a byte
+TAKEN: Final = ""
 LISTED: Final = 40  # changes in a message
 STALE: Final = "status/stale.json"  # the last message of a night that is too old
 
@@ -64,7 +64,7 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
     if not (loud or green or nothing):
         return None
     causes = night_summary.causes(here)
-    told = [
+    listed = [
         {
             "cell": item.cell.name,
             "change": item.change.value,
@@ -80,7 +80,7 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
         "page": page,
         "headline": night_feed.headline(here),
         "nothing_built": here.nothing_built,
-        "changes": told,
+        "changes": listed,
         "causes": [
             {"reason": c.first.reason, "first": c.first.name, "cells": len(c.cells), "held": c.held}
             for c in causes
@@ -95,7 +95,7 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
     ]
     lines += [
         "- `{cell}`: {change}: {state} {reason} {log}".format(**item).rstrip()
-        for item in told[:LISTED]
+        for item in listed[:LISTED]
     ]
     if len(loud) > LISTED:
         lines.append(f"- and {len(loud) - LISTED} more")
@@ -130,55 +130,49 @@ def remember(store: Store, sent: Message) -> None:
 
 
 def post(
-    url: str, told: Message, *, secret: str, deadline: float, environ: Mapping[str, str]
+    url: str, message: Message, *, secret: str, deadline: float, environ: Mapping[str, str]
 ) -> None:
     """POST the JSON. Raises FetchError when it was not taken before the deadline."""
-    body = told.json.encode()
+    body = message.json.encode()
     headers = {"Content-Type": "application/json"}
     if secret:
         digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
         headers["X-Rocwheel-Signature"] = f"sha256={digest}"
-    ends, pause, last = time.monotonic() + deadline, 0.5, "no answer"
-    with session(environ) as asking:
-        asking.proxies.update(proxies(url, environ))
-        while (left := ends - time.monotonic()) > 0:
-            status, last = _post(asking, url, body, headers, min(left, 20.0))
-            if 200 <= status < 300:  # noqa: PLR2004 - a redirect led nowhere: nothing was taken
-                return
-            if status and status not in AGAIN:
-                break
-            time.sleep(max(0.0, min(pause, ends - time.monotonic())))
-            pause = min(10.0, 2 * pause)
-    raise FetchError(
-        f"{without_secrets(url)}: {last}",
-        hint="check the address; the night itself is not affected",
-    )
+    answers = [f"no answer within {deadline:.0f} s"]
+    # A server that goes on sending headers resets every timeout of a socket: wait outside of it.
+    ask = partial(_post, url, body, headers, environ, answers)
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(deadline)
+    if answers[-1] != TAKEN:
+        raise FetchError(
+            f"{without_secrets(url)}: {answers[-1]}",
+            hint="check the address; the night itself is not affected",
+        )
 
 
 def _post(
-    asking: requests.Session, url: str, body: bytes, headers: dict[str, str], seconds: float
-) -> tuple[int, str]:
-    """Status, 0 where there was none, and what to say of it.
-
-    A server that goes on sending headers would reset every timeout of a socket, so the answer is
-    waited for from outside.
-    """
+    url: str, body: bytes, headers: dict[str, str], environ: Mapping[str, str], answers: list[str]
+) -> None:
+    """POST, again and again while the server is busy; add what came of it to `answers`."""
     import requests
+    from requests.adapters import HTTPAdapter
+    from urllib3 import Retry
 
-    said = [(0, f"no answer within {seconds:.0f} s")]
-
-    def ask() -> None:
+    again = Retry(
+        None, redirect=False, other=0, connect=TRIES, read=TRIES, status=TRIES,
+        allowed_methods=None, status_forcelist=AGAIN, backoff_factor=0.5, raise_on_status=False,
+    )  # fmt: skip
+    with session(environ) as asking:
+        asking.mount(url[: url.index("://") + 3], HTTPAdapter(max_retries=again))
+        asking.proxies.update(proxies(url, environ))
         try:
+            # a redirect led nowhere: nothing was taken
             answer = asking.post(
-                url, data=body, headers=headers, timeout=seconds, allow_redirects=False, stream=True
+                url, data=body, headers=headers, timeout=SILENCE, allow_redirects=False, stream=True
             )
-            answer.close()
         except requests.RequestException as exc:
-            said.append((0, reason(exc)))
+            answers.append(reason(exc))
         else:
-            said.append((answer.status_code, f"HTTP {answer.status_code}"))
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return said[-1]
+            good = requests.codes.ok <= answer.status_code < requests.codes.multiple_choices
+            answers.append(TAKEN if good else f"HTTP {answer.status_code}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -83,6 +84,25 @@ def _can_repeat(cell: Cell) -> bool:
     return not cell.absent and (cell.kind != "gate" or bool(cell.needs.label))
 
 
+@dataclass(frozen=True)
+class _FamilySet:
+    """A wheel set of the night for one family: what its cells have in common."""
+
+    recipe: WheelRecipe
+    family: Family
+    seen: SetSeen
+    build: Cell
+    words: tuple[str, ...]  # that choose set, family and store
+
+    @property
+    def name(self) -> str:
+        return f"{self.recipe.name}.{self.family.name}"
+
+    @property
+    def tags(self) -> dict[str, Any]:
+        return {"family": self.family.name, "wheels": self.recipe.name}
+
+
 class _Made:
     """Cells as they are made, in an order in which each comes after what it needs."""
 
@@ -119,74 +139,61 @@ class _Made:
             kept="built" if manifest else "",
         )
         for name in recipe.families:
-            self._family(recipe, self._setting.families[name], build, manifest)
+            family = self._setting.families[name]
+            seen = self._seen.sets.get((name, manifest), SetSeen())
+            own = (f"--family={name}", *self._setting.own, *self._setting.target)
+            chosen = f"--manifest={manifest or '{' + build.name + '}'}"
+            self._family(_FamilySet(recipe, family, seen, build, words=(chosen, *own)))
 
-    def _family(self, recipe: WheelRecipe, family: Family, build: Cell, manifest: str) -> None:
-        seen = self._seen.sets.get((family.name, manifest), SetSeen())
-        words = (f"--family={family.name}", *self._setting.own, *self._setting.target)
-        chosen = f"--manifest={manifest or '{' + build.name + '}'}"
-        tags: dict[str, Any] = {"family": family.name, "wheels": recipe.name}
+    def _family(self, of: _FamilySet) -> None:
+        """Add the cells of a wheel set for one family."""
+        seen = of.seen
         stage = self._add(
-            f"stage.{recipe.name}.{family.name}",
+            f"stage.{of.name}",
             "stage",
-            ("stage", "{wheelhouse}", *words),
-            after=(build.name,),
-            bring=recipe.inputs,
+            ("stage", "{wheelhouse}", *of.words[1:]),
+            after=(of.build.name,),
+            bring=of.recipe.inputs,
             seconds=120,
             needs=Needs(memory_mib=1024, disk_mib=4096),
             kept="staged" if seen.state else "",
             why=f"{seen.state} already" if seen.state else "not staged yet",
-            **tags,
+            **of.tags,
         )
-        ends: list[str] = []
-        for python in recipe.pythons:
-            for suite, level in self._setting.channel.levels(family, python).items():
-                ends += self._gate(
-                    recipe, family, python, suite,
-                    level=level, stage=stage, words=(chosen, *words), seen=seen,
-                )  # fmt: skip
+        ends = [
+            name
+            for python in of.recipe.pythons
+            for suite, level in self._setting.channel.levels(of.family, python).items()
+            for name in self._gate(of, python, suite, level, stage)
+        ]
         promote = self._add(
-            f"promote.{recipe.name}.{family.name}",
+            f"promote.{of.name}",
             "promote",
-            ("promote", chosen, *words, "--reason=night {night}"),
+            ("promote", *of.words, "--reason=night {night}"),
             after=(stage.name,),
             settled=tuple(ends),
             seconds=60,
             needs=Needs(memory_mib=1024),
             kept=seen.state if seen.state in DONE else "",
             why=f"{seen.state} already" if seen.state in DONE else "not released yet",
-            **tags,
+            **of.tags,
         )
-        for image, python in images.wanted(self._setting.images, recipe, family.name):
-            self._image(
-                recipe, family, python, image,
-                after=(promote.name, stage.name), words=(chosen, *words), seen=seen,
-            )  # fmt: skip
+        for image, python in images.wanted(self._setting.images, of.recipe, of.family.name):
+            self._image(of, python, image, after=(promote.name, stage.name))
 
     def _gate(
-        self,
-        recipe: WheelRecipe,
-        family: Family,
-        python: str,
-        suite: str,
-        *,
-        level: matrix.Level,
-        stage: Cell,
-        words: tuple[str, ...],
-        seen: SetSeen,
+        self, of: _FamilySet, python: str, suite: str, level: matrix.Level, stage: Cell
     ) -> Iterator[str]:
-        """Cells of one (suite, CPython), and the names a promotion waits for."""
-        stem = f"gate.{recipe.name}.{family.name}.{python}.{suite}"
+        """Add the cells of one (suite, CPython); yield the names that a promotion waits for."""
+        stem, family = f"gate.{of.name}.{python}.{suite}", of.family
         if suite not in self._suites:
             raise ConfigError(
                 f"{family.name}: its policy names the suite {suite!r}, and there is none",
                 hint=suggest(suite, tuple(self._suites)),
             )
         runners = family.runners_for(suite)
-        tags: dict[str, Any] = {
-            "family": family.name, "python": python, "suite": suite, "wheels": recipe.name,
-        }  # fmt: skip
-        kept, why = _earlier(seen, suite, python)
+        tags = {**of.tags, "python": python, "suite": suite}
+        kept, why = _earlier(of.seen, suite, python)
         if not runners and kept in {"", *DONE}:  # a verdict from elsewhere does without one
             why = f"{family.name} has no runner for {suite}"
             cell = Cell(name=stem, kind="gate", argv=(), absent=why, why=level.value, **tags)
@@ -198,16 +205,17 @@ class _Made:
         count = min(need.shards, max(1, math.ceil(took / target))) if took else need.shards
         count = 1 if kept else count
         limit = self._suites[suite].deadlines.shard + HALF_HOUR
-        rocm = subject.rocm_option(recipe.rocm)
-        argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
+        chosen = (f"--suite={suite}", f"--python={python}", *of.words)
+        rocm = subject.rocm_option(of.recipe.rocm)
         names = [f"{stem}.{n}-of-{count}" if count > 1 else stem for n in range(1, count + 1)]
         for number, name in enumerate(names, 1):
             needs = self._needs(self._setting.settings.gate, name, runners, need.gpus)
             part = (f"--shard={number}/{count}",) if count > 1 else ()
+            last = (*part, f"--runner={needs.label}", "--output={scratch}/results")
             self._add(
                 name,
                 "gate",
-                (*argv, *rocm, *part, f"--runner={needs.label}", "--output={scratch}/results"),
+                ("gate", *chosen, *rocm, *last),
                 after=(stage.name,),
                 needs=needs,
                 seconds=max(60, took // count) if took else limit // 2,
@@ -217,48 +225,28 @@ class _Made:
                 why=why if kept or why else f"{level.value}, no verdict yet",
                 **tags,
             )
-        yield self._merge(stem, names, words, stage=stage, tags=tags) if count > 1 else stem
-
-    def _merge(
-        self,
-        stem: str,
-        shards: Sequence[str],
-        words: tuple[str, ...],
-        *,
-        stage: Cell,
-        tags: Mapping[str, str],
-    ) -> str:
-        """Return the cell that makes one verdict of the shards of a suite; its name."""
-        name = f"merge.{stem.removeprefix('gate.')}"
-        self._add(
-            name,
+        if count == 1:
+            yield stem
+            return
+        merge = self._add(
+            f"merge.{stem.removeprefix('gate.')}",
             "merge",
-            (
-                "gate", "merge", f"--shards={len(shards)}", f"--suite={tags['suite']}",
-                f"--python={tags['python']}", *words, "--output={scratch}/results",
-            ),
+            ("gate", "merge", f"--shards={count}", *chosen, "--output={scratch}/results"),
             after=(stage.name,),
-            settled=tuple(shards),
+            settled=tuple(names),
             seconds=60,
-            why=f"one verdict of {len(shards)} shards",
+            why=f"one verdict of {count} shards",
             **tags,
-        )  # fmt: skip
-        return name
+        )
+        yield merge.name
 
     def _image(
-        self,
-        recipe: WheelRecipe,
-        family: Family,
-        python: str,
-        image: NightImage,
-        *,
-        after: tuple[str, ...],
-        words: tuple[str, ...],
-        seen: SetSeen,
+        self, of: _FamilySet, python: str, image: NightImage, *, after: tuple[str, ...]
     ) -> None:
-        """Return the cell of one runtime image, or the reason why there is none."""
+        """Add the cell of one runtime image, or the reason why there is none."""
+        recipe, family, seen = of.recipe, of.family, of.seen
         own, cost = image.settings, self._setting.settings.image
-        name = f"image.{recipe.name}.{family.name}.{python}.{own.label}"
+        name = f"image.{of.name}.{python}.{own.label}"
         suite, gpus = image.hardest(family)
         runners = family.runners_for(suite) if suite else ()
         tags = image.tags(family.name, python)
@@ -294,8 +282,8 @@ class _Made:
             name,
             "image",
             (
-                "runtime_images", *words, f"--python={python}", f"--recipe={own.recipe}", *options,
-                *subject.rocm_option(recipe.rocm), "--test", f"--push={own.push}",
+                "runtime_images", *of.words, f"--python={python}", f"--recipe={own.recipe}",
+                *options, *subject.rocm_option(recipe.rocm), "--test", f"--push={own.push}",
                 *(f"--tag={tag}" for tag in tags),
                 "--output={scratch}/results", "--reason=night {night}",
             ),
@@ -306,9 +294,8 @@ class _Made:
             kept="pushed" if there else "",
             image=there,
             why="made of this set already" if there else "not made of this set yet",
-            family=family.name,
             python=python,
-            wheels=recipe.name,
+            **of.tags,
         )  # fmt: skip
 
     def _needs(
@@ -332,12 +319,12 @@ class _Made:
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", "page", page, settled=ends, why="every night")
         if notify.url or notify.file:
-            told = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
-            told += [f"--secret-variable={notify.secret}"] if notify.secret else []
-            told += [f"--file={notify.file}"] if notify.file else []
+            words = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
+            words += [f"--secret-variable={notify.secret}"] if notify.secret else []
+            words += [f"--file={notify.file}"] if notify.file else []
             self._add(
-                "notify", "notify", ("nightly", "notify", "{night}", *told, *target),
-                settled=("page",), why="a night that differs from the one before is told",
+                "notify", "notify", ("nightly", "notify", "{night}", *words, *target),
+                settled=("page",), why="people hear of a night that differs from the one before",
             )  # fmt: skip
 
     def _prune(self) -> None:

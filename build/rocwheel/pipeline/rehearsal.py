@@ -6,7 +6,6 @@ nothing has. What the store then says tells a right from its absence.
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from rocwheel.errors import (
 )
 from rocwheel.image import registry
 from rocwheel.index.channels import Channel
-from rocwheel.ledger.nights import INDEX, PROBE, ROOT, Nights
+from rocwheel.ledger.nights import PROBE, ROOT, Nights
 from rocwheel.release import rights
 from rocwheel.release.rights import DELETE, PUT, READ, Role
 from rocwheel.store import JSON, Headers, ObjectInfo, Store
@@ -34,10 +33,10 @@ from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 
 TIMEOUT: Final = 30.0  # seconds
+STS_REGION: Final = "us-east-1"  # of the global endpoint, where none is set
 STEM: Final = "rehearsal-"
 NEVER: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 GITHUB_API: Final = "https://api.github.com"
-RUNNERS_ASKED: Final = 100  # on a page, the most that GitHub gives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,17 +121,14 @@ class Rehearsal:
         """Try the rights of a role: assumed where the channel names it, else the login in use."""
         store, arn = self.nights.store, self.channel.roles.get(role.name, "")
         if arn:
-            options = replace(self.channel.options, role=arn, probe_key=PROBE, tried="")
-            store = open_store(self.channel.store, options)
-
-            def assume() -> str:
-                store.info(INDEX)
-                return "its trust policy lets this login assume it"
-
-            tried = self._tried(f"{role.name}: assume {arn}", assume, "")
-            yield tried
-            if not tried.good:
+            what, options = f"{role.name}: assume {arn}", self.channel.options
+            try:
+                login = _assumed(arn, options.endpoint, options.region)
+            except RefusedError as exc:
+                yield Rehearsed(what=what, good=False, why=str(exc), todo=exc.hint)
                 return
+            yield Rehearsed(what=what, good=True, why="its trust policy names this login")
+            store = open_store(self.channel.store, replace(options, login=login, probe_key=PROBE))
         yield from self._rights(role, family, store)
 
     def _rights(self, role: Role, family: str, store: Store) -> Iterator[Rehearsed]:
@@ -188,30 +184,43 @@ class Rehearsal:
 
     def _online(self, place: str, token: str) -> set[str]:
         """Return the labels that have a runner online at a repository or an organisation."""
-        base = self.environ.get("GITHUB_API_URL", GITHUB_API)
-        labels = set[str]()
-        for number in itertools.count(1):
-            url = f"{base}/{place}/actions/runners?per_page={RUNNERS_ASKED}&page={number}"
-            runners = self._page_of(url, token)
-            labels |= {name for status, names in runners if status == "online" for name in names}
-            if len(runners) < RUNNERS_ASKED:
-                break
-        return labels
-
-    def _page_of(self, url: str, token: str) -> list[tuple[str, list[str]]]:
-        """Return the status and the labels of each runner on a page. Raises FetchError."""
         import requests
 
+        base = self.environ.get("GITHUB_API_URL", GITHUB_API)
+        url, labels = f"{base}/{place}/actions/runners?per_page=100", set[str]()
         with session(self.environ) as asking:
             asking.proxies.update(proxies(url, self.environ))
             asking.headers["Authorization"] = f"Bearer {token}"
-            try:
-                answer = asking.get(url, timeout=TIMEOUT)
-                answer.raise_for_status()
-                runners = answer.json()["runners"]
-                return [(r["status"], [label["name"] for label in r["labels"]]) for r in runners]
-            except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
-                raise FetchError(f"{url}: {reason(exc)}", hint="correct GH_TOKEN") from exc
+            while url:
+                try:
+                    answer = asking.get(url, timeout=TIMEOUT)
+                    answer.raise_for_status()
+                    online = (r for r in answer.json()["runners"] if r["status"] == "online")
+                    labels |= {label["name"] for runner in online for label in runner["labels"]}
+                except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
+                    raise FetchError(f"{url}: {reason(exc)}", hint="correct GH_TOKEN") from exc
+                url = answer.links.get("next", {}).get("url", "")
+        return labels
+
+
+def _assumed(arn: str, endpoint: str, region: str) -> dict[str, str]:
+    """Return the login of a role, for boto3. Raises RefusedError where it cannot be assumed."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    own = boto3.session.Session()
+    region = region or own.region_name or STS_REGION
+    try:
+        sts = own.client("sts", endpoint_url=endpoint or None, region_name=region)
+        made = sts.assume_role(RoleArn=arn, RoleSessionName="rehearsal")["Credentials"]
+    except (BotoCoreError, ClientError) as exc:
+        hint = "name the login in use in the role's trust policy, or rehearse with its own login"
+        raise RefusedError(str(exc), hint=hint) from exc
+    return {
+        "aws_access_key_id": made["AccessKeyId"],
+        "aws_secret_access_key": made["SecretAccessKey"],
+        "aws_session_token": made["SessionToken"],
+    }
 
 
 def _matches(name: str, pattern: str) -> bool:

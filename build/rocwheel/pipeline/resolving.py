@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -73,29 +73,25 @@ def resolve(
     """Resolve every recipe of the night; return them, and the builds that are absent."""
     ci = world.ci
     pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    commit_of = cache(partial(git.resolve_ref, runner=world.runner))
+    image_of = cache(partial(one_image, world=world))
+    resolver = _Resolver(families, pins, world, commit_of, image_of)
     recipes: list[WheelRecipe] = []
     absent: list[Cell] = []
     for item in settings.sets:
-        unknown = [name for name in item.families if name not in families]
-        if unknown:
-            raise ConfigError(
-                f"{item.name}: {unknown[0]!r}: unknown GPU family",
-                hint=suggest(unknown[0], tuple(families)),
-            )
+        if unknown := next((name for name in item.families if name not in families), ""):
+            hint = suggest(unknown, tuple(families))
+            raise ConfigError(f"{item.name}: {unknown!r}: unknown GPU family", hint=hint)
         try:
-            for found in _set(item, families, pins, world):
-                (recipes if isinstance(found, WheelRecipe) else absent).append(found)  # type: ignore[arg-type]
+            for made in resolver.of(item):
+                (recipes if isinstance(made, WheelRecipe) else absent).append(made)  # type: ignore[arg-type]
+        except ConfigError:
+            raise
         except RocwheelError as exc:
-            if isinstance(exc, ConfigError):
-                raise
             world.note(f"{item.name}: {exc}")
-            names = _wanted(item, families) if item.rocm.tarballs else ("",)
+            names = resolver.wanted(item) if item.rocm.tarballs else ("",)
             absent += (_absent(item, str(exc), name) for name in names)
     return tuple(recipes), tuple(absent)
-
-
-def _wanted(item: SetSettings, families: Mapping[str, Family]) -> tuple[str, ...]:
-    return item.families or tuple(name for name in families if name in matrix.FAMILIES)
 
 
 def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> Cell:
@@ -107,124 +103,123 @@ def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> 
     )
 
 
-def _set(
-    item: SetSettings, families: Mapping[str, Family], pins: Pins, world: World
-) -> Iterator[WheelRecipe | Cell]:
-    wanted = _wanted(item, families)
-    pin = _pin(item, pins)
-    for python in item.pythons:
-        if pin and PythonVersion.parse(python) not in pin.pythons:
-            why = f"JAX {pin.version} has no lock file for CPython {python}"
-            yield _absent(item, why, python=python)
-    if not item.rocm.tarballs:
-        rocm = one_tarball(item.rocm.source, item.rocm.sha256, world)
-        yield _recipe(
-            item, item.name, tuple(wanted), rocm, families=families, pins=pins, world=world
+@dataclass(frozen=True)
+class _Resolver:
+    """Resolves wheel sets with the families, pins and places of one night.
+
+    What moves is asked for once, so that all sets of the night agree on it.
+    """
+
+    families: Mapping[str, Family]
+    pins: Pins
+    world: World
+    commit_of: Callable[[str, str], str]  # of a branch
+    image_of: Callable[[str], str]
+
+    def wanted(self, item: SetSettings) -> tuple[str, ...]:
+        """Return the families that a set is for."""
+        return item.families or tuple(name for name in self.families if name in matrix.FAMILIES)
+
+    def of(self, item: SetSettings) -> Iterator[WheelRecipe | Cell]:
+        """Yield the recipes of a set, and cells for the builds that cannot be."""
+        world, wanted, pin = self.world, self.wanted(item), self._pin(item)
+        for python in item.pythons:
+            if pin and PythonVersion.parse(python) not in pin.pythons:
+                why = f"JAX {pin.version} has no lock file for CPython {python}"
+                yield _absent(item, why, python=python)
+        if not item.rocm.tarballs:
+            rocm = one_tarball(item.rocm.source, item.rocm.sha256, world)
+            yield self._recipe(item, item.name, wanted, rocm)
+            return
+        page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
+        newest = listing.newest(page, client=world.client, cwd=world.cwd)
+        for name in wanted:
+            if name not in newest:
+                why = f"{without_secrets(page)}: lists no tarball of {name}"
+                if tarball_name.MULTIARCH in newest:
+                    why += "; name its multiarch tarball with `source` to build for all families"
+                yield _absent(item, why, name)
+                continue
+            try:
+                rocm = one_tarball(newest[name].source, "", world)
+                yield self._recipe(item, f"{item.name}-{name}", (name,), rocm)
+            except (FetchError, SourceError, StoreError, HostError) as exc:
+                world.note(f"{item.name}-{name}: {exc}")
+                yield _absent(item, str(exc), name)
+
+    def _recipe(
+        self, item: SetSettings, name: str, of: tuple[str, ...], rocm: Tarball
+    ) -> WheelRecipe:
+        world, pin = self.world, self._pin(item)
+        jax, repository, commit, argv = self._jax(item, pin)
+        known = tuple(map(str, pin.pythons)) if pin else ()
+        pythons = tuple(p for p in item.pythons or known if p in known or not pin)
+        if not pythons:
+            raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
+        image = self.image_of(item.image)
+        targets = tuple(dict.fromkeys(t for family in of for t in self.families[family].targets))
+        date = world.now.strftime("%Y%m%d")
+        words = (
+            "dist_wheels",
+            f"--therock-path={rocm.source}",
+            *((f"--therock-sha256={rocm.sha256}",) if rocm.sha256 else ()),
+            *argv,
+            f"--python-versions={','.join(pythons)}",
+            *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
+            *(
+                (f"--executor={item.executor or EXECUTOR}", f"--builder-image={image}")
+                if image
+                else ()
+            ),
+            *(option.replace("{date}", date) for option in item.options),
+            "--wheelhouse={wheelhouse}",
         )
-        return
-    page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
-    newest = listing.newest(page, client=world.client, cwd=world.cwd)
-    for name in wanted:
-        if name not in newest:
-            why = f"{without_secrets(page)}: lists no tarball of {name}"
-            if tarball_name.MULTIARCH in newest:
-                why += "; name its multiarch tarball with `source` to build for all families"
-            yield _absent(item, why, name)
-            continue
-        try:
-            rocm = one_tarball(newest[name].source, "", world)
-            yield _recipe(
-                item,
-                f"{item.name}-{name}",
-                (name,),
-                rocm,
-                families=families,
-                pins=pins,
-                world=world,
-            )
-        except (FetchError, SourceError, StoreError, HostError) as exc:
-            world.note(f"{item.name}-{name}: {exc}")
-            yield _absent(item, str(exc), name)
+        # where things lie and which machine does it is no input; what is read is
+        inputs = {
+            "tool": world.tool,
+            "jax": [repository, commit],
+            "rocm": [rocm.sha256 or rocm.source, rocm.version],
+            "image": image,
+            "pythons": list(pythons),
+            "gfx": list(targets),
+            "argv": [word for word in words if not word.startswith("--therock-path=")],
+        }
+        return WheelRecipe(
+            name=name,
+            inputs=files.sha256(canonical_json(inputs)),
+            jax=jax,
+            jax_repository=repository,
+            jax_commit=commit,
+            rocm=rocm.source,
+            rocm_version=rocm.version,
+            rocm_sha256=rocm.sha256,
+            image=image,
+            families=of,
+            pythons=pythons,
+            argv=words,
+            xla_commit=pin.xla_commit if pin and not isinstance(item.jax, Branch) else "",
+            tool=world.tool,
+        )
 
+    def _pin(self, item: SetSettings) -> Pin | None:
+        if item.jax is None:
+            return None
+        wanted = item.jax.pin if isinstance(item.jax, Branch) else item.jax
+        return self.pins.default if wanted == "default" else self.pins[wanted]
 
-def _recipe(
-    item: SetSettings,
-    name: str,
-    of: tuple[str, ...],
-    rocm: Tarball,
-    *,
-    families: Mapping[str, Family],
-    pins: Pins,
-    world: World,
-) -> WheelRecipe:
-    jax, repository, commit, argv = _jax(item, pins, world)
-    pin = _pin(item, pins)
-    known = tuple(map(str, pin.pythons)) if pin else ()
-    pythons = tuple(p for p in item.pythons or known if p in known or not pin)
-    if not pythons:
-        raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
-    image = one_image(item.image, world)
-    targets = tuple(dict.fromkeys(t for family in of for t in families[family].targets))
-    date = world.now.strftime("%Y%m%d")
-    words = (
-        "dist_wheels",
-        f"--therock-path={rocm.source}",
-        *((f"--therock-sha256={rocm.sha256}",) if rocm.sha256 else ()),
-        *argv,
-        f"--python-versions={','.join(pythons)}",
-        *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
-        *((f"--executor={item.executor or EXECUTOR}", f"--builder-image={image}") if image else ()),
-        *(option.replace("{date}", date) for option in item.options),
-        "--wheelhouse={wheelhouse}",
-    )
-    # where things lie and which machine does it is no input; what is read is
-    inputs = {
-        "tool": world.tool,
-        "jax": [repository, commit],
-        "rocm": [rocm.sha256 or rocm.source, rocm.version],
-        "image": image,
-        "pythons": list(pythons),
-        "gfx": list(targets),
-        "argv": [word for word in words if not word.startswith("--therock-path=")],
-    }
-    return WheelRecipe(
-        name=name,
-        inputs=files.sha256(canonical_json(inputs)),
-        jax=jax,
-        jax_repository=repository,
-        jax_commit=commit,
-        rocm=rocm.source,
-        rocm_version=rocm.version,
-        rocm_sha256=rocm.sha256,
-        image=image,
-        families=of,
-        pythons=pythons,
-        argv=words,
-        xla_commit=pin.xla_commit if pin and not isinstance(item.jax, Branch) else "",
-        tool=world.tool,
-    )
-
-
-def _pin(item: SetSettings, pins: Pins) -> Pin | None:
-    if item.jax is None:
-        return None
-    wanted = item.jax.pin if isinstance(item.jax, Branch) else item.jax
-    return pins.default if wanted == "default" else pins[wanted]
-
-
-def _jax(item: SetSettings, pins: Pins, world: World) -> tuple[str, str, str, tuple[str, ...]]:
-    """Return what it is called, repository, commit, and the options that say so."""
-    pin = _pin(item, pins)
-    if isinstance(item.jax, Branch):
-        commit = git.resolve_ref(item.jax.repository, item.jax.name, runner=world.runner)
-        return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
-    if pin:
-        _check_pin(pin, world)
-        return pin.version, pin.repository, pin.commit, (f"--jax-version={pin.version}",)
-    folder = world.cwd / item.source_dir
-    found = git.identify(folder, runner=world.runner)
-    said = found.digest or found.commit
-    return folder.name, "", said, (f"--jax-source-dir={folder}",)
+    def _jax(self, item: SetSettings, pin: Pin | None) -> tuple[str, str, str, tuple[str, ...]]:
+        """Return what it is called, repository, commit, and the options that say so."""
+        world = self.world
+        if isinstance(item.jax, Branch):
+            commit = self.commit_of(item.jax.repository, item.jax.name)
+            return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
+        if pin:
+            _check_pin(pin, world)
+            return pin.version, pin.repository, pin.commit, (f"--jax-version={pin.version}",)
+        folder = world.cwd / item.source_dir
+        found = git.identify(folder, runner=world.runner)
+        said = found.digest or found.commit
+        return folder.name, "", said, (f"--jax-source-dir={folder}",)
 
 
 def _check_pin(pin: Pin, world: World) -> None:

@@ -259,8 +259,10 @@ def load(path: Path) -> NightSettings:
     return replace(settings, notify=replace(settings.notify, file=file))
 
 
-def load_pools(path: Path, settings: NightSettings) -> Pools:
-    """Read names of a place. Raises ConfigError for anything but names there are."""
+def load_pools(path: Path | None, settings: NightSettings) -> Pools:
+    """Read names of a place; without a file none differ. Raises ConfigError for unknown names."""
+    if path is None:
+        return Pools()
     document = yaml_file.load(path)
     pools = document.to(Pools)
     runners = [runner for family in matrix.FAMILIES.values() for runner in family.runners]

@@ -12,13 +12,14 @@ from itertools import chain
 from typing import Final
 
 from amdgpu_family_matrix import Family
-from rocwheel.console import Console, duration
+from rocwheel.console import Console, count, duration
 from rocwheel.errors import ConfigError, ObjectMissingError, ObjectStaleError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.nights import INDEX, Book, HostMark, Nights, Order, Phase
 from rocwheel.model import moment, timestamp
 from rocwheel.parallel import each
-from rocwheel.pipeline import artifacts, planning, standing, summing
+from rocwheel.pipeline import artifacts, planning, slurm, standing, summing
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.release import retention
 from rocwheel.release.operations import Who, check_clock
 from rocwheel.report import night_feed
@@ -27,6 +28,7 @@ from rocwheel.report.night_summary import NightSummary
 from rocwheel.store import HTML, JSON, Headers, Store
 
 NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
+STALLED: Final = timedelta(minutes=15)  # in which nothing of a night began or ended
 ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
 PUBLISHED: Final = 5  # times a page is made that another one overtakes
 
@@ -79,10 +81,12 @@ def page_url(channel: Channel, store: Store) -> str:
     return f"{public}/{page.PAGE}" if public else store.http(page.PAGE)
 
 
-def problems(nights: Nights, now: datetime, limit: float, held: Mapping[str, str]) -> list[str]:
+def problems(
+    nights: Nights, now: datetime, limit: float, waits: Mapping[str, str] | None
+) -> list[str]:
     """Say what is wrong with the newest nights: each a line that names its cause.
 
-    `limit` is how many seconds old the newest may be, `held` what a scheduler holds back and why.
+    `limit` is how many seconds old the newest may be, `waits` what waits in Slurm and why.
     """
     names = nights.names()
     if not names:
@@ -91,12 +95,16 @@ def problems(nights: Nights, now: datetime, limit: float, held: Mapping[str, str
     standings = standing.stand(book, now)
     age = (now - moment(book.plan.made)).total_seconds()
     over = all(item.settled or item.cell.kind in summing.TELLING for item in standings.values())
+    held = slurm.held(waits)
     lines = [f"{cell}: held by the scheduler: {why}" for cell, why in held.items()]
     if age > limit:
         lines.append(f"{night}: the newest night is {duration(age)} old")
     started = book.attempts or not any(map(planning.is_to_run, book.plan.cells))
     if not started and age > min(limit, NEVER_RAN):
         lines.append(f"{night}: was planned and never ran")
+    if not (over or waits) and _is_stalled(book, standings, now):
+        left = sum(not item.settled for item in standings.values())
+        lines.append(f"{night}: stands still with {count(left, 'cell')} to do: nightly run {night}")
     lines += [
         f"{name}: absent: {item.reason}"
         for name, item in standings.items()
@@ -111,6 +119,19 @@ def problems(nights: Nights, now: datetime, limit: float, held: Mapping[str, str
         if nights.summary(name) is None
     ]
     return lines
+
+
+def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:
+    """Return whether nothing of a night runs, or has for a while, though cells are to be run.
+
+    On GitHub a cell may wait for its runner for as long as it takes.
+    """
+    tries = [item for items in book.attempts.values() for item in items]
+    begun = [item.begun for item in tries if item.begun]
+    times = [moment(item.time) for item in (*begun, *(t.ended for t in tries)) if item]
+    runs = any(item.phase is Phase.RUNNING for item in standings.values())
+    by_hand = standing.stopped(book.orders) or any(item.engine == "github" for item in begun)
+    return bool(times) and not runs and not by_hand and now - max(times) > STALLED
 
 
 # --- pruning -------------------------------------------------------------------------------------
@@ -208,7 +229,7 @@ class NightPages:
             return self.publish(night, tries=tries - 1)
 
     def _sum_up(self, night: str, before: NightSummary | None) -> NightSummary:
-        book = self.nights.book(night, hosts=True)
+        book = self.nights.book(night)
         made = summing.summary(
             book, self.families, self.channel, self.store, now=self.now, before=before
         )

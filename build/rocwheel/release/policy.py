@@ -9,11 +9,12 @@ approved, and a bypass excuses a runner that does not exist and nothing else.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final
+
+import msgspec
 
 from amdgpu_family_matrix import Bypass, Family, Level
 from rocwheel.console import count
@@ -53,19 +54,6 @@ class SuiteCell:
     notes: tuple[str, ...] = ()  # what does not count, and is shown
     excused: bool = False  # by the family's bypass
 
-    def to_json(self) -> dict[str, Any]:
-        """For a release record: what was known when it was decided."""
-        return {
-            "suite": self.suite,
-            "python": self.python,
-            "level": self.level.value,
-            "state": self.state.value,
-            "why": self.why,
-            "sha256": self.sha256,
-            "verdicts": list(self.verdicts),
-            "notes": list(self.notes),
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
@@ -80,17 +68,8 @@ class Decision:
         return tuple(cell for cell in self.cells if cell.is_blocking)
 
     def evidence(self) -> dict[str, Any]:
-        """Return what goes into the release record."""
-        evidence: dict[str, Any] = {"cells": [cell.to_json() for cell in self.cells]}
-        if self.bypass:
-            evidence["bypass"] = {
-                "owner": self.bypass.owner,
-                "reason": self.bypass.reason,
-                "expires": self.bypass.expires.isoformat(),
-            }
-        if self.approvals:
-            evidence["approvals"] = [dataclasses.asdict(item) for item in self.approvals]
-        return evidence
+        """Return what goes into the release record: what was known when it was decided."""
+        return {name: value for name, value in msgspec.to_builtins(self).items() if value}
 
 
 def decide(

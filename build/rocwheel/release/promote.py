@@ -8,11 +8,14 @@ the server, create-only, with every digest proven before and after, then commits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from amdgpu_family_matrix import Family
+from rocwheel import files
 from rocwheel.console import Console, Unit, count
 from rocwheel.console import size as readable
 from rocwheel.entry import Entry
@@ -25,12 +28,16 @@ from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest, WheelEntry
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.release import operations, policy, wheelset
+from rocwheel.release import operations, policy, proof, wheelset
 from rocwheel.release.operations import Operation, Tally, Who, short, stored
 from rocwheel.release.policy import Approval, Decision
 from rocwheel.release.stage import holding
-from rocwheel.store import Ability, ObjectInfo, Store, replaced
+from rocwheel.store import ObjectInfo, Store, replaced
+from rocwheel.trust.evidence import Evidence
 from rocwheel.values import replace
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,8 @@ class Promote(Operation):
     copies: tuple[Copy, ...]
     found: tuple[FoundVerdict, ...]
     decision: Decision
+    evidence: Evidence = field(default_factory=Evidence)
+    bundle: bytes = b""  # the signed statements of the release
     count: Callable[[int], None] | None = None
     moved: list[int] = field(default_factory=list)  # bytes of wheels that passed through here
 
@@ -69,10 +78,14 @@ class Promote(Operation):
         for project in self.wanted(state):
             wheelset.check_order(state.shown(project), entries)
         brings = [holding(self.manifest, entries)]
-        return self.entry(state, Action.PROMOTE, brings=brings, evidence=self.decision.evidence())
+        said = self.decision.evidence()
+        if self.bundle:
+            said["attestations"] = files.sha256(self.bundle)
+        return self.entry(state, Action.PROMOTE, brings=brings, evidence=said)
 
     def prepare(self, state: IndexState) -> None:
         manifests.put(self.place, self.manifest)
+        proof.put(self.place, self.manifest.sha256, self.bundle)
         threads = self.place.store.connections
         each(self._keep, self.found, threads=threads)
         self.moved.extend(each(self._copy, self.copies, threads=threads))
@@ -155,7 +168,13 @@ class PromotePlan:
             lines.append(f"{act:9}{store.locate(item.source.key)} -> {target} ({size})")
             lines.append(f"{act:9}its METADATA -> {target}.metadata")
         lines += operations.page_lines(self.release, (item.entry for item in self.copies))
-        return [*lines, *self.cell_lines()]
+        return [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
+
+    @property
+    def signed(self) -> str:
+        """The roles whose signatures were needed and are there; "" where none were."""
+        roles = self.channel.trust.required(self.channel.name)
+        return ", ".join(sorted(role.value for role in roles))
 
     def cell_lines(self) -> list[str]:
         return [
@@ -176,7 +195,7 @@ class PromotePlan:
             "family": self.release.family,
             "index_url": self.release.url,
             "install": Install.of(self.manifest, self.release.url).to_json(),
-            "blocked_by": [cell.to_json() for cell in self.decision.blocking],
+            "blocked_by": msgspec.to_builtins(self.decision.blocking),
             "wheels": [
                 {
                     "source": store.locate(item.source.key),
@@ -187,6 +206,7 @@ class PromotePlan:
                 }
                 for item in self.copies
             ],
+            "signed": self.signed or "unsigned",
             **self.decision.evidence(),
         }
 
@@ -247,15 +267,18 @@ def plan(
     if known and operations.is_settled(state) and _all_there(manifest, there):
         return PromotePlan(operation=operation, channel=channel, before=state, is_done=True)
     found = verdicts.find(staging, manifest.sha256)
+    evidence = proof.gather(staging, manifest, channel, found, now=who.now)
+    counted = proof.believed(found, evidence, channel)
     decision = policy.decide(
         manifest,
         family,
         channel,
-        found,
+        counted,
         now=who.now,
         approvals=approvals,
-        lost=_lost(found, release, state),
+        lost=_lost(counted, release, state),
     )
+    decision = proof.explained(decision, found, evidence, channel)
     _check_approvals(approvals, decision)
     looked = each(
         lambda wheel: _source(staging, wheel, there), manifest.built, threads=store.connections
@@ -275,29 +298,46 @@ def plan(
             wheelset.entries(manifest, metadata, uploaded=who.time), looked, strict=True
         )
     )
-    operation = replace(operation, copies=copies, found=found, decision=decision)
+    operation = replace(operation, copies=copies, found=found, decision=decision, evidence=evidence)
     operation.decide(state)
     return PromotePlan(operation=operation, channel=channel, before=state, is_done=False)
 
 
-def apply(plan: PromotePlan, *, console: Console) -> int:
+def apply(
+    plan: PromotePlan,
+    *,
+    console: Console,
+    signer: Signer | None = None,
+    digests: Mapping[str, str] | None = None,
+) -> int:
     """Publish; return how many bytes of wheels passed through this machine.
 
+    `signer` signs the summary, which has `digests`: those of the files that were decided by.
     Raises PromotionError when the plan is blocked, or something else was committed meanwhile that
-    forbids it.
+    forbids it; TrustError where the channel needs a signature.
     """
     if plan.decision.blocking:
         raise plan.refusal()
-    store = plan.release.store
-    able = store.abilities()
-    if able.ability is Ability.CARRIED:
+    store, operation = plan.release.store, plan.operation
+    bundle = proof.bundle(
+        plan.manifest,
+        plan.channel,
+        plan.release,
+        who=operation.who,
+        evidence=operation.evidence,
+        facts=plan.decision.evidence(),
+        signer=signer,
+        policy={**(digests or {}), "trust": plan.channel.trust.sha256},
+    )
+    bundle = proof.settled(plan.release, plan.manifest.sha256, bundle)
+    if lacks := store.abilities().copy_lacks:
         console.warn(
             f"{store.url}: copying on this server cannot be proven (it lacks "
-            f"{', '.join(able.copy_lacks)}): {readable(plan.size)} of wheels are downloaded, "
+            f"{', '.join(lacks)}): {readable(plan.size)} of wheels are downloaded, "
             "checked and uploaded by this machine"
         )
     with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:
-        operation = replace(plan.operation, count=Tally(progress))
+        operation = replace(operation, bundle=bundle, count=Tally(progress))
         operations.perform(operation, plan.before)
     return sum(operation.moved)
 

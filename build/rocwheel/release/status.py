@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import msgspec
+
 from amdgpu_family_matrix import Family
 from rocwheel.console import columns, duration
 from rocwheel.errors import ConfigError, ObjectDiffersError
@@ -18,9 +20,10 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import moment
 from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
-from rocwheel.release import operations, policy
+from rocwheel.release import operations, policy, proof
 from rocwheel.release.operations import short
 from rocwheel.release.policy import Decision
+from rocwheel.trust import TrustError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +97,7 @@ class SetStatus:
             "age_seconds": round(self.age.total_seconds()),
             "files": self.files,
             "yanked": self.yanked,
-            "blocked_by": [
-                cell.to_json() for cell in (self.decision.blocking if self.decision else ())
-            ],
+            "blocked_by": msgspec.to_builtins(self.decision.blocking if self.decision else ()),
             "next": self.blocked_by or "; ".join(self.notes),
         }
 
@@ -240,6 +241,7 @@ def waiting(found: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
 class _File:
     """What policy asks of a staged set."""
 
+    staging: Place
     set_id: str
     manifest: Manifest | None
     problem: str
@@ -258,7 +260,13 @@ class _File:
             return None, self.problem
         own = verdicts.cells(self.found)
         lost = verdicts.lost(self.covered, {cell: before[cell] for cell in own & before.keys()})
-        return policy.decide(self.manifest, family, channel, self.found, now=now, lost=lost), ""
+        try:
+            evidence = proof.gather(self.staging, self.manifest, channel, self.found, now=now)
+        except TrustError as exc:
+            return None, str(exc)
+        counted = proof.believed(self.found, evidence, channel)
+        decision = policy.decide(self.manifest, family, channel, counted, now=now, lost=lost)
+        return proof.explained(decision, self.found, evidence, channel), ""
 
 
 def _file(staging: Place, set_id: str) -> _File:
@@ -268,10 +276,12 @@ def _file(staging: Place, set_id: str) -> _File:
     except (ConfigError, ObjectDiffersError) as exc:
         problem = f"its manifest cannot be read: {exc}"
     if manifest is None:
-        return _File(set_id=set_id, manifest=None, problem=problem)
+        return _File(staging=staging, set_id=set_id, manifest=None, problem=problem)
     found = verdicts.find(staging, set_id)
     covered = verdicts.coverage(found)
-    return _File(set_id=set_id, manifest=manifest, problem="", found=found, covered=covered)
+    return _File(
+        staging=staging, set_id=set_id, manifest=manifest, problem="", found=found, covered=covered
+    )
 
 
 def _status(

@@ -72,7 +72,7 @@ def _duration(ms: int) -> str:
     return duration(ms / 1000) if ms >= 60_000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
 
 
-# What to do about a state; a machine that is not well is nobody's failure.
+# What to do about a state; a machine that is not well is no failure of wheels or tests.
 TO_DO: Final = {
     State.PASS: "",
     State.FLAKY: "Look at the tests that passed only when tried again; then run the gate again.",

@@ -8,7 +8,7 @@ with ten nights stored as with four hundred. What may be released and what block
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -32,8 +32,6 @@ from rocwheel.report.night_summary import (
 )
 
 PAGE: Final = "status/index.html"  # key, below the store
-PLOT_WIDTH: Final = 300.0
-PLOT_HEIGHT: Final = 48.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +42,6 @@ class CellRow:
     change: CellChange
     since: str  # the night since which it has this state
     strip: Mapping[str, str]  # colour -> SVG path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plot:
-    """A line over the shown nights."""
-
-    title: str
-    newest: str
-    points: str  # of an SVG polyline
-    about: str
 
 
 def render(
@@ -88,7 +76,6 @@ def render(
         growth=list(night_summary.growth(summaries)) if summaries else [],
         sources=_sources(summaries),
         queue=sorted(queue.items()),
-        plots=_plots(summaries),
         nights=[_run(item, newest) for item in reversed(summaries)],
         shown=len(summaries),
         duration=duration,
@@ -201,50 +188,3 @@ def _row(
 
 def _version(python: str) -> tuple[int, ...]:
     return tuple(int(part) for part in python.partition("-")[0].split(".") if part.isdigit())
-
-
-def _plots(summaries: Sequence[NightSummary]) -> list[Plot]:
-    """Sizes of wheels, and minutes of building and testing, night by night."""
-    found = []
-    for kind in ("jaxlib", "plugin", "pjrt"):
-        values = [
-            max((s.bytes for f in item.families for s in f.sizes if s.kind == kind), default=0)
-            for item in summaries
-        ]
-        budget = max(
-            (
-                s.budget
-                for f in (summaries[-1].families if summaries else ())
-                for s in f.sizes
-                if s.kind == kind
-            ),
-            default=0,
-        )
-        about = f"of {size(budget)} allowed" if budget else "no budget"
-        found += _plot(f"{kind} wheel, largest", values, size, about)
-    for title, kinds in (("building", {"build", "image"}), ("testing", TEST_KINDS)):
-        values = [
-            sum(
-                cell.milliseconds
-                for cell in item.cells
-                if cell.kind in kinds and cell.phase is not Phase.KEPT
-            )
-            // 1000
-            for item in summaries
-        ]
-        found += _plot(f"{title}, machine time", values, duration, "per night")
-    values = [item.seconds for item in summaries]
-    return found + _plot("night, from plan to end", values, duration, "wall time")
-
-
-def _plot(
-    title: str, values: Sequence[int], show: Callable[[float], str], about: str
-) -> list[Plot]:
-    if not any(values):
-        return []
-    top, step = max(values), PLOT_WIDTH / max(1, len(values) - 1)
-    points = " ".join(
-        f"{number * step:.1f},{PLOT_HEIGHT - 2 - (PLOT_HEIGHT - 4) * value / top:.1f}"
-        for number, value in enumerate(values)
-    )
-    return [Plot(title=title, newest=show(values[-1]), points=points, about=about)]

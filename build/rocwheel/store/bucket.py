@@ -34,14 +34,12 @@ from rocwheel.store import (
 )
 
 if TYPE_CHECKING:
-    from boto3.session import Session
     from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
 
 Result = TypeVar("Result")
 
 ATTEMPTS: Final = 5
-STS_REGION: Final = "us-east-1"  # of the global endpoint, where none is set
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED = 400, 403, 404, 405
 CONFLICT, PRECONDITION_FAILED = 409, 412
 SERVER_ERROR, NOT_IMPLEMENTED = 500, 501
@@ -80,12 +78,13 @@ class Bucket:
 
     @cached_property
     def client(self) -> S3Client:
+        import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
         options = self._options
         try:
-            client: S3Client = self._session.client(
+            client: S3Client = boto3.session.Session(**cast("Any", options.login)).client(
                 "s3",
                 endpoint_url=options.endpoint or None,
                 region_name=options.region or None,
@@ -106,43 +105,6 @@ class Bucket:
         client.meta.events.register_first("before-send.s3", _before_request)
         client.meta.events.register_first("needs-retry.s3", _before_retry)
         return client
-
-    @cached_property
-    def _session(self) -> Session:
-        """The login that requests are made with: that of boto3's own chain, or an assumed role's.
-
-        Raises StoreError where the role cannot be assumed.
-        """
-        import boto3
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        own, role = boto3.session.Session(), self._options.role
-        if not role:
-            return own
-        try:
-            made = self._sts(own).assume_role(RoleArn=role, RoleSessionName="rocwheel")
-        except (BotoCoreError, ClientError) as exc:
-            raise RefusedError(
-                f"{role}: {exc}", hint="name the login in use in the role's trust policy"
-            ) from exc
-        login = made["Credentials"]
-        return boto3.session.Session(
-            aws_access_key_id=login["AccessKeyId"],
-            aws_secret_access_key=login["SecretAccessKey"],
-            aws_session_token=login["SessionToken"],
-            region_name=own.region_name,
-        )
-
-    def _sts(self, session: Session) -> Any:
-        from botocore.config import Config
-
-        options = self._options
-        return session.client(
-            "sts",
-            endpoint_url=options.endpoint or None,
-            region_name=options.region or session.region_name or STS_REGION,
-            config=Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1}),
-        )
 
     @cached_property
     def attempts(self) -> int:
@@ -188,10 +150,20 @@ class Bucket:
 
     def _who(self) -> str:
         """Whom these credentials stand for, "" where the server does not say."""
+        import boto3
+        from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
 
+        options = self._options
+        once = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1})
         with suppress(BotoCoreError, ClientError, KeyError):
-            return str(self._sts(self._session).get_caller_identity()["Arn"])
+            sts = boto3.session.Session().client(
+                "sts",
+                endpoint_url=options.endpoint or None,
+                region_name=options.region or None,
+                config=once,
+            )
+            return str(sts.get_caller_identity()["Arn"])
         return ""
 
     def head(self, key: str) -> tuple[ObjectInfo, Headers] | None:

@@ -26,7 +26,7 @@ from rocwheel.model import timestamp
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Signals, Worker, lost
-from rocwheel.pipeline.local import Capacity, Ending, LocalScheduler
+from rocwheel.pipeline.local import Capacity, LocalScheduler
 from rocwheel.process import HostRunner
 from rocwheel.store import Options
 from rocwheel.store.opening import open_store
@@ -187,7 +187,7 @@ def test_an_engine_whose_kth_request_fails_goes_on_or_is_started_again(stage, ki
         with (stage.worker.cache / "out").open("ab") as output:
             return LocalScheduler(
                 nights=Nights(open_store(stage.url, QUICK)), night=night, worker=stage.worker,
-                target=(f"--store={stage.url}",), ending=Ending(), output=output,
+                target=(f"--store={stage.url}",), signals=Signals(), output=output,
                 capacity=Capacity(workers=2, cpus=2, memory_mib=1 << 20, gpus=0, disk=stage.worker.cache),
             ).run()  # fmt: skip
 

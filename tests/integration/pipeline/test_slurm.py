@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import shlex
+import signal
 import subprocess
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from support import slurm
 from support.night import PROGRAM, World
 
 from rocwheel.ledger.nights import Nights
+from rocwheel.pipeline.slurm import STUCK
 from rocwheel.store.opening import open_store
 from rocwheel.verdict import State
 
@@ -316,3 +322,95 @@ def test_the_time_limit_of_a_job_is_a_timeout_and_promotes_nothing(world, cluste
     assert attempt.ended.state is State.TIMEOUT
     assert attempt.ended.reason == "ran past the job's time limit"
     assert world.states("one")["promote.jax.gfx90a"] == "fail"
+
+
+def on_node(node: str, words: tuple[str, ...] = ()) -> list[int]:
+    """Processes of jobs on a node, those whose command line has all of the words."""
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            env, line = (folder / "environ").read_bytes(), (folder / "cmdline").read_text()
+            if f"SLURMD_NODENAME={node}\0".encode() in env and all(w in line for w in words):
+                pids.append(int(folder.name))
+    return pids
+
+
+def kill(cluster, world: World, chance: random.Random) -> str:
+    """Kill one thing, and start again what an administrator's system would; what it was."""
+    what = chance.choice(("controller", "node", "cell", "client", "client"))
+    node = chance.choice(cluster.nodes)
+    if what == "controller":
+        cluster.kill("slurmctld")
+        time.sleep(chance.uniform(0, 2))
+        cluster.start("slurmctld")
+    elif what == "client":
+        client = world.start(
+            "nightly", "run", "--engine=slurm", f"--program={PROGRAM}", *world.target
+        )
+        time.sleep(chance.uniform(0, 4))
+        client.kill()
+        client.communicate()
+    else:
+        if what == "node":
+            cluster.kill(node)
+        for pid in on_node(node, () if what == "node" else ("nightly", "cell")):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if what == "node":
+            time.sleep(chance.uniform(0, 3))
+            cluster.start(node)
+    return what if what in {"controller", "client"} else f"{what} {node}"
+
+
+def quiet(cluster) -> None:
+    """Wait until Slurm has nothing left to do for us, or only what it holds back."""
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        env = {**os.environ, **cluster.env}
+        done = subprocess.run(
+            ["squeue", "-h", "-o", "%T %r"], env=env, capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            lines = [li for li in done.stdout.splitlines() if not li.startswith("PENDING Depend")]
+            if all(any(word in line.lower() for word in STUCK) for line in lines):
+                return
+        time.sleep(0.5)
+    raise AssertionError(cluster.ask("squeue"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(6))
+def test_five_kills_at_random_moments_of_a_night_end_it_or_name_the_line_to_run(
+    world, cluster, seed
+):
+    """Six nights, thirty kills. Only lines that a command printed are run by the person."""
+    chance = random.Random(seed)
+    world.plan("one", check=True)
+    world.script(gate={"*": "sleep:4"}, build={"*": "sleep:3"})
+    submit(world)
+    killed = []
+    for _ in range(5):
+        time.sleep(chance.uniform(0, 5))
+        killed.append(kill(cluster, world, chance))
+    cluster.ready()
+    typed: list[str] = []
+    for _ in range(6):
+        quiet(cluster)
+        if world.nightly("status", "one").code == 0 and "page" in world.states("one"):
+            break
+        done = submit(world)
+        typed.append("nightly run")
+        for line in re.findall(
+            r"scontrol (?:update nodename=\S+ state=resume|release \S+)", done.err
+        ):
+            typed.append(line)
+            subprocess.run(line.split(), env={**os.environ, **cluster.env}, check=False)
+    states = world.states("one")
+    print(f"seed {seed}: killed {killed}; typed {typed}; {states}")
+    assert set(states.values()) == {"pass"}, states
+    attempts = book(world).attempts
+    assert all(a.ended for items in attempts.values() for a in items), "no attempt is forgotten"
+    shown = (world.folder / "store" / "status" / "index.html").read_text()
+    assert "Nothing was built" not in shown
+    cluster.ready()

@@ -265,6 +265,28 @@ def test_check_says_what_no_cell_says(places):
     assert "never ran" in upkeep.problems(nights, NOW, LIMIT, {})[0]
 
 
+@pytest.mark.parametrize(
+    ("engine", "waits", "said"),
+    [("slurm", None, True), ("local", None, True), ("slurm", {UNIT: "Slurm 7_0: Resources"}, False),
+     ("github", None, False)],
+)  # fmt: skip
+def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
+    places, engine, waits, said
+):
+    """Half of it was submitted or run, and nothing runs or waits now."""
+    nights, _ = places
+    kind = Kind("", ends={UNIT: (State.INFRA, "no device")})
+    plan_only = {STAGE, UNIT, E2E, PROMOTE, IMAGE}
+    night(nights, "one", engine, kind, NOW - timedelta(hours=1))
+    for key in [info.key for info in nights.store.keys(nights.key("one", "cells/"))]:
+        if any(f"/{name}/" in key for name in plan_only):
+            nights.store.delete(key)
+    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits)
+    assert lines == (["one: stands still with 6 cells to do: nightly run one"] if said else [])
+    early = NOW - timedelta(minutes=50)
+    assert upkeep.problems(Nights(nights.store), early, LIMIT, waits) == []
+
+
 def test_an_excused_absence_is_shown_and_is_not_red(places):
     nights, pages = places
     plan = NightPlan(

@@ -267,7 +267,7 @@ def test_a_flaky_cell_passes_with_a_named_approval_which_is_kept(manifest) -> No
     flaky = make_verdict(manifest, state=State.FLAKY)
     decision = judged(manifest, flaky, approvals=(APPROVAL,))
     assert decision.blocking == ()
-    assert decision.evidence()["approvals"] == [
+    assert list(decision.evidence()["approvals"]) == [
         {"suite": "smoke", "python": "3.12", "by": "ann", "reason": "known race"}
     ]
     assert "approved by ann" in decision.cells[0].why

@@ -1,0 +1,200 @@
+"""DSSE envelopes with in-toto statements: written in one spelling, read strictly.
+
+https://github.com/secure-systems-lab/dsse and https://github.com/in-toto/attestation/tree/main/spec/v1.
+Everything here takes bytes that anybody may have written: they are limited in size before they are
+parsed, and a key that stands twice in a JSON object is an error, since readers differ in which
+of the two they take.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from rocwheel import files
+from rocwheel.errors import ConfigError
+from rocwheel.trust import TrustError
+from rocwheel.trust.policy import Trust
+from rocwheel.values import NonEmpty, Sha256, Value, decoded
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
+
+PAYLOAD: Final = "application/vnd.in-toto+json"
+LARGEST: Final = 4 << 20  # bytes of an envelope; ours have some thousand
+AGAIN: Final = "a statement is made again by the machine that did the work, with its own key"
+
+
+class Sha256Digest(Value, frozen=True, kw_only=True):
+    """The one kind of digest our statements have."""
+
+    sha256: Sha256
+
+
+class StatementSubject(Value, frozen=True, kw_only=True):
+    """What a statement is about."""
+
+    name: NonEmpty
+    digest: Sha256Digest
+
+
+class Statement(Value, frozen=True, kw_only=True):
+    """An in-toto Statement v1."""
+
+    predicate_type: NonEmpty = msgspec.field(name="predicateType")
+    subject: Annotated[tuple[StatementSubject, ...], Meta(min_length=1)]
+    predicate: Mapping[str, Any]
+    kind: Literal["https://in-toto.io/Statement/v1"] = msgspec.field(
+        name="_type", default="https://in-toto.io/Statement/v1"
+    )
+
+    @property
+    def subjects(self) -> dict[str, str]:
+        """The SHA-256 of each subject, by name."""
+        return {item.name: item.digest.sha256 for item in self.subject}
+
+
+class _Signature(Value, frozen=True, kw_only=True):
+    keyid: Sha256
+    sig: NonEmpty
+
+
+class _Envelope(Value, frozen=True, kw_only=True):
+    payload: NonEmpty
+    payload_type: Literal["application/vnd.in-toto+json"] = msgspec.field(name="payloadType")
+    signatures: tuple[_Signature, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """A statement and the signatures on it, none of which has been checked."""
+
+    name: str  # what errors call it
+    sha256: str  # of the envelope's bytes
+    statement: Statement
+    payload: bytes
+    signatures: Mapping[str, bytes]  # by the id of the key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signed:
+    """A statement whose every signature is that of a key of the trust file."""
+
+    name: str
+    sha256: str
+    statement: Statement
+    keyids: tuple[str, ...]
+
+
+def parse(data: bytes, *, name: str) -> Envelope:
+    """Read an envelope; its signatures stay unchecked. Raises TrustError."""
+    if len(data) > LARGEST:
+        raise TrustError(f"{name}: {len(data)} bytes are no statement", hint=AGAIN)
+    outer = _strict(data, _Envelope, name)
+    payload = _bytes(outer.payload, f"{name}: payload")
+    signatures = {item.keyid: _bytes(item.sig, f"{name}: sig") for item in outer.signatures}
+    if len(signatures) != len(outer.signatures):
+        raise TrustError(f"{name}: two signatures of one key", hint=AGAIN)
+    statement = _strict(payload, Statement, f"{name}: payload")
+    if len(statement.subjects) != len(statement.subject):
+        raise TrustError(f"{name}: payload: a subject is named twice", hint=AGAIN)
+    return Envelope(
+        name=name,
+        sha256=files.sha256(data),
+        statement=statement,
+        payload=payload,
+        signatures=signatures,
+    )
+
+
+def check(envelope: Envelope, trust: Trust) -> Signed:
+    """Check every signature; one bad one among good ones is an error. Raises TrustError."""
+    from securesystemslib import dsse
+    from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
+    from securesystemslib.signer import Signature
+
+    name = envelope.name
+    if not envelope.signatures:
+        raise TrustError(f"{name}: signature: it has none", hint="`trust sign` signs it")
+    pae = dsse.Envelope(envelope.payload, PAYLOAD, {}).pae()
+    for keyid, signature in envelope.signatures.items():
+        if keyid not in trust.keys:
+            hint = "add the public key to ci/trust.yaml, if it is one of yours"
+            raise TrustError(f"{name}: key: {keyid[:12]} is not in the trust file", hint=hint)
+        try:
+            trust.keys[keyid].key.verify_signature(Signature(keyid, signature.hex()), pae)
+        except (UnverifiedSignatureError, VerificationError) as exc:
+            raise TrustError(
+                f"{name}: signature: that of {trust.name(keyid)} does not fit: it was changed",
+                hint=AGAIN,
+            ) from exc
+    return Signed(
+        name=name,
+        sha256=envelope.sha256,
+        statement=envelope.statement,
+        keyids=tuple(envelope.signatures),
+    )
+
+
+def read(data: bytes, trust: Trust, *, name: str) -> Signed:
+    """Read an envelope and check its signatures. Raises TrustError."""
+    return check(parse(data, name=name), trust)
+
+
+def unsigned(statement: Statement) -> bytes:
+    """Return an envelope without a signature: what a machine without a key hands on."""
+    return _written(statement.to_bytes(), {})
+
+
+def sign(data: bytes, signer: Signer, *, name: str) -> bytes:
+    """Return the envelope with the signature of one more key. Raises TrustError."""
+    from securesystemslib import dsse
+
+    envelope = parse(data, name=name)
+    signature = signer.sign(dsse.Envelope(envelope.payload, PAYLOAD, {}).pae())
+    made = {signature.keyid: bytes.fromhex(signature.signature)}
+    return _written(envelope.payload, {**envelope.signatures, **made})
+
+
+def _written(payload: bytes, signatures: Mapping[str, bytes]) -> bytes:
+    """Spell an envelope as one line, so that several of them in a file are a bundle."""
+    document = {
+        "payload": base64.b64encode(payload).decode(),
+        "payloadType": PAYLOAD,
+        "signatures": [
+            {"keyid": keyid, "sig": base64.b64encode(signature).decode()}
+            for keyid, signature in sorted(signatures.items())
+        ],
+    }
+    return (json.dumps(document, sort_keys=True) + "\n").encode()
+
+
+def _strict(data: bytes, kind: type[Any], name: str) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise TrustError(f"{name}: a key stands twice in one object", hint=AGAIN)
+        return dict(pairs)
+
+    try:
+        value = decoded(data, kind, name=name)
+        json.loads(data, object_pairs_hook=once)
+    except (ConfigError, ValueError, RecursionError) as exc:
+        raise TrustError(f"{name}: {exc}".replace(f"{name}: {name}", name), hint=AGAIN) from exc
+    return value
+
+
+def _bytes(text: str, name: str) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise TrustError(f"{name}: {exc}", hint=AGAIN) from exc
+    if base64.b64encode(data).decode() != text:
+        raise TrustError(f"{name}: base64 in another spelling", hint=AGAIN)
+    return data

@@ -1,0 +1,329 @@
+"""Statements in a store: put once, and judged before a promotion plans a copy.
+
+A provenance lies under its own digest, the results of one runner's key about one cell under their
+numbers: number n names the digest of number n - 1, so a failure that was taken out before a pass
+leaves a gap. The last one leaves none, which is why no role but the pruner's may delete.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from rocwheel import files
+from rocwheel.errors import ConfigError, ObjectDiffersError
+from rocwheel.manifest import Manifest
+from rocwheel.parallel import each
+from rocwheel.places import Place
+from rocwheel.store import ObjectInfo
+from rocwheel.trust import TrustError, envelope, statements
+from rocwheel.trust.envelope import LARGEST, Signed, Statement
+from rocwheel.trust.policy import SKEW, KeyRole, Trust, time_of
+from rocwheel.verdict import Verdict
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
+
+ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
+BUNDLE: Final = "bundle.jsonl"
+_PROVENANCE: Final = re.compile(r"provenance/([0-9a-f]{64})\.json")
+_RESULT: Final = re.compile(r"test-result/([^/]+)/([^/]+)/([0-9a-f]{64})/([1-9]\d{0,8})\.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What statements are held against."""
+
+    trust: Trust
+    channel: str
+    family: str
+    now: datetime
+
+    @property
+    def required(self) -> frozenset[KeyRole]:
+        return self.trust.required(self.channel)
+
+    def refusal(
+        self,
+        signed: Signed,
+        role: KeyRole,
+        *,
+        claimed: object,
+        seen: datetime | None,
+        suite: str = "",
+    ) -> str:
+        """Return why a statement does not count, "" where it does; all its keys must be allowed.
+
+        A signer can state any time, so the time when the store got it counts as well.
+        """
+        try:
+            time = time_of(claimed)
+        except ConfigError as exc:
+            return f"time: {exc}"
+        if time > self.now + SKEW:
+            return f"time: it was made at {claimed}, later than now"
+        times = (time, seen or time)
+        refusals = (
+            (keyid, self.trust.keys[keyid].refusal(
+                role, channel=self.channel, family=self.family, suite=suite, times=times
+            ))
+            for keyid in signed.keyids
+        )  # fmt: skip
+        return next((f"{self.trust.name(key)}: {why}" for key, why in refusals if why), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The statements a promotion may rest on, as they are stored."""
+
+    lines: Mapping[str, bytes] = field(default_factory=dict)  # envelopes, by their digest
+    signed: frozenset[str] = frozenset()  # digests of the verdicts that runners' keys signed
+    refused: Mapping[str, str] = field(default_factory=dict)  # of others: by which rule
+
+
+def add_provenance(place: Place, manifest: str, data: bytes) -> str:
+    """Store an envelope with a provenance; return its key. Raises StoreError."""
+    key = place.attestation(manifest, f"provenance/{files.sha256(data)}.json")
+    place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))
+    return key
+
+
+def add_result(place: Place, verdict: Verdict, signer: Signer, *, parts: Sequence[str] = ()) -> str:
+    """Sign a stored verdict as the next of this key's in its cell; return the statement's key.
+
+    Raises TrustError, StoreError.
+    """
+    keyid = signer.public_key.keyid
+    folder = f"test-result/{verdict.python}/{verdict.suite}/{keyid}/"
+    for _ in range(ATTEMPTS):
+        base = place.attestation(verdict.manifest)
+        stored = (_RESULT.fullmatch(info.key[len(base) :]) for info in place.store.keys(base))
+        mine = (match for match in stored if match and match[0].startswith(folder))
+        number = max((int(match[4]) for match in mine), default=0) + 1
+        before = place.attestation(verdict.manifest, f"{folder}{number - 1}.json")
+        previous = files.sha256(place.store.read(before)[0]) if number > 1 else ""
+        statement = statements.result(verdict, number=number, previous=previous, parts=parts)
+        data = envelope.sign(envelope.unsigned(statement), signer, name="this statement")
+        key = place.attestation(verdict.manifest, f"{folder}{number}.json")
+        try:
+            place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))
+        except ObjectDiffersError:
+            continue  # another process with this key was faster
+        return key
+    raise TrustError(
+        f"{place.location}: {ATTEMPTS} statements of this key about {verdict.suite} came first",
+        hint="run `gate` again, and give each runner a key of its own",
+    )
+
+
+def gather(
+    place: Place, manifest: Manifest, verdicts: Mapping[str, Verdict], case: Case
+) -> Evidence:
+    """Judge all statements about a set; `verdicts` are the stored ones, by their digest.
+
+    Raises TrustError where a link is broken: what is there proves nothing, or something is missing.
+    Statements of keys that may not have made them do not count, and are noted.
+    """
+    if not case.required:
+        return Evidence()
+    base = place.attestation(manifest.sha256)
+    infos = {info.key.removeprefix(base): info for info in place.store.keys(base)}
+    names = [name for name in infos if _PROVENANCE.fullmatch(name) or _RESULT.fullmatch(name)]
+    read = each(lambda name: _read(place, infos[name]), names, threads=place.store.connections)
+    shelf = _Shelf(place=place, case=case, infos=infos, data=dict(zip(names, read, strict=True)))
+    provenance = shelf.provenance(manifest)
+    results, refused = shelf.results(verdicts)
+    return Evidence(
+        lines={files.sha256(item): item for item in (*provenance, *results.values())},
+        signed=frozenset(results),
+        refused=refused,
+    )
+
+
+def _read(place: Place, info: ObjectInfo) -> bytes:
+    """Return a statement's bytes; of one that is too long nothing, which is no statement."""
+    return b"" if info.size > LARGEST else place.store.read(info.key)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shelf:
+    """All stored statements about one set, by their names, and what they are held against."""
+
+    place: Place
+    case: Case
+    infos: Mapping[str, ObjectInfo]
+    data: Mapping[str, bytes]
+
+    def provenance(self, manifest: Manifest) -> list[bytes]:
+        """Return the provenances that hold. Raises TrustError where one is needed and none does."""
+        good, notes = list[bytes](), list[str]()
+        for name, body in sorted(self.data.items()):
+            if not (match := _PROVENANCE.fullmatch(name)):
+                continue
+            try:
+                if files.sha256(body) != match[1]:
+                    raise _broken(self._where(name), "name: its bytes have another digest")
+                signed = envelope.read(body, self.case.trust, name=self._where(name))
+                check_provenance(signed, manifest, self.case, self.infos[name].modified)
+                good.append(body)
+            except TrustError as exc:
+                notes.append(str(exc))
+        if KeyRole.BUILDER in self.case.required and not good:
+            raise TrustError(
+                notes[0]
+                if notes
+                else f"{self.place.location}: {manifest.sha256[:12]} has no "
+                "provenance of a builder's key",
+                hint="build with --signer, or `trust sign` the wheelhouse's provenance.json with "
+                "a builder's key, and `stage` it again",
+                detail="\n".join(notes[1:]),
+            )
+        return good
+
+    def results(self, verdicts: Mapping[str, Verdict]) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Return the results that hold, by the digest of their verdict, and why others do not."""
+        good, refused = dict[str, bytes](), dict[str, str]()
+        parts: dict[str, list[str]] = {}
+        for name, number, before in self._chained():
+            (python, suite, keyid), where = name.split("/")[1:4], self._where(name)
+            if not number:
+                why = f"{where}: role: {self.case.trust.name(keyid)} is no runner's key"
+                refused[_unchecked(self.data[name])] = why
+                continue
+            signed = envelope.read(self.data[name], self.case.trust, name=where)
+            verdict = check_result(signed, verdicts, number=number, previous=before)
+            if (verdict.python, verdict.suite, signed.keyids) != (python, suite, (keyid,)):
+                raise _broken(where, "name: it belongs to another cell or key")
+            seen, ended = self.infos[name].modified, verdict.ended
+            if why := self.case.refusal(
+                signed, KeyRole.RUNNER, claimed=ended, seen=seen, suite=suite
+            ):
+                refused[verdict.sha256] = f"{where}: {why}"
+            else:
+                good[verdict.sha256] = self.data[name]
+                parts[verdict.sha256] = signed.statement.predicate[statements.OWN]["parts"]
+        self._check_parts(parts)
+        return good, refused
+
+    def _check_parts(self, parts: Mapping[str, Sequence[str]]) -> None:
+        """Refuse a merged verdict of which a shard is not signed. Raises TrustError."""
+        for sha256, shards in parts.items():
+            if missing := set(shards) - parts.keys():
+                raise TrustError(
+                    f"{self.place.location}: the merged verdict {sha256[:12]} was made of "
+                    f"{min(missing)[:12]}, which no runner's key has signed",
+                    hint="run that shard again, then `gate merge`",
+                )
+
+    def _chained(self) -> Iterator[tuple[str, int, str]]:
+        """Yield each result's name, its number, 0 where no runner signed, and the digest before.
+
+        Raises TrustError for a gap.
+        """
+        chains: dict[str, dict[int, str]] = {}
+        for name in sorted(self.data):
+            if match := _RESULT.fullmatch(name):
+                chains.setdefault(match[3] + match[1] + match[2], {})[int(match[4])] = name
+        for chain, names in chains.items():
+            key = self.case.trust.keys.get(chain[:64])
+            if key is None or key.role is not KeyRole.RUNNER:
+                yield from ((name, 0, "") for name in names.values())
+                continue
+            before = ""
+            for number in range(1, max(names) + 1):
+                if number not in names:
+                    raise TrustError(
+                        f"{self.place.location}: statement {number} of a runner is gone, and "
+                        f"{names[max(names)]} comes after it",
+                        hint="put it back from a copy of the bucket; a set with a gap is never "
+                        "released",
+                    )
+                yield names[number], number, before
+                before = files.sha256(self.data[names[number]])
+
+    def _where(self, name: str) -> str:
+        return self.place.store.locate(self.infos[name].key)
+
+
+def _unchecked(data: bytes) -> str:
+    """Return the digest of the verdict that an envelope names, for a message; "" for none."""
+    try:
+        return _named(envelope.parse(data, name="").statement)[1]
+    except TrustError:
+        return ""
+
+
+def check_provenance(signed: Signed, manifest: Manifest, case: Case, seen: datetime | None) -> None:
+    """Raise TrustError unless it is a builder's word on exactly this manifest's set."""
+    statement = signed.statement
+    _of_kind(signed, statements.PROVENANCE)
+    run, definition = (statement.predicate.get(n) or {} for n in ("runDetails", "buildDefinition"))
+    claimed = (run.get("metadata") or {}).get("finishedOn")
+    if why := case.refusal(signed, KeyRole.BUILDER, claimed=claimed, seen=seen):
+        raise _broken(signed.name, f"{why}")
+    wanted = {item.name: item.digest.sha256 for item in statements.subjects(manifest)}
+    if statement.subjects != wanted:
+        raise _broken(signed.name, f"subject: not the wheels of {manifest.sha256[:12]}")
+    named = definition.get("resolvedDependencies") or []
+    if missing := next((d for d in statements.dependencies(manifest) if d not in named), None):
+        raise _broken(signed.name, f"resolvedDependencies: not the manifest's {missing}")
+    if definition.get("externalParameters") != statements.parameters(manifest):
+        raise _broken(signed.name, "externalParameters: not the manifest's")
+
+
+def _of_kind(signed: Signed, kind: str) -> None:
+    if signed.statement.predicate_type != kind:
+        raise _broken(signed.name, f"predicateType: {signed.statement.predicate_type}, not {kind}")
+
+
+def check_result(
+    signed: Signed, verdicts: Mapping[str, Verdict], *, number: int, previous: str
+) -> Verdict:
+    """Return the verdict that a test result states; raise TrustError where they differ."""
+    _of_kind(signed, statements.TEST_RESULT)
+    own, sha256 = _named(signed.statement)
+    verdict = verdicts.get(sha256)
+    if verdict is None:
+        raise TrustError(
+            f"{signed.name}: the verdict {sha256[:12]} that it signs is gone or cannot be read",
+            hint="put it back from a copy of the bucket; a set with a gap is not released",
+        )
+    shards = own.get("parts")
+    wanted = statements.result(
+        verdict,
+        number=number,
+        previous=previous,
+        parts=shards if isinstance(shards, list) else (),
+    )
+    if signed.statement != wanted:
+        wrong = [
+            field
+            for field, value in wanted.predicate[statements.OWN].items()
+            if own.get(field) != value
+        ]
+        what = ", ".join(wrong) or "subject or configuration"
+        raise TrustError(
+            f"{signed.name}: {what}: not what stands in the verdict and in the statement before",
+            hint="what was signed is one thing, what is stored another: gate again",
+        )
+    return verdict
+
+
+def _named(statement: Statement) -> tuple[Mapping[str, object], str]:
+    """Return what a test result says of ours, and the digest of its verdict; "" for none."""
+    own = statement.predicate.get(statements.OWN)
+    configuration = statement.predicate.get("configuration")
+    items = configuration if isinstance(configuration, list) else []
+    named = (
+        item.get("digest") for item in items
+        if isinstance(item, dict) and item.get("name") == "verdict"
+    )  # fmt: skip
+    digest = next((item for item in named if isinstance(item, dict)), {})
+    return own if isinstance(own, dict) else {}, str(digest.get("sha256", ""))
+
+
+def _broken(name: str, why: str) -> TrustError:
+    return TrustError(f"{name}: {why}", hint=envelope.AGAIN)

@@ -1,0 +1,202 @@
+"""Who may sign what: `ci/trust.yaml` as values.
+
+A key has one role, a scope and a window of days. A channel names the roles whose statements a
+promotion needs; one that names none goes on without. Mistakes are errors with file, line and key.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from rocwheel import files, yaml_file
+from rocwheel.errors import ConfigError
+from rocwheel.model import suggest
+from rocwheel.values import NonEmpty, Value, replace
+from rocwheel.yaml_file import FieldError
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+FILE: Final = "trust.yaml"  # in ci/
+SKEW: Final = timedelta(minutes=10)  # clocks of signers and ours may differ by that
+Algorithm = Literal["ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "rsassa-pss-sha256"]
+
+
+class KeyRole(enum.Enum):
+    """What a key is for: each kind of statement takes one role."""
+
+    BUILDER = "builder"
+    RUNNER = "runner"
+    PROMOTER = "promoter"
+
+
+class Revocation(Value, frozen=True, kw_only=True):
+    """The day from which a key counts no more, and why."""
+
+    since: date
+    reason: NonEmpty
+
+
+class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
+    """A public key, what it may sign, and when. An empty scope is all of them."""
+
+    public: NonEmpty  # PEM
+    algorithm: Algorithm
+    role: KeyRole
+    since: date
+    until: date  # the last day
+    channels: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
+    revoked: Revocation | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a key that cannot be read, is of another algorithm or has no day."""
+        if self.until < self.since:
+            raise FieldError(f"{self.until} is before {self.since}", "until", hint="swap the days")
+        try:
+            self.key  # noqa: B018 - reads it
+        except Exception as exc:  # what libraries raise for a damaged key is no fixed list
+            hint = "copy what `trust keygen` or `trust show` printed"
+            raise FieldError(f"no {self.algorithm} key: {exc}", "public", hint=hint) from exc
+
+    @cached_property
+    def key(self) -> SSlibKey:
+        """The key that signatures are checked with; its id is the SHA-256 of its DER form."""
+        from cryptography.hazmat.primitives import serialization
+
+        return sslib_key(serialization.load_pem_public_key(self.public.encode()), self.algorithm)
+
+    def refusal(
+        self, role: KeyRole, *, channel: str, family: str, suite: str, times: Collection[datetime]
+    ) -> str:
+        """Return why the key may not have signed a statement of this role then; "" if it may."""
+        if self.role is not role:
+            return f"role: it is a {self.role.value}'s key, not a {role.value}'s"
+        for what, scope, wanted in (
+            ("channels", self.channels, channel),
+            ("families", self.families, family),
+            ("suites", self.suites, suite),
+        ):
+            if scope and wanted not in scope and (wanted or what == "channels"):
+                return f"scope: {what} are {', '.join(scope)}, not {wanted or 'none'}"
+        if (min(times) + SKEW).date() < self.since:
+            return f"window: the key is valid from {self.since} on"
+        if (max(times) - SKEW).date() > self.until:
+            return f"window: the key was valid until {self.until}"
+        if self.revoked and max(time.date() for time in times) >= self.revoked.since:
+            return f"revoked: since {self.revoked.since}: {self.revoked.reason}"
+        return ""
+
+
+def sslib_key(public: object, algorithm: str) -> SSlibKey:
+    """Return a public key of `cryptography` as one that checks signatures.
+
+    Raises ValueError where it is of another algorithm.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from securesystemslib.signer import SSlibKey
+
+    der = public.public_bytes(  # type: ignore[attr-defined]
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    key = SSlibKey.from_crypto(public, files.sha256(der), algorithm)  # type: ignore[arg-type]
+    sizes = {"ecdsa-sha2-nistp256": "secp256r1", "ecdsa-sha2-nistp384": "secp384r1"}
+    curve = getattr(getattr(public, "curve", None), "name", "")
+    if curve != sizes.get(algorithm, "") or not algorithm.startswith(key.keytype[:3]):
+        raise ValueError(f"it is a key of {key.keytype} {curve}".rstrip())
+    return key
+
+
+class ChannelRule(Value, frozen=True, kw_only=True):
+    """The roles whose signed statements a promotion of one channel needs."""
+
+    required: tuple[KeyRole, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a role that is given twice."""
+        yaml_file.each_once((role.value for role in self.required), "required")
+
+
+class _File(Value, frozen=True, kw_only=True):
+    keys: Mapping[str, TrustedKey] = {}
+    channels: Mapping[str, ChannelRule] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """The trust file: keys by their id, with the names people gave them, and rules by channel."""
+
+    sha256: str = ""  # of the file; "" where there is none
+    keys: Mapping[str, TrustedKey] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    rules: Mapping[str, ChannelRule] = field(default_factory=dict)
+
+    def required(self, channel: str) -> frozenset[KeyRole]:
+        """Return the roles whose statements a promotion of the channel needs."""
+        return frozenset(self.rules[channel].required if channel in self.rules else ())
+
+    def with_rule_of(self, channel: str) -> Trust:
+        """Return the same file in which `--store`, no channel, has this channel's rule too."""
+        both = self.required("") | self.required(channel)
+        rule = ChannelRule(required=tuple(sorted(both, key=lambda role: role.value)))
+        return replace(self, rules={**self.rules, "": rule})
+
+    def name(self, keyid: str) -> str:
+        """Return what people call a key."""
+        return self.names.get(keyid, f"unknown key {keyid[:12]}")
+
+
+def load(path: Path, *, channels: Collection[str] | None = None) -> Trust:
+    """Read the trust file; one that is not there requires nothing and knows no key.
+
+    `channels` are those that exist: a rule for another one would protect nothing.
+    Raises ConfigError.
+    """
+    if not path.exists():
+        return Trust()
+    document = yaml_file.load(path)
+    content = document.to(_File)
+    names: dict[str, str] = {}
+    for name, key in content.keys.items():
+        if key.key.keyid in names:
+            other = names[key.key.keyid]
+            hint = "each role needs a key of its own: make another with `trust keygen`"
+            raise document.error(f"the same key as {other}", "keys", name, "public", hint=hint)
+        names[key.key.keyid] = name
+    for channel, rule in content.channels.items():
+        if channels is not None and channel not in channels:
+            hint = suggest(channel, frozenset(channels))
+            raise document.error("no such channel", "channels", channel, hint=hint)
+        for number, role in enumerate(rule.required):
+            if not any(_holds(key, role, channel) for key in content.keys.values()):
+                at = ("channels", channel, "required", number)
+                hint = f"add a key with `role: {role.value}`, made by `trust keygen`"
+                raise document.error(f"no key has the role {role.value}", *at, hint=hint)
+    return Trust(
+        sha256=files.sha256(path),
+        keys={key.key.keyid: key for key in content.keys.values()},
+        names=names,
+        rules=content.channels,
+    )
+
+
+def _holds(key: TrustedKey, role: KeyRole, channel: str) -> bool:
+    return key.role is role and (not key.channels or channel in key.channels) and not key.revoked
+
+
+def time_of(text: object) -> datetime:
+    """Return a statement's time. Raises ConfigError for text that is none in UTC."""
+    try:
+        time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        time = None
+    if time is None or time.utcoffset() != timedelta(0):
+        raise ConfigError(f"{text!r} is no time in UTC", hint="write 2026-11-01T12:00:00Z")
+    return time.astimezone(timezone.utc)

@@ -1,0 +1,139 @@
+"""Keys that sign, named by URI: a file, AWS KMS, or a PKCS#11 token.
+
+`file:/home/me/builder.pem` is PKCS#8 in PEM that its owner alone can read; `awskms:alias/builder` a
+key that never leaves AWS; `hsm:2?label=TOKEN` one on a token whose module PYKCS11LIB names. What a
+private key is made of is read by the library that signs and goes nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import ConfigError
+from rocwheel.trust import TrustError
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer, SSlibKey
+
+from rocwheel.trust.policy import sslib_key
+
+SCHEMES: Final = "file:/path/key.pem, awskms:alias/NAME or hsm:SLOT?label=TOKEN"
+OWNER_ONLY: Final = 0o600
+
+
+def generate(path: Path) -> SSlibKey:
+    """Write a new Ed25519 key that its owner alone can read; return its public part.
+
+    Raises ConfigError where a file has that name or the folder lies in a checkout.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    _check_folder(path)
+    private = Ed25519PrivateKey.generate()
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
+    except OSError as exc:
+        hint = "a key is never written over: choose another name"
+        raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(pem)
+    return sslib_key(private.public_key(), "ed25519")
+
+
+def signer(uri: str, *, pin: Callable[[], str] | None = None) -> Signer:
+    """Open the key that a URI names; `pin` is asked for a token's PIN.
+
+    Raises ConfigError for a URI or a file that cannot be right, TrustError where the key cannot
+    be had.
+    """
+    scheme, _, rest = uri.partition(":")
+    if scheme == "file" and rest:
+        return _of_file(Path(rest.removeprefix("//")))
+    if scheme not in {"awskms", "hsm"}:
+        raise ConfigError(f"--signer {scheme}: no such kind of key", hint=f"write {SCHEMES}")
+    from securesystemslib import signer as sslib
+
+    try:
+        if scheme == "awskms":
+            _, public = sslib.AWSSigner.import_(rest)
+            return sslib.AWSSigner.from_priv_key_uri(uri, _own(public))
+        slot, _, query = rest.partition("?")
+        label = query.removeprefix("label=") or None
+        _, public = sslib.HSMSigner.import_(int(slot or 2), label, lambda _: _ask(pin))
+        return sslib.HSMSigner.from_priv_key_uri(uri, _own(public), lambda _: _ask(pin))
+    except Exception as exc:  # of boto3, a PKCS#11 module: neither has one class of errors
+        hint = "check the name of the key, and this machine's right to use it"
+        raise TrustError(f"{scheme} key {rest}: {exc}", hint=hint) from exc
+
+
+def _own(key: SSlibKey) -> SSlibKey:
+    """Return the same key under the id that we give it."""
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    return sslib_key(load_pem_public_key(key.keyval["public"].encode()), key.scheme)
+
+
+def _ask(pin: Callable[[], str] | None) -> str:
+    if pin is None:
+        raise ConfigError("the token asks for a PIN", hint="set ROCWHEEL_SIGNER_PIN_FILE")
+    return pin()
+
+
+def _of_file(path: Path) -> Signer:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from securesystemslib.signer import CryptoSigner
+
+    _check_folder(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) & 0o077:
+                raise ConfigError(
+                    f"{path}: mode {stat.S_IMODE(status.st_mode):04o}: others can read the key",
+                    hint=f"chmod 600 {path}, and make a new key if others were there",
+                )
+            private = load_pem_private_key(file.read(1 << 16), None)
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}", hint="check --signer") from exc
+    except (ValueError, TypeError, UnsupportedAlgorithm) as exc:
+        hint = "a key is PKCS#8 in PEM without a passphrase, as `trust keygen` writes it"
+        raise ConfigError(f"{path}: no private key", hint=hint) from exc
+    if isinstance(private, ed25519.Ed25519PrivateKey):
+        algorithm = "ed25519"
+    elif isinstance(private, ec.EllipticCurvePrivateKey):
+        algorithm = f"ecdsa-sha2-nistp{private.curve.key_size}"
+    elif isinstance(private, rsa.RSAPrivateKey):
+        algorithm = "rsassa-pss-sha256"
+    else:
+        raise ConfigError(f"{path}: a kind of key that signs nothing here", hint="use Ed25519")
+    return CryptoSigner(private, sslib_key(private.public_key(), algorithm))
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a key in a checkout, where a commit, a container or a build may take it along."""
+    for folder in path.absolute().parents:
+        if (folder / ".git").exists():
+            raise ConfigError(
+                f"{path}: lies in the checkout {folder}",
+                hint="keep keys outside of any workspace, such as in ~/.config/rocwheel",
+            )
+
+
+def public_pem(key: SSlibKey) -> str:
+    """Return the public part as PEM."""
+    from cryptography.hazmat.primitives import serialization
+
+    return (
+        key._crypto_key()  # noqa: SLF001 - the library has no public name for it
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        .decode()
+    )

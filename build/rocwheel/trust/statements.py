@@ -1,0 +1,204 @@
+"""What is stated: how a set was built, what a suite said about it, why it was released.
+
+The predicates are in-toto's: SLSA provenance v1, test result v0.1 and verification summary v1.
+What they have no field for stands under `rocwheel`, which their readers pass over. What follows
+from a manifest or a verdict is made from it by one function, so that a check is a comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from rocwheel import __version__
+from rocwheel.build_record import BuildRecord
+from rocwheel.manifest import Manifest, Source
+from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
+from rocwheel.verdict import State, Verdict
+
+PROVENANCE: Final = "https://slsa.dev/provenance/v1"
+TEST_RESULT: Final = "https://in-toto.io/attestation/test-result/v0.1"
+SUMMARY: Final = "https://slsa.dev/verification_summary/v1"
+BUILD_TYPE: Final = "https://rocwheel.dev/wheel-set/v1"
+SLSA: Final = "1.0"
+OWN: Final = "rocwheel"  # the field of a predicate that is ours
+RESULTS: Final = {State.PASS: "PASSED", State.FLAKY: "WARNED"}  # every other state is FAILED
+NOT_KNOWN: Final = "not recorded: Bazel's events of this build name no digests of what it fetched"
+
+
+def manifest_subject(manifest: str) -> StatementSubject:
+    """Return the manifest as a subject: its digest is the identity of the set."""
+    return _subject("manifest.json", manifest)
+
+
+def provenance(manifest: Manifest, record: BuildRecord, *, finished: str) -> Statement:
+    """State what a set was built from, where and when."""
+    builder = record.builder
+    return _about(
+        manifest,
+        PROVENANCE,
+        {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": parameters(manifest),
+                "internalParameters": {
+                    "executor": record.executor,
+                    "bazel": {"version": record.bazel.version, "fetched": NOT_KNOWN},
+                },
+                "resolvedDependencies": list(dependencies(manifest)),
+            },
+            "runDetails": {
+                "builder": {
+                    "id": f"{BUILD_TYPE}/{record.executor}@{record.host}",
+                    "version": {OWN: __version__},
+                },
+                "metadata": {
+                    "invocationId": f"{record.host} {record.started}",
+                    "startedOn": record.started,
+                    "finishedOn": finished,
+                },
+                "byproducts": [{"name": item} for item in (builder.digests if builder else ())],
+            },
+        },
+    )
+
+
+def parameters(manifest: Manifest) -> dict[str, Any]:
+    """Return the normalised request of a set."""
+    return {
+        "jax": manifest.jax_version,
+        "rocm": manifest.rocm.version,
+        "pythons": _plain(manifest.pythons),
+        "gfx_targets": _plain(manifest.gfx_targets),
+        "bazel": manifest.bazel_version,
+        "options": _plain(manifest.options),
+    }
+
+
+def dependencies(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """Yield everything a manifest names that the set was made from, with its digest."""
+    for name in ("jax", "xla", "tool"):
+        source: Source = getattr(manifest, name)
+        digests = {"gitCommit": source.commit, "sha256": source.digest}
+        yield _resource(name, source.repository, digests)
+    rocm = manifest.rocm
+    yield _resource(f"rocm {rocm.name}", rocm.url, {"sha256": rocm.sha256})
+    image = manifest.builder_image
+    if image:
+        yield _resource("builder image", "", {"sha256": image.rpartition(":")[2]})
+    yield _resource(f"compiler {manifest.options.get('compiler', '')}".strip(), "", {})
+    for wheel in manifest.wheels:
+        if wheel.origin == "upstream":
+            yield _resource(wheel.filename, "", {"sha256": wheel.sha256})
+
+
+def result(verdict: Verdict, *, number: int, previous: str, parts: Sequence[str] = ()) -> Statement:
+    """State what a suite said: the verdict under its digest, numbered within its cell.
+
+    `previous` is the digest of the signer's statement before, `parts` are the verdicts of the
+    shards that a merged one was made of.
+    """
+    named = {"verdict": verdict.sha256, "suite": verdict.ran.definition, "skips": verdict.ran.skips}
+    return Statement(
+        predicate_type=TEST_RESULT,
+        subject=(
+            manifest_subject(verdict.manifest),
+            *(_subject(name, digest) for name, digest in sorted(verdict.wheels.items())),
+        ),
+        predicate={
+            "result": RESULTS.get(verdict.state, "FAILED"),
+            "configuration": [
+                _resource(name, "", {"sha256": digest}) for name, digest in named.items() if digest
+            ],
+            "failedTests": [verdict.first_failure] if verdict.first_failure else [],
+            OWN: {
+                **{
+                    name: _plain(getattr(verdict, name))
+                    for name in ("family", "python", "suite", "shard", "devices", "ended")
+                },
+                "state": verdict.state.value,
+                "counts": verdict.counts.by_outcome(),
+                "number": number,
+                "previous": previous,
+                "parts": list(parts),
+            },
+        },
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """Why a promotion, a yank or a rollback was right, as its summary states it."""
+
+    action: str
+    family: str
+    channel: str
+    url: str
+    by: str
+    time: str
+    reason: str = ""
+    policy: Mapping[str, str] = field(default_factory=dict)  # digests of what was decided by
+    inputs: Sequence[str] = ()  # digests of the statements that it rests on
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # cells, bypass, approvals
+
+
+def summary(manifest: Manifest, about: Judgement) -> Statement:
+    """State that a set was verified, by which policy and on which statements."""
+    return _about(
+        manifest,
+        SUMMARY,
+        {
+            "verifier": {"id": BUILD_TYPE, "version": {OWN: __version__}},
+            "timeVerified": about.time,
+            "resourceUri": about.url,
+            "policy": {"uri": BUILD_TYPE, "digest": dict(about.policy)},
+            "inputAttestations": [
+                {"uri": digest, "digest": {"sha256": digest}} for digest in about.inputs
+            ],
+            "verificationResult": "PASSED",
+            "verifiedLevels": ["SLSA_BUILD_LEVEL_1"],
+            "slsaVersion": SLSA,
+            OWN: {
+                "action": about.action,
+                "channel": about.channel,
+                "family": about.family,
+                "by": about.by,
+                "reason": about.reason,
+                **about.evidence,
+            },
+        },
+    )
+
+
+def _about(manifest: Manifest, kind: str, predicate: Mapping[str, Any]) -> Statement:
+    """Make a statement whose subjects are all wheels of a set, and its manifest."""
+    return Statement(
+        predicate_type=kind,
+        subject=subjects(manifest),
+        predicate=predicate,
+    )
+
+
+def subjects(manifest: Manifest) -> tuple[StatementSubject, ...]:
+    """Return the manifest and all of its wheels as subjects."""
+    wheels = sorted((wheel.filename, wheel.sha256) for wheel in manifest.wheels)
+    return (manifest_subject(manifest.sha256), *(_subject(*wheel) for wheel in wheels))
+
+
+def _subject(name: str, sha256: str) -> StatementSubject:
+    return StatementSubject(name=name, digest=Sha256Digest(sha256=sha256))
+
+
+def _resource(name: str, uri: str, digests: Mapping[str, str]) -> dict[str, Any]:
+    """Return a resource descriptor without the fields that are not known."""
+    known = {algorithm: digest for algorithm, digest in digests.items() if digest}
+    document = {"name": name, "uri": uri, "digest": known}
+    return {key: value for key, value in document.items() if value}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON reads it back."""
+    return msgspec.json.decode(msgspec.json.encode(value))

@@ -1,0 +1,113 @@
+"""Keys, a trust file and signed statements around a set that `support.wheelset` made."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+from support.wheelset import FAMILY, NOW, Shop, make_set, make_verdict
+
+from rocwheel.build_record import BazelRecord, BuildRecord
+from rocwheel.ledger import verdicts
+from rocwheel.manifest import Manifest
+from rocwheel.trust import envelope, evidence, signers, statements
+from rocwheel.trust.policy import ChannelRule, KeyRole, Trust, TrustedKey
+from rocwheel.values import replace
+from rocwheel.verdict import State
+
+ENDED = "2026-05-01T11:30:00+00:00"
+WINDOW = {"since": date(2026, 1, 1), "until": date(2099, 1, 1)}  # files of a test lie there today
+
+
+def make_record(manifest: Manifest) -> BuildRecord:
+    """What `dist_wheels` writes beside a set."""
+    return BuildRecord(
+        manifest=manifest.sha256,
+        started="2026-05-01T09:00:00+00:00",
+        host="build1",
+        executor="host",
+        rocm_root="/rocm",
+        source_root="/jax",
+        command_line="dist_wheels",
+        bazel=BazelRecord(path="/bazel", version="7.7.0", invocations=()),
+        milliseconds={},
+        findings=(),
+    )
+
+
+class Keyring:
+    """A key of each role, and others' keys, in a folder outside of any checkout."""
+
+    def __init__(self, folder: Path, names=("builder", "runner", "promoter", "stranger")) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.signers, self.public = folder, {}, {}
+        for name in names:
+            key = signers.generate(folder / f"{name}.pem")
+            self.public[name] = signers.public_pem(key)
+            self.signers[name] = signers.signer(f"file:{folder}/{name}.pem")
+
+    def key(self, name: str, role: str = "", **changes) -> TrustedKey:
+        fields = {"algorithm": "ed25519", "role": KeyRole(role or name), **WINDOW, **changes}
+        return TrustedKey(public=self.public[name], **fields)
+
+    def trust(self, *required: str, **changes) -> Trust:
+        """A trust file for `--store`; `changes` are further fields of a key, or its absence."""
+        keys = {
+            self.signers[name].public_key.keyid: self.key(name, **changes.get(name, {}))
+            for name in ("builder", "runner", "promoter")
+            if changes.get(name, {}) is not None
+        }
+        rule = ChannelRule(required=tuple(map(KeyRole, required)))
+        names = {signer.public_key.keyid: name for name, signer in self.signers.items()}
+        return Trust(sha256="7" * 64, keys=keys, names=names, rules={"": rule})
+
+
+class SignedShop(Shop):
+    """A shop whose channel needs a builder, a runner and a promoter; one CPython is enough."""
+
+    def __init__(self, tmp_path: Path, console, keys: Keyring) -> None:
+        self.keys, self.tmp = keys, tmp_path
+        trust = keys.trust("builder", "runner", "promoter")
+        super().__init__((tmp_path / "store").as_uri(), console, trust=trust)
+
+    def trusting(self, **changes) -> None:
+        """Use another trust file."""
+        trust = self.keys.trust("builder", "runner", "promoter", **changes)
+        self.channel = replace(self.channel, trust=trust)
+
+    def provenance(self, manifest: Manifest, signer: str = "builder", *, edit=None) -> bytes:
+        statement = statements.provenance(manifest, make_record(manifest), finished=ENDED)
+        return self.signed(edit(statement) if edit else statement, signer)
+
+    def signed(self, statement, *names: str) -> bytes:
+        data = envelope.unsigned(statement)
+        for name in names:
+            data = envelope.sign(data, self.keys.signers[name], name="made")
+        return data
+
+    def add(self, manifest: Manifest, signer: str = "runner", parts=(), **fields) -> str:
+        """Store and sign a verdict; return the statement's key."""
+        verdict = make_verdict(manifest, **fields)
+        verdicts.add(self.staging, verdict)
+        sign = self.keys.signers[signer]
+        return evidence.add_result(self.staging, verdict, sign, parts=parts)
+
+    def ready(self, suffix: str | None = None) -> Manifest:
+        """A set that is built, staged and gated, all of it signed."""
+        folder = self.tmp / f"wheelhouse{suffix or ''}"
+        manifest = make_set(folder, pythons=("3.12",), suffix=suffix)
+        self.stage(folder)
+        evidence.add_provenance(self.staging, manifest.sha256, self.provenance(manifest))
+        for suite in ("smoke", "unit"):
+            self.add(manifest, suite=suite, state=State.PASS)
+        return manifest
+
+    def promote(self, manifest: Manifest, signer: str | None = "promoter", **options) -> int:
+        from rocwheel.release import promote
+
+        plan = self.plan(manifest, **options)
+        sign = self.keys.signers[signer] if signer else None
+        return promote.apply(plan, console=self.console, signer=sign)
+
+
+__all__ = ["FAMILY", "NOW", "Keyring", "SignedShop", "make_record"]

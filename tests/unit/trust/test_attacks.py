@@ -1,0 +1,441 @@
+"""Who may write to staging, and nothing else, releases nothing: each way is a case, with its rule.
+
+A case changes a store that holds a set which three keys signed, and the promotion must name the
+link that broke. Two cases at the end change nothing that counts, and the set is released.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import shutil
+from datetime import date
+
+import pytest
+from support.trust import Keyring, SignedShop
+from support.wheelset import NOW, make_verdict
+
+from rocwheel.errors import RocwheelError
+from rocwheel.ledger import verdicts
+from rocwheel.trust import envelope, evidence, statements
+from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
+from rocwheel.values import replace
+from rocwheel.verdict import Counts, State
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """A store with two sets, each built, staged and gated, all of it signed."""
+    from rocwheel.console import Console
+
+    folder = tmp_path_factory.mktemp("prepared")
+    console = Console(io.StringIO(), clock=lambda: 0.0)
+    shop = SignedShop(folder, console, Keyring(folder / "keys"))
+    manifests = shop.ready(), shop.ready(suffix="+rocm7.10.1")
+    return shop, manifests
+
+
+class Attack:
+    """One store under attack; names are those of the attacker's tools."""
+
+    def __init__(self, shop: SignedShop, manifest, other) -> None:
+        self.shop, self.manifest, self.other = shop, manifest, other
+        self.root = shop.store.root
+
+    def path(self, name: str, manifest=None):
+        manifest = manifest or self.manifest
+        return self.root / self.shop.staging.attestation(manifest.sha256, name)
+
+    def glob(self, pattern: str, manifest=None):
+        return sorted(self.path("", manifest).glob(pattern))
+
+    # --- provenance ---
+
+    @property
+    def provenance(self):
+        (path,) = self.glob("provenance/*.json")
+        return path
+
+    def put_provenance(self, data: bytes) -> None:
+        """In place of the good one, under its own digest."""
+        self.provenance.unlink()
+        evidence.add_provenance(self.shop.staging, self.manifest.sha256, data)
+
+    def resign(self, *names: str, **changes) -> None:
+        """Another statement than what was built, signed with these keys."""
+        made = statements.provenance(
+            self.manifest, _record(self.manifest), finished="2026-05-01T11:30:00+00:00"
+        )
+        self.put_provenance(self.shop.signed(replace(made, **changes), *names))
+
+    def edit(self, change) -> None:
+        """The good envelope with its JSON changed."""
+        document = json.loads(self.provenance.read_bytes())
+        change(document)
+        self.put_provenance(json.dumps(document).encode())
+
+    def predicate(self, change) -> None:
+        """A builder's signature on a predicate that says something else."""
+        made = statements.provenance(
+            self.manifest, _record(self.manifest), finished="2026-05-01T11:30:00+00:00"
+        )
+        document = json.loads(json.dumps(dict(made.predicate)))
+        change(document)
+        self.put_provenance(self.shop.signed(replace(made, predicate=document), "builder"))
+
+    def payload(self, text: bytes) -> None:
+        """Any payload, with a builder's signature on exactly these bytes."""
+        from securesystemslib.dsse import Envelope
+
+        made = Envelope(text, envelope.PAYLOAD, {})
+        made.sign(self.shop.keys.signers["builder"])
+        self.put_provenance(json.dumps(made.to_dict()).encode())
+
+    # --- results ---
+
+    def result(self, suite: str = "unit", number: int = 1, who: str = "runner", manifest=None):
+        keyid = self.shop.keys.signers[who].public_key.keyid
+        return self.path(f"test-result/3.12/{suite}/{keyid}/{number}.json", manifest)
+
+    def verdict(self, suite: str = "unit"):
+        (path,) = (self.root / self.shop.staging.verdicts(self.manifest.sha256)).glob(
+            f"3.12/{suite}/*.json"
+        )
+        return path
+
+    def sign_result(
+        self, who: str = "runner", *, number: int = 1, previous: str = "", edit=None, **fields
+    ):
+        """A statement about the cell `unit` in place of the good one, by any key."""
+        found = self.result()
+        found.unlink()
+        verdict = make_verdict(self.manifest, suite="unit", **fields)
+        verdicts.add(self.shop.staging, verdict)
+        statement = statements.result(verdict, number=number, previous=previous)
+        if edit:
+            statement = edit(statement)
+        path = self.result(number=number, who=who)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.shop.signed(statement, who))
+
+    def own(self, **changes):
+        """A runner that states something else than its verdict."""
+
+        def edit(statement: Statement) -> Statement:
+            predicate = dict(statement.predicate)
+            predicate["rocwheel"] = {**predicate["rocwheel"], **changes}
+            return replace(statement, predicate=predicate)
+
+        self.sign_result(edit=edit)
+
+    def failed_then_passed(self) -> None:
+        """A runner failed, and passed when the gate ran again: two numbers, and an approval."""
+        self.verdict().unlink()
+        self.result().unlink()
+        self.shop.add(self.manifest, suite="unit", state=State.FAIL)
+        self.shop.add(self.manifest, suite="unit", state=State.PASS)
+
+    def failure(self):
+        for path in (self.root / self.shop.staging.verdicts(self.manifest.sha256)).glob(
+            "3.12/unit/*.json"
+        ):
+            if json.loads(path.read_bytes())["state"] == "fail":
+                return path
+        raise AssertionError("no failure")
+
+
+def _record(manifest):
+    from support.trust import make_record
+
+    return make_record(manifest)
+
+
+def subject(name: str, digest: str) -> StatementSubject:
+    return StatementSubject(name=name, digest=Sha256Digest(sha256=digest))
+
+
+def without(path: str):
+    def change(document) -> None:
+        *parents, last = path.split(".")
+        for name in parents:
+            document = document[name]
+        del document[last]
+
+    return change
+
+
+def setting(path: str, value):
+    def change(document) -> None:
+        *parents, last = path.split(".")
+        for name in parents:
+            document = document[name]
+        document[last] = value
+
+    return change
+
+
+def dependency(number: int, **changes):
+    def change(document) -> None:
+        found = document["buildDefinition"]["resolvedDependencies"]
+        found[number] = {**found[number], **changes}
+
+    return change
+
+
+def time(text):
+    return setting("runDetails.metadata.finishedOn", text)
+
+
+def two_keys(a: Attack) -> None:
+    good = json.loads(a.shop.signed(json_statement(a), "builder", "promoter"))
+    good["signatures"][0]["sig"] = good["signatures"][1]["sig"]
+    a.put_provenance(json.dumps(good).encode())
+
+
+def json_statement(a: Attack) -> Statement:
+    return statements.provenance(
+        a.manifest, _record(a.manifest), finished="2026-05-01T11:30:00+00:00"
+    )
+
+
+def same_key_twice(document) -> None:
+    document["signatures"] *= 2
+
+
+def duplicate(a: Attack, *, inner: bool) -> None:
+    text = json_statement(a).to_bytes().decode() if inner else a.provenance.read_text()
+    twice = text.replace(
+        "{",
+        '{"predicateType": "https://slsa.dev/provenance/v1", '
+        if inner
+        else '{"payloadType": "x", ',
+        1,
+    )
+    if inner:
+        a.payload(twice.encode())
+    else:
+        a.put_provenance(twice.encode())
+
+
+def huge(a: Attack) -> None:
+    with a.provenance.open("r+b") as file:
+        file.truncate(50 << 20)
+
+
+def move(source, target) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(source, target)
+
+
+def swap_wheel(a: Attack) -> None:
+    name = next(w.filename for w in a.manifest.built if w.kind == "pjrt")
+    path = a.root / a.shop.staging.key(name)
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+def swap_signer(document) -> None:
+    document["signatures"][0]["keyid"] = "a" * 64
+
+
+def forged(a: Attack, **fields) -> None:
+    """A pass that nobody's key signed, in place of a failure that was deleted with its statement."""
+    a.verdict().unlink()
+    a.result().unlink()
+    verdicts.add(a.shop.staging, make_verdict(a.manifest, suite="unit", **fields))
+
+
+# name, what the attacker does, what the refusal says
+CASES = [
+    ("bytes of a wheel", swap_wheel, r"\.whl"),
+    ("no provenance", lambda a: a.provenance.unlink(), "has no provenance"),
+    ("provenance without signature", lambda a: a.resign(), "signature: it has none"),
+    ("provenance of a stranger", lambda a: a.resign("stranger"), "not in the trust file"),
+    ("provenance of a runner", lambda a: a.resign("runner"), "role: it is a runner's key"),
+    ("provenance of a promoter", lambda a: a.resign("promoter"), "role: it is a promoter's key"),
+    ("builder and runner both sign", lambda a: a.resign("builder", "runner"), "role: it is a runner's"),
+    ("a stranger signs too", lambda a: a.resign("builder", "stranger"), "not in the trust file"),
+    ("one good and one bad signature", two_keys, "signature: .* does not fit"),
+    ("the same key twice", lambda a: a.edit(same_key_twice), "two signatures of one key"),
+    ("another key's id", lambda a: a.edit(swap_signer), "not in the trust file"),
+    ("an empty list of signatures", lambda a: a.edit(setting("signatures", [])), "it has none"),
+    ("no list of signatures", lambda a: a.edit(without("signatures")), "signatures"),
+    ("malformed base64", lambda a: a.edit(setting("payload", "a*b=")), "payload"),
+    ("base64 in another spelling", lambda a: a.edit(lambda d: d.update(payload=d["payload"] + "\n")), "payload"),
+    ("malformed signature", lambda a: a.edit(setting("signatures", [{"keyid": "a" * 64, "sig": "!"}])), "sig"),
+    ("a signature without key id", lambda a: a.edit(setting("signatures", [{"sig": "YQ=="}])), "keyid"),
+    ("another payload type", lambda a: a.edit(setting("payloadType", "text/plain")), "payloadType"),
+    ("a field of its own", lambda a: a.edit(setting("extra", 1)), "extra"),
+    ("a payload of another statement", lambda a: a.edit(setting("payload", base64.b64encode(b"{}").decode())), "payload"),
+    ("not JSON", lambda a: a.put_provenance(b"\xff"), "JSON|UTF-8|utf-8"),
+    ("JSON of another kind", lambda a: a.put_provenance(b"[]"), "object"),
+    ("nothing", lambda a: a.put_provenance(b""), "JSON|truncated"),
+    ("truncated", lambda a: a.provenance.write_bytes(a.provenance.read_bytes()[:400]), "name: its bytes"),
+    ("50 MB", huge, "name: its bytes|no statement"),
+    ("deep nesting", lambda a: a.put_provenance(b"[" * 100_000), "JSON|recursion|object"),
+    ("a key twice outside", lambda a: duplicate(a, inner=False), "payloadType|twice"),
+    ("a key twice inside", lambda a: duplicate(a, inner=True), "stands twice"),
+    ("no subject", lambda a: a.payload(json.dumps({**json.loads(json_statement(a).to_bytes()), "subject": []}).encode()), "subject"),
+    ("another statement type", lambda a: a.payload(json.dumps({**json.loads(json_statement(a).to_bytes()), "_type": "x"}).encode()), "_type"),
+    ("the payload is a list", lambda a: a.payload(b"[]"), "payload"),
+    ("a wheel is missing", lambda a: a.resign("builder", subject=statements.subjects(a.manifest)[:-1]), "subject: not the wheels"),
+    ("a wheel too many", lambda a: a.resign("builder", subject=(*statements.subjects(a.manifest), subject("x.whl", "1" * 64))), "subject"),
+    ("other bytes of a wheel", lambda a: a.resign("builder", subject=(*statements.subjects(a.manifest)[:-1], subject(statements.subjects(a.manifest)[-1].name, "1" * 64))), "subject"),
+    ("a subject twice", lambda a: a.payload(replace(json_statement(a), subject=statements.subjects(a.manifest)[:1] * 2).to_bytes()), "named twice"),
+    ("another manifest", lambda a: a.resign("builder", subject=statements.subjects(a.other)), "subject"),
+    ("another predicate", lambda a: a.resign("builder", predicate_type=statements.TEST_RESULT), "predicateType"),
+    ("no time", lambda a: a.predicate(without("runDetails.metadata.finishedOn")), "time: "),
+    ("no run", lambda a: a.predicate(without("runDetails")), "time: "),
+    ("a time that is none", lambda a: a.predicate(time("yesterday")), "time: "),
+    ("a local time", lambda a: a.predicate(time("2026-05-01T11:00:00+02:00")), "time: "),
+    ("a time to come", lambda a: a.predicate(time("2026-05-02T11:00:00Z")), "later than now"),
+    ("before the key's window", lambda a: a.predicate(time("2025-12-30T11:00:00Z")), "window: the key is valid from"),
+    ("a dependency is missing", lambda a: a.predicate(lambda d: d["buildDefinition"]["resolvedDependencies"].pop(1)), "resolvedDependencies"),
+    ("a dependency's other digest", lambda a: a.predicate(dependency(0, digest={"gitCommit": "1" * 40})), "resolvedDependencies"),
+    ("dependencies that are none", lambda a: a.predicate(setting("buildDefinition.resolvedDependencies", None)), "resolvedDependencies"),
+    ("other parameters", lambda a: a.predicate(setting("buildDefinition.externalParameters.jax", "9")), "externalParameters"),
+    ("the provenance of another set", lambda a: a.put_provenance(a.glob("provenance/*.json", a.other)[0].read_bytes()), "subject"),
+    ("a name that is no digest of it", lambda a: move(a.provenance, a.path("provenance/" + "1" * 64 + ".json")), "name: its bytes"),
+    ("a provenance elsewhere", lambda a: move(a.provenance, a.path("provenance.json")), "has no provenance"),
+    ("no result", lambda a: a.result().unlink(), "unsigned: no statement"),
+    ("a forged pass", forged, "unsigned: no statement"),
+    ("a forged pass of the other set's key", lambda a: (forged(a), move(a.result(manifest=a.other), a.result())), "verdict .* gone"),
+    ("a result of a builder", lambda a: a.sign_result("builder"), "is no runner's key"),
+    ("a result of a promoter", lambda a: a.sign_result("promoter"), "is no runner's key"),
+    ("a result of a stranger", lambda a: a.sign_result("stranger"), "is no runner's key"),
+    ("a stranger's result in a runner's folder", lambda a: (a.sign_result("stranger"), move(a.result(who="stranger"), a.result())), "not in the trust file"),
+    ("a result without its verdict", lambda a: a.verdict().unlink(), "verdict .* is gone"),
+    ("a verdict with other bytes", lambda a: a.verdict().write_bytes(a.verdict().read_bytes().replace(b"node1", b"node2")), "verdict .* is gone"),
+    ("a truncated result", lambda a: a.result().write_bytes(a.result().read_bytes()[:300]), "JSON|truncated"),
+    ("an empty result", lambda a: a.result().write_bytes(b""), "JSON|truncated"),
+    ("a 50 MB result", lambda a: os.truncate(a.result(), 50 << 20), "JSON|truncated"),
+    ("a result under another number", lambda a: move(a.result(), a.result(number=2)), "statement 1 of a runner is gone"),
+    ("a result that says another number", lambda a: a.own(number=2), "number: not what"),
+    ("a result that names one before", lambda a: a.own(previous="1" * 64), "previous: not what"),
+    ("a result of another cell", lambda a: move(a.result("smoke"), a.result("unit")), "another cell|belongs"),
+    ("a result of another CPython", lambda a: move(a.result(), a.path(f"test-result/3.11/unit/{a.result().parent.name}/1.json")), "another cell"),
+    ("a result of another family", lambda a: a.own(family="gfx942"), "family: not what"),
+    ("a result of another suite", lambda a: a.own(suite="smoke"), "suite: not what"),
+    ("other counts", lambda a: a.own(counts={"passed": 10_000}), "counts: not what"),
+    ("another state", lambda a: a.own(state="fail"), "state: not what"),
+    ("other devices", lambda a: a.own(devices=[]), "devices: not what"),
+    ("another date", lambda a: a.own(ended="2026-04-01T00:00:00Z"), "ended: not what"),
+    ("a shard nobody ran", lambda a: a.own(parts=["1" * 64]), "was made of 111111"),
+    ("a signed result of other wheels", lambda a: a.sign_result(wheels={"x.whl": "1" * 64}), "other bytes of"),
+    ("a signed result on a CPU", lambda a: a.sign_result(backend="cpu"), "ran on cpu"),
+    ("a signed result with too few tests", lambda a: a.sign_result(counts=Counts(passed=1)), "tests that passed: 1"),
+    ("a signed result of tests to come", lambda a: a.sign_result(ended="2026-05-02T11:00:00Z"), "later than now"),
+    ("a failure that was deleted", lambda a: (a.failed_then_passed(), a.failure().unlink(), a.result().unlink()), "statement 1 of a runner is gone"),
+    ("a failure without its statement", lambda a: (a.failed_then_passed(), a.result().unlink()), "statement 1 of a runner is gone"),
+    ("a failure whose statement stayed", lambda a: (a.failed_then_passed(), a.failure().unlink()), "verdict .* is gone"),
+    ("a failure that was renamed", lambda a: (a.failed_then_passed(), a.failure().rename(a.failure().with_name("1" * 64 + ".json"))), "verdict .* is gone"),
+    ("a failure that is called a pass", lambda a: (a.failed_then_passed(), a.failure().write_bytes(a.failure().read_bytes().replace(b'"fail"', b'"pass"'))), "verdict .* is gone"),
+    ("two results in the other order", lambda a: (a.failed_then_passed(), move(a.result(), a.path("x")), move(a.result(number=2), a.result()), move(a.path("x"), a.result(number=2))), "previous|number"),
+    ("the last failure deleted, its verdict left", lambda a: (a.shop.add(a.manifest, suite="unit", state=State.FAIL), a.result(number=2).unlink()), "flaky|passed, and"),
+    ("a forged failure", lambda a: verdicts.add(a.shop.staging, make_verdict(a.manifest, suite="unit", state=State.FAIL)), "passed, and"),
+]  # fmt: skip
+# the trust file's side: what has become of a key
+KEYS = [
+    ("builder expired", {"builder": {"until": date(2026, 4, 1)}}, "window: the key was valid until"),
+    ("builder not yet valid", {"builder": {"since": date(2098, 1, 1)}}, "window: the key is valid from"),
+    ("builder taken out", {"builder": None}, "not in the trust file"),
+    ("builder of another channel", {"builder": {"channels": ("dev",)}}, "scope: channels are dev"),
+    ("builder of another family", {"builder": {"families": ("gfx942",)}}, "scope: families are gfx942"),
+    ("runner expired", {"runner": {"until": date(2026, 4, 1)}}, "window: the key was valid until"),
+    ("runner not yet valid", {"runner": {"since": date(2098, 1, 1)}}, "window: the key is valid from"),
+    ("runner taken out", {"runner": None}, "is no runner's key"),
+    ("runner of another suite", {"runner": {"suites": ("e2e",)}}, "scope: suites are e2e"),
+    ("runner of another family", {"runner": {"families": ("gfx942",)}}, "scope: families are gfx942"),
+    ("runner of another channel", {"runner": {"channels": ("dev",)}}, "scope: channels are dev"),
+    ("promoter expired", {"promoter": {"until": date(2026, 4, 1)}}, "window"),
+    ("promoter revoked", {"promoter": {"revoked": date(2026, 4, 1)}}, "revoked: since"),
+    ("builder revoked before it signed", {"builder": {"revoked": date(2026, 4, 1)}}, "revoked: since"),
+    ("runner revoked before it signed", {"runner": {"revoked": date(2026, 4, 1)}}, "revoked: since"),
+    ("runner revoked when the store got it", {"runner": {"revoked": date(2026, 5, 2)}}, "revoked: since"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def attack(prepared, tmp_path, console) -> Attack:
+    made, manifests = prepared
+    shutil.copytree(made.store.root, tmp_path / "store")
+    return Attack(SignedShop(tmp_path, console, made.keys), *manifests)
+
+
+def refused(attack: Attack, message: str) -> None:
+    import re
+
+    with pytest.raises(RocwheelError) as caught:
+        attack.shop.promote(attack.manifest)
+    text = f"{caught.value} {caught.value.detail}"
+    assert re.search(message, text), text
+    assert caught.value.hint
+    assert not attack.shop.shown(attack.shop.release, "jax-rocm7-pjrt")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+)
+def test_nothing_is_released(attack, change, message) -> None:
+    change(attack)
+    refused(attack, message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [case[1:] for case in KEYS], ids=[c[0] for c in KEYS]
+)
+def test_a_key_signs_within_its_role_scope_and_days(attack, changes, message) -> None:
+    from rocwheel.trust.policy import Revocation
+
+    changes = {name: fields and dict(fields) for name, fields in changes.items()}
+    for fields in changes.values():
+        if fields and "revoked" in fields:
+            fields["revoked"] = Revocation(since=fields["revoked"], reason="stolen")
+    attack.shop.trusting(**changes)
+    refused(attack, message)
+
+
+def test_there_are_enough_attacks() -> None:
+    assert len(CASES) + len(KEYS) >= 60
+    assert len({name for name, *_ in (*CASES, *KEYS)}) == len(CASES) + len(KEYS)
+
+
+def test_a_key_that_is_revoked_later_still_holds(attack) -> None:
+    from rocwheel.trust.policy import Revocation
+
+    later = Revocation(since=date(2099, 1, 1), reason="rotated")
+    attack.shop.trusting(builder={"revoked": later}, runner={"revoked": later})
+    attack.shop.promote(attack.manifest)
+    assert attack.shop.shown(attack.shop.release, "jax-rocm7-pjrt")
+
+
+def test_what_a_stranger_adds_stops_nobody(attack) -> None:
+    """A garbage provenance beside the good one, and results of a key that is not ours."""
+    evidence.add_provenance(attack.shop.staging, attack.manifest.sha256, b"garbage")
+    verdict = make_verdict(attack.manifest, suite="e2e")
+    verdicts.add(attack.shop.staging, verdict)
+    evidence.add_result(attack.shop.staging, verdict, attack.shop.keys.signers["stranger"])
+    attack.path("junk/x.json").parent.mkdir()
+    attack.path("junk/x.json").write_bytes(b"junk")
+    attack.shop.promote(attack.manifest)
+    assert attack.shop.shown(attack.shop.release, "jax-rocm7-pjrt")
+
+
+def test_a_merged_verdict_counts_with_its_signed_shards(attack) -> None:
+    shop, manifest = attack.shop, attack.manifest
+    attack.verdict().unlink()
+    attack.result().unlink()
+    shards = [make_verdict(manifest, suite="unit", shard=f"{n}/2", host=f"node{n}") for n in (1, 2)]
+    for shard in shards:
+        shop.add(manifest, suite="unit", shard=shard.shard, host=shard.host)
+    shop.add(manifest, suite="unit", parts=[shard.sha256 for shard in shards])
+    assert attack.result(number=3).is_file()
+    shop.promote(manifest)
+    assert shop.shown(shop.release, "jax-rocm7-pjrt")
+
+
+def test_the_clock_of_the_tests_lies_within_the_keys_windows() -> None:
+    assert date(2026, 1, 1) < NOW.date() < date(2099, 1, 1)

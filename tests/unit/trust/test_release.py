@@ -1,0 +1,106 @@
+"""A promotion believes signatures of the right role and nothing else: first the good way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.trust import Keyring, SignedShop
+
+from rocwheel.ledger.state import Action
+from rocwheel.trust import TrustError, envelope, statements
+from rocwheel.values import replace
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory) -> Keyring:
+    return Keyring(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def shop(tmp_path, console, keys) -> SignedShop:
+    return SignedShop(tmp_path, console, keys)
+
+
+def test_a_set_that_three_keys_signed_is_released_with_its_statements(shop) -> None:
+    manifest = shop.ready()
+    shop.promote(manifest)
+    data, _ = shop.store.read(shop.release.attestation(manifest.sha256, "bundle.jsonl"))
+    lines = [
+        envelope.read(line + b"\n", shop.channel.trust, name="line") for line in data.splitlines()
+    ]
+    kinds = [line.statement.predicate_type for line in lines]
+    assert sorted(kinds) == sorted(
+        [statements.PROVENANCE, statements.TEST_RESULT, statements.TEST_RESULT, statements.SUMMARY]
+    )
+    summary = lines[-1].statement.predicate
+    relied = {item["digest"]["sha256"] for item in summary["inputAttestations"]}
+    assert relied == {line.sha256 for line in lines[:-1]}
+    assert summary["rocwheel"]["by"] == "tester"
+    assert summary["policy"]["digest"]["trust"] == "7" * 64
+    assert "attestations" in shop.entry(shop.release, Action.PROMOTE).evidence
+    assert b"PRIVATE" not in data
+
+
+def test_a_channel_that_requires_nothing_goes_on_and_says_unsigned(shop) -> None:
+    manifest = shop.ready()
+    shop.channel = replace(shop.channel, trust=shop.keys.trust())
+    plan = shop.plan(manifest)
+    assert plan.lines()[-1].split() == ["signed", "no:", "unsigned"]
+    assert plan.to_json()["signed"] == "unsigned"
+    shop.promote(manifest, signer=None)
+    assert shop.shown(shop.release, "jax-rocm7-pjrt")
+
+
+def test_a_promotion_needs_a_promoters_key(shop) -> None:
+    manifest = shop.ready()
+    with pytest.raises(TrustError, match="needs the signature of a promoter"):
+        shop.promote(manifest, signer=None)
+    for other in ("runner", "stranger"):
+        with pytest.raises(TrustError, match=r"promoter|not in the trust file"):
+            shop.promote(manifest, signer=other)
+    assert not shop.shown(shop.release, "jax-rocm7-pjrt")
+
+
+def test_a_promotion_that_was_stopped_keeps_its_first_summary(shop) -> None:
+    from rocwheel.release import proof
+
+    manifest = shop.ready()
+    proof.put(shop.release, manifest.sha256, b"{}\n")
+    shop.promote(manifest)
+    assert shop.store.read(shop.release.attestation(manifest.sha256, "bundle.jsonl"))[0] == b"{}\n"
+
+
+def test_the_statements_are_json_that_other_tools_read(shop) -> None:
+    manifest = shop.ready()
+    outer = json.loads(shop.provenance(manifest))
+    assert sorted(outer) == ["payload", "payloadType", "signatures"]
+    import base64
+
+    inner = json.loads(base64.b64decode(outer["payload"]))
+    assert inner["_type"] == "https://in-toto.io/Statement/v1"
+    assert {item["name"] for item in inner["subject"]} == {
+        "manifest.json",
+        *(wheel.filename for wheel in manifest.wheels),
+    }
+    assert {"name", "digest"} <= inner["predicate"]["buildDefinition"]["resolvedDependencies"][
+        0
+    ].keys()
+
+
+def test_status_says_what_a_signature_lacks(shop) -> None:
+    from support.wheelset import FAMILY, NOW
+
+    from rocwheel.release import status
+
+    manifest = shop.ready()
+
+    def row():
+        (item,) = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW).sets
+        return item
+
+    assert row().state == "gated"
+    for info in shop.store.keys(shop.staging.attestation(manifest.sha256, "provenance/")):
+        shop.store.delete(info.key)
+    assert row().state == "staged"
+    assert "no provenance" in row().blocked_by
