@@ -81,7 +81,7 @@ def smoke(interpreter, tmp_path_factory):
     request = asked(interpreter, folder, wheels=wheels, device=DeviceChoice.CPU, keep=True)
     host = gate.host(folder)
     gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
-    (env,) = (host.cache / "gate/environments").glob("*/env")
+    (env,) = (host.cache / "gate/work").glob("*/environment/env")
     yield request, gated, env / "bin/python"
     shutil.rmtree(host.cache / "gate")
 
