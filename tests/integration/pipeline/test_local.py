@@ -42,6 +42,7 @@ def page(world: World) -> str:
     return (Path(world.store.removeprefix("file://")) / "status" / "index.html").read_text()
 
 
+@pytest.mark.soak  # with real parts: tests/e2e/test_nights.py
 def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
     world.plan("one", check=True)
     done = world.local("one")
