@@ -38,7 +38,7 @@ def compat(app: App, options: CompatOptions) -> None:
     """Print which JAX goes with which ROCm, GPU and CPython.
 
     From the pins and layouts in use and the family matrix; with --channel or --store also what is
-    released there, and which suites passed on it. What nobody ran says "not known".
+    released there, and which suites passed on it. A suite without a run says "not known".
     """
     pins = tables.load_pins(app.home.ci)
     chosen = _families(app, options)

@@ -27,6 +27,7 @@ BAD: Final = frozenset(
         State.COLLECT_ERROR,
         State.NOTHING_RAN,
         State.TOO_FEW_RAN,
+        State.UNCALIBRATED,
     }
 )
 UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
