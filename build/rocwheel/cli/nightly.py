@@ -271,18 +271,18 @@ def _run_here(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
     if options.dry_run:
-        found = standing.stand(book, app.now())
+        standings = standing.stand(book, app.now())
         app.emit_plan(
             f"{item.cell.name}: {item.word}: {shlex.join(item.cell.argv)}"
-            for item in found.values()
+            for item in standings.values()
             if not item.settled
         )
         return 0
     here = worker(app, engine="local", job="", how=how)
-    after, found = run_here(
+    after, standings = run_here(
         app, target.nights, book, here, words=target.words, workers=options.workers
     )
-    return _say(app, after, found)
+    return _say(app, after, standings)
 
 
 def _github(app: App, book: Book, family: str) -> int:
@@ -303,24 +303,24 @@ def _say_submitted(app: App, night: str, jobs: list[slurm.Submission]) -> None:
     app.emit({"night": night, "jobs": [{"job": j.job, "cells": list(j.cells)} for j in jobs]}, text)
 
 
-def _say(app: App, book: Book, found: dict[str, CellStanding]) -> int:
+def _say(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
     """Say what became of a night; return 0 when everything passed or is excused."""
-    bad = [item for item in found.values() if not item.green]
-    kept = sum(item.phase is Phase.KEPT for item in found.values())
-    passed = sum(item.passed for item in found.values())
-    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in found.values()):
+    bad = [item for item in standings.values() if not item.green]
+    kept = sum(item.phase is Phase.KEPT for item in standings.values())
+    passed = sum(item.passed for item in standings.values())
+    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in standings.values()):
         app.console.info("everything was there already")
     for item in bad:
         app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
-    nothing = _nothing_built(app, book, found)
-    text = f"{book.plan.night}: {passed} of {len(found)} cells passed, {kept} kept"
-    app.emit(document_of(book, found), text)
+    nothing = _nothing_built(app, book, standings)
+    text = f"{book.plan.night}: {passed} of {len(standings)} cells passed, {kept} kept"
+    app.emit(document_of(book, standings), text)
     return CommandError.exit_code if bad else nothing
 
 
-def _nothing_built(app: App, book: Book, found: dict[str, CellStanding]) -> int:
+def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
     """Say when every build has ended and none has wheels; return the exit status of that."""
-    if not standing.nothing_built(found):
+    if not standing.nothing_built(standings):
         return 0
     app.console.warn(f"{book.plan.night}: nothing was built")
     return CommandError.exit_code
@@ -384,9 +384,9 @@ def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ende
     if ended is not None:
         state, reason, code = ended.state.value, ended.reason, ended.state.exit_code
     else:
-        found = standing.stand(target.nights.book(night), app.now())[name]
-        state, reason = found.word, found.reason
-        code = 0 if found.passed else (found.state or State.NOT_RUN).exit_code
+        item = standing.stand(target.nights.book(night), app.now())[name]
+        state, reason = item.word, item.reason
+        code = 0 if item.passed else (item.state or State.NOT_RUN).exit_code
     document = {"cell": name, "state": state, "reason": reason}
     app.emit(document, f"{name}: {state} {reason}".rstrip())
     _summary(app, name, state, reason)

@@ -10,7 +10,7 @@ import click
 
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, option, section
+from rocwheel.cli.command import NUMBER, DryRun, command, option, section
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import (
     ManifestOptions,
@@ -244,7 +244,7 @@ class StatusOptions(TargetOptions):
 @command("status", StatusOptions)
 @option(
     "--older-than",
-    type=float,
+    type=NUMBER,
     metavar="HOURS",
     help="Only sets that were staged longer ago and are not released.",
 )

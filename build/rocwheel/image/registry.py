@@ -71,6 +71,22 @@ def look(repository: str, tag: str, *, environ: Mapping[str, str]) -> RemoteImag
         return _look(asked, tag)
 
 
+def tags(repository: str, *, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return every tag of a repository, page by page. Raises StoreError."""
+    names: list[str] = []
+    path = "tags/list?n=1000"
+    with _Repository(repository, environ) as asked:
+        while path:
+            content, path = asked.page(path)
+            try:
+                names += json.loads(content)["tags"] or ()
+            except (ValueError, KeyError, TypeError) as exc:
+                raise StoreError(
+                    f"{repository}: the registry lists no tags", hint="name one: --to"
+                ) from exc
+    return tuple(names)
+
+
 def _look(asked: _Repository, tag: str) -> RemoteImage | None:
     repository = asked.name
     answer = asked.get(f"manifests/{tag}", accept=", ".join((*MANIFESTS, *INDEXES)))
@@ -194,6 +210,12 @@ class _Repository:
         """Return the bytes at a path, None for 404."""
         answer = self._ask("GET", path, {"Accept": accept})
         return None if answer.status_code == NOT_FOUND else self._taken(path, answer).content
+
+    def page(self, path: str) -> tuple[bytes, str]:
+        """Return the bytes at a path, and the path of the page that follows; "" at the end."""
+        answer = self._taken(path, self._ask("GET", path, {}))
+        _, folder, rest = answer.links.get("next", {}).get("url", "").partition("/tags/list")
+        return answer.content, f"tags/list{rest}" if folder else ""
 
     def put(self, path: str, body: bytes, *, kind: str) -> None:
         self._taken(path, self._ask("PUT", path, {"Content-Type": kind}, body))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import msgspec
+
 from amdgpu_family_matrix import Family
 from rocwheel.console import columns, duration
 from rocwheel.errors import ConfigError, ObjectDiffersError
@@ -95,9 +97,7 @@ class SetStatus:
             "age_seconds": round(self.age.total_seconds()),
             "files": self.files,
             "yanked": self.yanked,
-            "blocked_by": [
-                cell.to_json() for cell in (self.decision.blocking if self.decision else ())
-            ],
+            "blocked_by": msgspec.to_builtins(self.decision.blocking if self.decision else ()),
             "next": self.blocked_by or "; ".join(self.notes),
         }
 

@@ -42,21 +42,12 @@ class ListedTarball:
 def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]:
     """Return the newest tarball of each family, and of `multiarch`, that `where` lists.
 
-    `where` is the URL of a page, or a folder. Raises FetchError for a page without tarballs of
-    TheRock's, or with two of one name; ConfigError for a folder that is not there.
+    Raises what `every` raises, and FetchError for a page without tarballs of TheRock's.
     """
-    listed: dict[str, ListedTarball] = {}
     chosen: dict[str, ListedTarball] = {}
-    for item in _page(where, client) if "://" in where else _folder(cwd / where):
-        name, other = tarball_name.base_name(item.source), None
-        other = listed.setdefault(name, item)
-        if other.source != item.source:
-            raise FetchError(
-                f"{without_secrets(where)}: lists {name} twice, at two addresses",
-                hint="name the right one with `source` in place of `tarballs`",
-            )
+    for item in every(where, client=client, cwd=cwd):
         best = chosen.get(item.name.group)
-        if item.name.is_release and (best is None or _version(best) < _version(item)):
+        if best is None or _version(best) < _version(item):
             chosen[item.name.group] = item
     if not chosen:
         raise FetchError(
@@ -64,6 +55,23 @@ def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]
             hint="check the address: a login page, another project's or an empty one looks so",
         )
     return chosen
+
+
+def every(where: str, *, client: Client, cwd: Path) -> Iterator[ListedTarball]:
+    """Yield the tarballs to build with that the URL of a page, or a folder, lists.
+
+    Raises FetchError for two of one name; ConfigError for a folder that is not there.
+    """
+    addresses: dict[str, str] = {}
+    for item in _page(where, client) if "://" in where else _folder(cwd / where):
+        name = tarball_name.base_name(item.source)
+        if addresses.setdefault(name, item.source) != item.source:
+            raise FetchError(
+                f"{without_secrets(where)}: lists {name} twice, at two addresses",
+                hint="name the right one with `source` in place of `tarballs`",
+            )
+        if item.name.is_release:
+            yield item
 
 
 def _version(item: ListedTarball) -> Any:

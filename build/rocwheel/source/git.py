@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from packaging.version import InvalidVersion, Version
+
 from rocwheel import files
 from rocwheel.errors import CommandError, SourceError
 from rocwheel.manifest import Source
@@ -105,12 +107,42 @@ def ask_ref(repository: str, ref: str) -> Command:
     return _git(None, "ls-remote", repository, *_names(ref))
 
 
-def ask_tags(repository: str, pattern: str) -> Command:
-    """Return the command that lists the tags of a repository."""
-    return _git(None, "ls-remote", "--tags", repository, pattern)
+def tagged(repository: str, prefix: str, *, runner: Runner) -> dict[Version, str]:
+    """Return the releases among a repository's tags, `<prefix><version>`, with the tags' names.
+
+    Of tags for one version (`v4`, `v4.0.0`) it is the longest.
+    """
+    try:
+        listed = runner.capture(_git(None, "ls-remote", "--tags", repository, f"{prefix}*"))
+    except CommandError as exc:
+        raise _unreachable(repository, exc) from exc
+    tags: dict[Version, str] = {}
+    for name in re.findall(rf"refs/tags/({re.escape(prefix)}\d[\w.]*)$", listed, re.MULTILINE):
+        try:
+            version = Version(name.removeprefix(prefix))
+        except InvalidVersion:
+            continue
+        if not version.is_prerelease and len(name) > len(tags.get(version, "")):
+            tags[version] = name
+    return tags
+
+
+def log(repository: str, old: str, new: str, *, runner: Runner) -> tuple[str, ...]:
+    """Return the commits between two tags, the newest first; no file is fetched.
+
+    Raises CommandError for a server that gives no part of a history.
+    """
+    with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as folder:
+        runner.capture(_git(None, "init", "--quiet", "--bare", folder))
+        fetch = ("fetch", "--quiet", "--no-tags", "--filter=tree:0", f"--shallow-exclude={old}")
+        runner.capture(_git(Path(folder), *fetch, repository, f"refs/tags/{new}"))
+        told = runner.capture(_git(Path(folder), "log", "--format=%h %s", "FETCH_HEAD"))
+        return tuple(told.splitlines())
 
 
 def _names(ref: str) -> tuple[str, ...]:
+    if ref.startswith("refs/"):  # a tag and no branch of its name
+        return ref, ref, f"{ref}^{{}}", ref
     return f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref
 
 

@@ -6,7 +6,6 @@ version, XLA, lock files and Bazel, and the bytes of each jaxlib wheel.
 
 from __future__ import annotations
 
-import difflib
 import email
 import re
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from rocwheel import files
 from rocwheel.console import Console
@@ -29,7 +28,6 @@ from rocwheel.source import git, pins, tree
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import UpstreamWheel
 
-REPOSITORY: Final = "https://github.com/jax-ml/jax"
 PLATFORM: Final = "manylinux_2_27_x86_64"
 TAG: Final = "jax-v"
 
@@ -141,15 +139,12 @@ def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> st
         raise ConfigError(
             f"JAX {facts.version}: {path} has a verified pin", hint="remove it first to replace it"
         )
-    lines = text.splitlines()
-    places = _places(text)
     if old:
-        start, end = places[facts.version]
-        del lines[start:end]
-    else:
-        later = [v for v in places if Version(v) > Version(facts.version)]
-        start = places[min(later, key=Version)][0] if later else len(lines)
-    lines[start:start] = facts.lines(default=default)
+        lines = text.splitlines()
+        start, end = _places(text)[facts.version]
+        text = "\n".join(lines[:start] + lines[end:]) + "\n"
+    text = inserted(text, "pins", facts.version, facts.lines(default=default))
+    lines, start = text.splitlines(), _places(text)[facts.version][0]
     if default:
         own = range(start, start + len(facts.lines(default=True)))
         lines = [
@@ -164,33 +159,19 @@ def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> st
     return new
 
 
-def difference(path: Path, new: str) -> str:
-    """Return what a new text changes, as a unified diff."""
-    old = path.read_text(encoding="utf-8")
-    return "\n".join(
-        difflib.unified_diff(
-            old.splitlines(), new.splitlines(), f"a/{path.name}", f"b/{path.name}", lineterm=""
-        )
-    )
+def inserted(text: str, mapping: str, version: str, lines: list[str]) -> str:
+    """Return a YAML text with an entry of a mapping of versions, which stay in their order."""
+    places, all_lines = _places(text, mapping), text.splitlines()
+    later = [known for known in places if Version(known) > Version(version)]
+    start = places[min(later, key=Version)][0] if later else len(all_lines)
+    all_lines[start:start] = lines
+    return "\n".join(all_lines) + "\n"
 
 
-def newer(known: pins.Pins, *, repository: str, runner: Runner) -> tuple[str, ...]:
-    """Return the releases that a repository has tagged after the newest verified pin."""
-    newest = max(Version(pin.version) for pin in known.pins if not pin.unverified)
-    listed = runner.capture(git.ask_tags(repository, f"{TAG}*"))
-    versions = set[Version]()
-    for name in re.findall(rf"refs/tags/{TAG}([\w.]+)(?:\^{{}})?$", listed, re.MULTILINE):
-        try:
-            versions.add(Version(name))
-        except InvalidVersion:
-            continue
-    return tuple(str(v) for v in sorted(versions) if v > newest and not v.is_prerelease)
-
-
-def _places(text: str) -> dict[str, tuple[int, int]]:
+def _places(text: str, mapping: str = "pins") -> dict[str, tuple[int, int]]:
     """Return the lines [start, end) of each pin; comments before the next one are not its own."""
     document: Any = yaml.compose(text, Loader=yaml.SafeLoader)  # that pins.load has read already
-    entries = next(value for key, value in document.value if key.value == "pins")
+    entries = next(value for key, value in document.value if key.value == mapping)
     lines = text.splitlines()
     places = {}
     for key, value in entries.value:

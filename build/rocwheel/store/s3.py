@@ -19,7 +19,6 @@ from rocwheel import files
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import (
     Abilities,
-    Ability,
     Body,
     Counter,
     Headers,
@@ -162,9 +161,8 @@ class S3Store:
     def copy(
         self, source: ObjectInfo, target: str, /, *, sha256: str, count: Counter | None = None
     ) -> int:
-        able = self._writable(target).abilities()
         moved = _Moved()
-        if able.ability is Ability.CARRIED:
+        if self._writable(target).abilities().copy_lacks:
             self._carry(source, target, sha256, moved)
             advance(count, source.size)
             return moved.size

@@ -19,7 +19,7 @@ ROLES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class ChainLink:
     """One step of the chain: which role, whether it holds, and what it says or lacks."""
 
     role: str
@@ -30,7 +30,7 @@ class Link:
         return f"{'ok' if self.holds else 'BROKEN':7}{self.role:9} {self.about}"
 
 
-def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[Link, ...]:
+def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[ChainLink, ...]:
     """Return the links from a wheel, or a manifest, by its digest, to its release.
 
     All three roles must have signed, and the promoter must name every other statement.
@@ -42,7 +42,7 @@ def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[
         ]
         own = next((_own(i) for i in signed if _role(i) is KeyRole.PROMOTER), {})
     except TrustError as exc:
-        return (Link(role="bundle", holds=False, about=str(exc)),)
+        return (ChainLink(role="bundle", holds=False, about=str(exc)),)
     channel, family = (str(own.get(name, "")) for name in ("channel", "family"))
     case = Case(trust=trust, channel=channel, family=family, now=now)
     links = [_link(item, sha256, signed, case) for item in signed]
@@ -50,7 +50,10 @@ def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[
     missing = (role.value for role in KeyRole if role.value not in there)
     return (
         *links,
-        *(Link(role=role, holds=False, about="unsigned: no statement holds") for role in missing),
+        *(
+            ChainLink(role=role, holds=False, about="unsigned: no statement holds")
+            for role in missing
+        ),
     )
 
 
@@ -66,7 +69,7 @@ def _own(signed: Envelope) -> dict[str, object]:
     return own if isinstance(own, dict) else {}
 
 
-def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) -> Link:
+def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) -> ChainLink:
     role, own, content = _role(signed), _own(signed), signed.statement.predicate
     if role is KeyRole.BUILDER:
         run = content.get("runDetails", {})
@@ -84,7 +87,7 @@ def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) 
     )
     names = ", ".join(map(case.trust.name, signed.signatures))
     about = problem or f"{said}; signed by {names} on {str(claimed)[:10]}"
-    return Link(role=role.value, holds=not problem, about=about)
+    return ChainLink(role=role.value, holds=not problem, about=about)
 
 
 def _problems(signed: Envelope, sha256: str, every: Sequence[Envelope]) -> Iterator[str]:

@@ -80,7 +80,6 @@ def test_a_release_is_added_with_what_its_sources_and_wheels_say(place):
     facts = place.look_up()
     assert (facts.xla_commit, facts.bazel, facts.built_as) == (XLA, "7.7.0", "JAX >=0.11.1")
     text = pin_edit.added(place.path, facts, default=True, layouts=LAYOUTS)
-    shown = pin_edit.difference(place.path, text)
     place.path.write_text(text)
     pins = source.load_pins(place.path, layouts=LAYOUTS)
     assert pins.default.version == VERSION
@@ -88,7 +87,7 @@ def test_a_release_is_added_with_what_its_sources_and_wheels_say(place):
     assert [str(python) for python in pins[VERSION].jaxlib] == list(ABIS)
     comments = [line for line in before.splitlines() if line.startswith("#")]
     assert [line for line in text.splitlines() if line.startswith("#")] == comments
-    assert "-    default: true" in shown
+    assert text.count("    default: true") == before.count("    default: true") == 1
     others = [pin for pin in pins.pins if pin.version not in (VERSION, "0.11.0")]
     was = source.load_pins(CI / "pins.yaml", layouts=LAYOUTS)
     assert others == [pin for pin in was.pins if pin.version not in (VERSION, "0.11.0")]
@@ -126,11 +125,3 @@ def test_what_contradicts_is_refused_and_nothing_is_written(place):
     with pytest.raises(FetchError, match="pip finds no wheel"):
         place.look_up()
     assert place.path.read_bytes() == before
-
-
-def test_newer_tags_are_those_after_the_newest_verified_pin(place):
-    for tag in ("jax-v0.10.9", "jax-v0.12.0", "jax-v0.13.0rc1", "jaxlib-v0.14.0"):
-        git(place.jax, "tag", tag)
-    known = source.load_pins(place.path, layouts=LAYOUTS)
-    newer = pin_edit.newer(known, repository=str(place.jax), runner=place.runner)
-    assert newer == ("0.11.1", "0.12.0")

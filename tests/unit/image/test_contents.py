@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocwheel.errors import CommandError
-from rocwheel.image.contents import FoundPython, ImageFacts, ImagePrograms
+from rocwheel.image.contents import ImageFacts, ImagePrograms
 from rocwheel.process import Command, HostRunner
 
 
@@ -105,6 +105,6 @@ def test_where_nothing_shall_be_kept_nothing_is_written(image):
 def test_what_is_no_answer_of_a_cpython_is_none_of_the_image(said):
     facts = ImageFacts(
         architecture="", glibc="", tool="", rocm="", bazels=(), compilers=(),
-        pythons=(FoundPython(path="/usr/bin/python3", said=said),),
+        pythons=(said,),
     )  # fmt: skip
     assert facts.interpreters == ()

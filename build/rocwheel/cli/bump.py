@@ -1,0 +1,133 @@
+"""`pin add` and `bump`: how pinned facts get newer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+from msgspec import to_builtins
+
+from rocwheel.cli.app import App
+from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.imports import when_run
+
+with when_run():
+    from rocwheel import bump as bumping
+    from rocwheel import files
+    from rocwheel.download import Client, Retry
+
+OUTDATED = 1  # status of `bump --check` where there is something newer
+KINDS = ("jax", "xla", "rocm", "bazel", "image", "actions", "tools")
+
+
+@group("pin")
+def pin() -> None:
+    """Add JAX releases to ci/pins.yaml."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinAddOptions(DryRun):
+    """Options of `pin add`."""
+
+    version: str
+    repository: str
+    ref: str
+    default: bool
+
+
+@command("add", PinAddOptions, parent=pin)
+@click.argument("version")
+@option("--repository", default="", metavar="URL", help="Repository of --ref; default: jax-ml/jax.")
+@option("--ref", default="", metavar="REF", help="Branch, tag or commit; default: jax-vVERSION.")
+@option("--default", is_flag=True, help="Build this release where none is named.")
+def add(app: App, options: PinAddOptions) -> None:
+    """Look a release up in its sources and wheels, and add it to ci/pins.yaml.
+
+    Fetches the commit and every jaxlib wheel, checks them against each other and against
+    ci/layouts.yaml, and prints what changes. Comments stay; what contradicts is refused.
+    """
+    with Client(app.environ, retry=Retry(), note=app.console.info) as client:
+        context = _context(app, client)
+        with app.console.step(f"JAX {options.version}"):
+            facts = bumping.add_pin(
+                options.version,
+                repository=options.repository or f"{context.github}jax-ml/jax",
+                ref=options.ref,
+                default=options.default,
+                context=context,
+            )
+    app.console.info(f"JAX {facts.version} is built as {facts.built_as}")
+    _finish(app, context, {"pin": facts.version, "commit": facts.commit}, dry_run=options.dry_run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BumpOptions(DryRun):
+    """Options of `bump`."""
+
+    what: str | None
+    to: str
+    check: bool
+
+
+@command("bump", BumpOptions)
+@click.argument("what", required=False, type=click.Choice(KINDS))
+@option(
+    "--to", default="", metavar="[NAME=]VERSION", help="The version; default: the newest there is."
+)
+@option("--check", is_flag=True, help="Only say what is newer; status 1 where something is.")
+def bump(app: App, options: BumpOptions) -> int:
+    """Take a newer JAX, XLA, ROCm, Bazel, base image, action or tool, once verified.
+
+    What is looked at: sources against wheels, bytes against published digests, tags against
+    commits. Prints what changes and the upstream log; comments stay, what contradicts is refused.
+    Without WHAT everything is looked at.
+    """
+    if options.to and not options.what:
+        raise click.UsageError("--to is for one WHAT")
+    kinds = (options.what,) if options.what else KINDS
+    with Client(app.environ, retry=Retry(), note=app.console.info) as client:
+        context = _context(app, client)
+        if options.to:
+            fact, version = bumping.named(kinds[0], options.to, context)
+            wanted = [(kinds[0], fact, version)]
+        else:
+            wanted = list(bumping.newer(kinds, context))
+        if options.check:
+            lines = [f"{kind} {fact.name}: {fact.now} -> {to}" for kind, fact, to in wanted]
+            rows = [
+                {"kind": kind, "name": fact.name, "now": fact.now, "newer": to}
+                for kind, fact, to in wanted
+            ]
+            app.emit({"newer": rows}, "\n".join(lines))
+            return OUTDATED if wanted else 0
+        done = []
+        for kind, fact, to in wanted:
+            with app.console.step(f"{kind} {fact.name}: {fact.now} -> {to}"):
+                done.append(bumping.bump(kind, fact, to, context))
+                for line in done[-1].log:
+                    app.console.info(f"   {line}")
+    _finish(app, context, {"bumped": to_builtins(done)}, dry_run=options.dry_run)
+    return 0
+
+
+def _context(app: App, client: Client) -> bumping.BumpContext:
+    return bumping.BumpContext(
+        home=app.home,
+        cache=app.cache,
+        cwd=app.cwd,
+        runner=app.runner,
+        client=client,
+        console=app.console,
+        environ=app.environ,
+    )
+
+
+def _finish(
+    app: App, context: bumping.BumpContext, document: dict[str, object], *, dry_run: bool
+) -> None:
+    """Write the new texts, but not in a dry run, and show what they change."""
+    shown = bumping.difference(context)
+    if not dry_run:
+        for path, text in context.texts.items():
+            files.write(path, text.encode())
+    app.emit({**document, "diff": shown}, shown)
