@@ -50,12 +50,13 @@ def stage(app: App, options: StageOptions) -> None:
     target, dry_run = Target(app, options, makes_store=True), options.dry_run
     path, person = app.cwd / options.wheelhouse, options.who(app)
     planned = staging.plan(path, target.family, target.channel, target.store, who=person)
+    sha256 = planned.operation.manifest.sha256
     if dry_run or not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
     if not (dry_run or planned.is_done):
-        with app.console.step(f"stage {planned.manifest.sha256[:12]}"):
+        with app.console.step(f"stage {sha256[:12]}"):
             staging.apply(planned, console=app.console)
-    _finish(app, planned.manifest.sha256, planned.to_json(dry_run=dry_run))
+    _finish(app, sha256, planned.to_json(dry_run=dry_run))
 
 
 @dataclass(frozen=True, kw_only=True)
