@@ -122,9 +122,10 @@ def disk_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory, disk_cache):
-    """A world in which `demo` has run once, and what it said."""
-    world = World(tmp_path_factory.mktemp("demo")).share(disk_cache)
+def demo(tmp_path_factory, disk_cache, versions):
+    """A world in which `demo` has run once, for two CPythons at most, and what it said."""
+    env = {"ROCWHEEL_DEMO_PYTHON_VERSIONS": versions}
+    world = World(tmp_path_factory.mktemp("demo"), env=env).share(disk_cache)
     done = world.run("--json", "demo")
     assert done.returncode == 0, done.stderr[-4000:]
     yield world, done

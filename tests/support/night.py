@@ -145,7 +145,7 @@ class Done:
 def main(argv: list[str]) -> int:
     from rocwheel.cli import main as ci_build
 
-    words = [word for word in argv if word != "--json"]
+    words = [word for word in argv if word != "--json" and not word.startswith("--ci-dir=")]
     plays = json.loads(Path(os.environ["NIGHT_SCRIPT"]).read_text())
     if words[0] == "dist_wheels":
         return _dist(words, plays)
@@ -274,6 +274,7 @@ def _channel(words: list[str]):
     from rocwheel.index import channels
 
     path, name = _value(words, "channels-file"), _value(words, "channel")
+    path = path or f"{os.environ.get('ROCWHEEL_CI_DIR', '')}/channels.yaml"
     return channels.channel(Path(path), name) if name else channels.of_store(_value(words, "store"))
 
 

@@ -26,10 +26,10 @@ ROOMS = {
     "host/": (470, 400, 0, 0),
     "index/ store/": (2780, 2700, 6, 23),
     "ledger/ release/": (4420, 3950, 7, 38),
-    "ledger/nights pipeline/": (4400, 3500, 0, 26),
+    "ledger/nights pipeline/": (4390, 3500, 0, 11),
     "runtime/": (2230, 1300, 0, 13),
     "release/proof trust/": (1400, 1400, 0, 0),
-    "wheel/": (5390, 5250, 1, 23),
+    "wheel/": (5257, 5250, 1, 23),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

@@ -224,7 +224,7 @@ class GateCommandOptions(GatedSetOptions, DryRun):
                 multiple=True,
                 metavar="NAME",
                 type=OneOf(known.suites),
-                help="A suite of ci/suites (required); repeated, they share one environment.",
+                help="A suite of ci/suites (required); repeatable.",
             ),
         ),
         run_options,
@@ -239,6 +239,8 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
     named = tuple(dict.fromkeys(options.suites))
     if len(named) > 1 and (options.tests or options.failed_of):
         raise click.UsageError("--test and --failed-of go with one --suite")
+    if options.folders and not options.installed:
+        raise click.UsageError("--packages goes with --installed")
     wanted = tuple(suites.load(app.home.ci, name) for name in named)
     python = PythonVersion.parse(options.python or "")
     family, manifest, place, wheels = _wheels(app, options, python)

@@ -137,8 +137,8 @@ def run_here(
             lock=held.descriptor,
             book=None if old else book,
         )
-        found = engine.run()
-        return engine.book or book, found
+        standings = engine.run()
+        return engine.book or book, standings
 
 
 @group("nightly")
@@ -146,7 +146,7 @@ def nightly() -> None:
     """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
 
 
-def document_of(book: Book, found: dict[str, CellStanding]) -> dict[str, Any]:
+def document_of(book: Book, standings: dict[str, CellStanding]) -> dict[str, Any]:
     """Return where every cell stands, for a program."""
     return {
         "night": book.plan.night,
@@ -159,7 +159,7 @@ def document_of(book: Book, found: dict[str, CellStanding]) -> dict[str, Any]:
                 "reason": item.reason,
                 "attempts": len(item.attempts),
             }
-            for name, item in found.items()
+            for name, item in standings.items()
         ],
         "quarantined": sorted(book.quarantined),
     }

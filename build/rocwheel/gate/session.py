@@ -80,9 +80,9 @@ def prepare(
         request = GateRequest(
             **vars(options),
             suite=suite,
-            beside=tuple(other for other in wanted if other is not suite),
             output=host.cwd / _output(options, suite, session.output, several=len(wanted) > 1),
             libraries=suites.libraries(options.home.ci),
+            sticky=suites.device_errors(options.home.ci),
             skips=listed,
             known=suites.known(options.home, suite, listed),
             history=history.read(place, suite.name, host.cache),

@@ -319,12 +319,12 @@ class _Made:
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", "page", page, settled=ends, why="every night")
         if notify.url or notify.file:
-            told = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
-            told += [f"--secret-variable={notify.secret}"] if notify.secret else []
-            told += [f"--file={notify.file}"] if notify.file else []
+            words = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
+            words += [f"--secret-variable={notify.secret}"] if notify.secret else []
+            words += [f"--file={notify.file}"] if notify.file else []
             self._add(
-                "notify", "notify", ("nightly", "notify", "{night}", *told, *target),
-                settled=("page",), why="a night that differs from the one before is told",
+                "notify", "notify", ("nightly", "notify", "{night}", *words, *target),
+                settled=("page",), why="people hear of a night that differs from the one before",
             )  # fmt: skip
 
     def _prune(self) -> None:

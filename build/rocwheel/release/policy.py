@@ -4,7 +4,8 @@ Each CPython of the manifest has at least one required suite, and each required 
 needs a pass of exactly the manifest's wheels on a GPU of the family. All verdicts of a cell count,
 whatever their order and number: a failure that was ever counted, also under a state that says
 something else, makes a pass beside it `flaky`, which needs an approval with a name. Nothing else is
-approved, and a bypass excuses a runner that does not exist and nothing else.
+approved. A bypass excuses a runner that does not exist, an excuse of the family a suite whose tests
+were never counted on it, and neither excuses anything else.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def decide(
             )
             cell = _judge(case, by_cell.get((suite, python), ()), level)
             cell = _without(cell, (lost or {}).get((suite, python), ()), case)
-            cells.append(_weigh(cell, family.bypass_tests_for_releases, approved, now.date()))
+            cells.append(_weigh(cell, case, approved))
         if Level.REQUIRED not in levels.values():
             cells.append(_demands_nothing(family, python))
     used = tuple(
@@ -147,7 +148,13 @@ class _Case:
     @property
     def demand(self) -> Demand | None:
         """What the suite demands for the set's JAX."""
-        return self.known.demand_for(self.manifest.jax_version) if self.known else None
+        jax, family = self.manifest.jax_version, self.family.name
+        return self.known.demands.of(jax, family) if self.known else None
+
+    @property
+    def uncounted(self) -> str:
+        """Return why it is not known how many tests must run, "" where it is."""
+        return self.demand.uncounted if self.demand else ""
 
 
 def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCell:
@@ -161,10 +168,12 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
     passes: list[tuple[str, State, str]] = []
     doubts: list[tuple[str, State, str]] = []
     for item, verdict in told:
-        if verdict.shard or verdict.state not in {State.PASS, State.FLAKY}:
+        if verdict.shard or verdict.state not in {State.PASS, State.FLAKY, State.UNCALIBRATED}:
             continue
         doubt = next(_doubts(verdict, case), "")
-        (doubts if doubt else passes).append((item.sha256, verdict.state, doubt))
+        # what was counted since then, or is not any more, this checkout says
+        passed = State.FLAKY if verdict.state is State.FLAKY else State.PASS
+        (doubts if doubt else passes).append((item.sha256, passed, doubt))
     sha256, why = "", ""
     if passes:
         sha256, state, _ = min(passes, key=lambda item: (item[1] is State.FLAKY, item[0]))
@@ -179,6 +188,8 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
         sha256, _, why = (doubts or failures)[0]
     else:
         sha256, state, why = _silent(case, told)
+    if state is State.PASS and case.uncounted:
+        state, why = State.UNCALIBRATED, case.uncounted
     return SuiteCell(
         suite=case.suite,
         python=case.python,
@@ -220,7 +231,9 @@ def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
     said = f"gone since the last released set: {count(len(lost), 'test')}: {names}"
     cell = replace(cell, notes=(*cell.notes, said))
     allowed = case.demand.may_lose if case.demand else 0
-    if len(lost) <= allowed or cell.state not in {State.PASS, State.FLAKY}:
+    if len(lost) <= allowed or cell.state not in {
+        State.PASS, State.FLAKY, State.UNCALIBRATED,
+    }:  # fmt: skip
         return cell
     why = f"{said}; may_lose is {allowed}"
     return replace(cell, state=State.TOO_FEW_RAN, is_blocking=True, why=why)
@@ -275,7 +288,7 @@ def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
     for difference in verdict.ran.differences(case.known, jax_commit=case.manifest.jax.commit):
         yield f"another suite ran: {difference}"
     for state, message in case.demand.shortfalls(verdict.counts) if case.demand else ():
-        if state is not State.FLAKY:
+        if state not in {State.FLAKY, State.UNCALIBRATED}:
             yield message
 
 
@@ -296,25 +309,33 @@ def _time_doubts(verdict: Verdict, now: datetime) -> Iterator[str]:
         yield f"the verdict has no time: {verdict.started!r}, {verdict.ended!r}"
 
 
-def _weigh(
-    cell: SuiteCell,
-    bypass: Bypass | None,
-    approved: Mapping[tuple[str, str], Approval],
-    today: date,
-) -> SuiteCell:
-    """Apply level, bypass and approvals to a cell that is not a pass."""
+def _weigh(cell: SuiteCell, case: _Case, approved: Mapping[tuple[str, str], Approval]) -> SuiteCell:
+    """Apply level, bypass, excuse and approvals to a cell that is not a pass."""
     if not cell.is_blocking:
         return cell
     if cell.level is Level.ADVISORY:
         return replace(cell, is_blocking=False)
-    if cell.state is State.FLAKY and (cell.suite, cell.python) in approved:
-        approval = approved[cell.suite, cell.python]
+    today, approval = case.now.date(), approved.get((cell.suite, cell.python))
+    if cell.state is State.FLAKY and approval:
         why = f"{cell.why}; approved by {approval.by}: {approval.reason}"
-        return replace(cell, is_blocking=False, why=why)
-    if cell.state is State.NO_RUNNER and not cell.sha256 and bypass:
-        if bypass.expires < today:
-            why = f"{cell.why}; the bypass of {bypass.owner} expired on {bypass.expires}"
-            return replace(cell, why=why)
-        why = f"{cell.why}; bypass of {bypass.owner} until {bypass.expires}: {bypass.reason}"
-        return replace(cell, is_blocking=False, why=why, excused=True)
+        cell = replace(cell, is_blocking=bool(case.uncounted), why=why)
+    if case.uncounted and cell.state in {State.FLAKY, State.UNCALIBRATED}:
+        excuse = next((e for e in case.family.uncalibrated if e.suite == cell.suite), None)
+        is_excused = cell.state is State.UNCALIBRATED or approval is not None
+        return _excused(cell, excuse, "excuse", today) if is_excused else cell
+    if cell.state is State.NO_RUNNER and not cell.sha256:
+        bypass = case.family.bypass_tests_for_releases
+        found = _excused(cell, bypass, "bypass", today)
+        return replace(found, excused=not found.is_blocking)
     return cell
+
+
+def _excused(cell: SuiteCell, excuse: Bypass | None, what: str, today: date) -> SuiteCell:
+    """Return a cell that an excuse lets through until its last day; then it only says so."""
+    if excuse is None:
+        return cell
+    if excuse.expires < today:
+        why = f"{cell.why}; the {what} of {excuse.owner} expired on {excuse.expires}"
+        return replace(cell, why=why)
+    why = f"{cell.why}; {what} of {excuse.owner} until {excuse.expires}: {excuse.reason}"
+    return replace(cell, is_blocking=False, why=why)

@@ -223,6 +223,7 @@ class PromotePlan:
             "flaky": f"approve it by name: --approve {first.suite}:{first.python}, "
             "with --by and --reason",
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
+            "uncalibrated": "count its tests: gate calibrate, or excuse it in the family's data",
             "not-run": f"run it: gate --manifest {short(self.manifest.sha256)} "
             f"--family {self.release.family} {self.channel.option} --python {first.python} "
             f"--suite {first.suite}",

@@ -295,18 +295,14 @@ def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
     return {group: tuple(points) for group, points in groups.items()}
 
 
-def graft_name(member: str) -> str:
-    """Return the file name that a grafted library had before auditwheel put a hash into it."""
-    return _GRAFT_HASH.sub("", member.rpartition("/")[2])
-
-
 def _grafted(members: tuple[MemberFacts, ...]) -> tuple[str, ...]:
-    """Libraries in a top-level `*.libs` folder."""
+    """Return the libraries in a top-level `*.libs` folder, without the hash in their names."""
+    split = (member.name.split("/") for member in members)
     return tuple(
         sorted(
-            graft_name(member.name)
-            for member in members
-            if member.name.partition("/")[0].endswith(LIBRARIES) and not member.name.endswith("/")
+            _GRAFT_HASH.sub("", parts[-1])
+            for parts in split
+            if parts[0].endswith(LIBRARIES) and parts[-1]
         )
     )
 

@@ -33,7 +33,7 @@ from rocwheel.process import Command, HostRunner, base_env
 from rocwheel.release import pip_resolution
 from rocwheel.store.opening import open_store
 from rocwheel.values import replace
-from rocwheel.verdict import Demand, State
+from rocwheel.verdict import State
 
 PYTHON = PythonVersion(major=3, minor=sys.version_info.minor)
 SUITE = Suite(
@@ -46,7 +46,9 @@ SUITE = Suite(
     environment={},
     requirements=("pytest==8.4.2",),
     deadlines=Deadlines(test=300, shard=900, suite=900),
-    demand=Demand(must_run=1, may_skip=0, flaky_budget=0),
+    must_run=1,
+    may_skip=0,
+    flaky_budget=0,
     retries=0,
     trace=False,
 )
