@@ -284,7 +284,7 @@ class SkipsImportOptions(DryRun):
 @option("--jax", metavar="VERSION", required=True, help="The release of JAX that it is for.")
 @option("--issue", metavar="URL", required=True, help="Where the work on these tests is tracked.")
 @option("--owner", metavar="NAME", required=True, help="Who looks after the entries.")
-@option("--expires", metavar="DATE", required=True, help="When somebody must look again.")
+@option("--expires", metavar="DATE", required=True, help="When the entry must be looked at again.")
 def import_skips(app: App, options: SkipsImportOptions) -> None:
     """Import what JAX's or TheRock's ROCm jobs leave out of JAX's tests, as a list in ci/skips."""
     about = upstream.Provenance(

@@ -97,16 +97,24 @@ def server(tmp_path_factory):
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def site(server):
     """What serves the bucket to people, with a login of its own: a CDN."""
+    enforce(server, "inf")
+    reading = {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": "*"}
+    own = login(server, "cdn", {"Version": rights.VERSION, "Statement": [reading]})
+    client = boto3.session.Session(
+        aws_access_key_id=own["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=own["AWS_SECRET_ACCESS_KEY"],
+        region_name="us-east-2",
+    ).client("s3", endpoint_url=server.endpoint)
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             bucket, _, key = self.path.lstrip("/").partition("/")
             try:
-                body = server.client().get_object(Bucket=bucket, Key=key)["Body"].read()
-            except ClientError:
+                body = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+            except ClientError:  # 403 as well: who may not list is not told what is missing
                 body = b""
             self.send_response(200 if body else 404)
             self.send_header("Content-Length", str(len(body)))
