@@ -21,7 +21,7 @@ from rocwheel.release import rights
 from rocwheel.store import Options
 
 ROOT = Path(__file__).parents[3]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
 
 def lines_of_the_how_to() -> list[str]:
@@ -142,6 +142,7 @@ def test_the_lines_of_day_one_lead_to_a_green_night(server, site, tmp_path, monk
             for role in rights.ROLES:
                 assert f"{role}: assume arn:aws:iam::" in done.stdout
             assert "BAD" not in done.stdout
+    enforce(server, "inf")
     day.iam.put_role_policy(
         RoleName=f"runner-{day.bucket}"[:60], PolicyName="more",
         PolicyDocument=json.dumps(
@@ -149,6 +150,7 @@ def test_the_lines_of_day_one_lead_to_a_green_night(server, site, tmp_path, monk
                 {"Effect": "Allow", "Action": ["s3:DeleteObject"], "Resource": "*"}]}
         ),
     )  # fmt: skip
+    enforce(server)
     (rehearse,) = [line for line in lines if " rehearse " in line]
     done = day.type(rehearse)
     assert done.returncode == 8, "a role that may too much"
