@@ -41,7 +41,6 @@ class Ingredients:
     scratch: Path  # where the context is made
     base: Found
     bazel: Path | None = None  # a checked binary
-    rocm: Path | None = None  # a tree to bake in
     labels: Mapping[str, str]
     network: str = "default"
 
@@ -94,17 +93,12 @@ def build(
     return Made(image=made, inputs=inputs, is_new=True)
 
 
-def refuse_heavy(made: Made, *, rocm: Path | None) -> None:
-    """Hold an image against its recipe's budget; `rocm` is what is baked in.
-
-    Raises ConfigError.
-    """
-    baked = sum(item.lstat().st_size for item in rocm.rglob("*")) if rocm else 0
-    own, most = made.image.size - baked, made.inputs.recipe.budget
+def refuse_heavy(made: Made) -> None:
+    """Hold an image against its recipe's budget. Raises ConfigError."""
+    own, most = made.image.size, made.inputs.recipe.budget
     if own > most:
-        beside = " beside ROCm" if baked else ""
         raise ConfigError(
-            f"{made.inputs.reference}: {size(own)}{beside}, its budget is {size(most)}",
+            f"{made.inputs.reference}: {size(own)}, its budget is {size(most)}",
             hint=f"look at its layers ({made.image.identity[:19]}: history), or raise `budget` in "
             "ci/images.yaml; nothing was pushed",
         )
@@ -133,7 +127,6 @@ def command_line(
         f"{LABEL}.glibc": recipe.glibc,
         f"{LABEL}.base": inputs.base,
         f"{LABEL}.tool": inputs.tool,
-        f"{LABEL}.rocm": inputs.rocm_version,
         f"{OCI}.title": "rocwheel builder",
         f"{OCI}.base.name": ingredients.base.reference,
         f"{OCI}.base.digest": inputs.base,
@@ -200,10 +193,6 @@ def _context(
         (context / "bazel").mkdir()
         if ingredients.bazel:
             shutil.copy(ingredients.bazel, context / "bazel" / "bazel")
-        if ingredients.rocm:
-            shutil.copytree(ingredients.rocm, context / "rocm", symlinks=True)
-        else:
-            (context / "rocm").mkdir()
         console.info("   rocwheel's own packages, by hash")
         runner.run(_download(inputs, context))
         yield context

@@ -89,22 +89,14 @@ class StagePlan:
     is_done: bool
 
     @property
-    def manifest(self) -> Manifest:
-        return self.operation.manifest
-
-    @property
-    def uploads(self) -> tuple[Upload, ...]:
-        return self.operation.uploads
-
-    @property
     def size(self) -> int:
-        return sum(item.entry.size for item in self.uploads)
+        return sum(item.entry.size for item in self.operation.uploads)
 
     def lines(self) -> list[str]:
         """List the plan for people: every source, its full destination, its size and the trend."""
         place = self.operation.place
-        lines = [f"manifest {self.manifest.sha256}", f"to       {place.location}/"]
-        for item in self.uploads:
+        lines = [f"manifest {self.operation.manifest.sha256}", f"to       {place.location}/"]
+        for item in self.operation.uploads:
             act = "is there" if item.is_there else "upload"
             trend = ""
             if item.before:
@@ -113,7 +105,10 @@ class StagePlan:
             where = place.store.locate(place.key(item.entry.filename))
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
-        return [*lines, *operations.page_lines(place, (item.entry for item in self.uploads))]
+        return [
+            *lines,
+            *operations.page_lines(place, (item.entry for item in self.operation.uploads)),
+        ]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         """Return the plan as a document; without `dry_run` it was applied where that was needed."""
@@ -121,7 +116,7 @@ class StagePlan:
         done = "nothing-to-do" if self.is_done else "staged"
         return {
             "state": "planned" if dry_run else done,
-            "manifest": self.manifest.sha256,
+            "manifest": self.operation.manifest.sha256,
             "family": place.family,
             "index_url": place.url,
             "wheels": [
@@ -133,7 +128,7 @@ class StagePlan:
                     "url": place.link(item.entry.filename),
                     "is_there": item.is_there,
                 }
-                for item in self.uploads
+                for item in self.operation.uploads
             ],
         }
 
