@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import re
-import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -48,7 +47,6 @@ class Day:
             server, f"me-{self.bucket}", {"Version": rights.VERSION, "Statement": [allowed]}
         )
         self.ci = folder / "ci"
-        shutil.copytree(ROOT / "ci", self.ci)
         for name in ("source", "therock-dist-linux-gfx90a-7.1.0.tar.gz", "nightly.yaml"):
             (folder / name).replace(self.ci / name)
         named = "".join(f"      {role}: {arn}\n" for role, arn in arns.items())
