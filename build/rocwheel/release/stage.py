@@ -21,6 +21,7 @@ from rocwheel.parallel import each
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who, short
 from rocwheel.store import Store
+from rocwheel.trust import evidence
 from rocwheel.values import replace
 
 
@@ -41,6 +42,7 @@ class Stage(Operation):
 
     manifest: Manifest
     uploads: tuple[Upload, ...]
+    provenance: bytes = b""  # a builder's statement, where the wheelhouse has one
     count: Callable[[int], None] | None = None
 
     def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
@@ -62,6 +64,7 @@ class Stage(Operation):
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
         each(self._upload, self.uploads, threads=self.place.store.connections)
+        evidence.add_provenance(self.place, self.manifest.sha256, self.provenance)
 
     def _upload(self, item: Upload) -> None:
         place = self.place
@@ -168,8 +171,15 @@ def plan(
                 before=_before(state, entry),
             )
         )
-    operation = Stage(place=place, who=who, manifest=manifest, uploads=tuple(uploads))
+    operation = Stage(
+        place=place,
+        who=who,
+        manifest=manifest,
+        uploads=tuple(uploads),
+        provenance=evidence.built(wheelhouse),
+    )
     is_done = operation.decide(state) is None and operations.is_settled(state)
+    is_done = is_done and evidence.has_provenance(place, manifest.sha256, operation.provenance)
     return StagePlan(
         operation=operation, state=state, is_done=is_done and all(item.is_there for item in uploads)
     )
