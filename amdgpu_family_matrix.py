@@ -344,6 +344,14 @@ FAMILIES: dict[str, Family] = _by_name(
     )
 )
 
+# Processors with a GPU that shares the host's memory
+APUS = frozenset(
+    (
+        "gfx90c", "gfx1033", "gfx1035", "gfx1036", "gfx1103", "gfx1150", "gfx1151", "gfx1152",
+        "gfx1153",
+    )
+)  # fmt: skip
+
 # Targets that several families understand; a family is never named by one.
 GENERIC_TARGETS = (
     "gfx9-generic",

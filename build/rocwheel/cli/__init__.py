@@ -85,6 +85,10 @@ STAGES: Final = {
             "rocwheel.cli.release:prune",
             "Remove what the channel's retention no longer keeps.",
         ),
+        "trust": (
+            "rocwheel.cli.trust:trust",
+            "Make keys, sign statements, verify what was built, tested and released.",
+        ),
         "runtime_images": (
             "rocwheel.cli.runtime:runtime_images",
             "Make, test and push a runtime image of a released wheel set.",
@@ -122,7 +126,7 @@ STAGES: Final = {
     "This machine": {
         "cache": (
             "rocwheel.cli.cache:cache",
-            "Show what is kept between runs, and remove what nobody uses.",
+            "Show what is kept between runs, and remove what is not in use.",
         ),
         "demo": ("rocwheel.cli.demo:demo", "Run the whole main job on the miniature workspace."),
         "shell": (

@@ -10,13 +10,11 @@ from typing import Final
 
 import click
 
-from rocwheel.choices import CELL_KINDS
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, options_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
-    LATEST,
     NightOptions,
     NightTarget,
     document_of,
@@ -31,7 +29,6 @@ from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
 from rocwheel.errors import CommandError, ConfigError, HostError, StoreError
 
 with when_run():
-    import json
     import shlex
 
     import amdgpu_family_matrix as matrix
@@ -70,11 +67,6 @@ class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     keep_going: bool = own(
         "--keep-going", "End with 0 also when `run` will have nothing to build.", default=False
     )
-    matrix_kind: str = own(
-        "--matrix",
-        "Print the cells of this kind of a night that is planned, for a GitHub matrix.",
-        only=CELL_KINDS,
-    )
 
 
 @command("plan", NightPlanOptions, parent=nightly)
@@ -87,8 +79,6 @@ def plan(app: App, options: NightPlanOptions) -> int:
     when every build is absent; the plan is stored all the same, and its run makes the page of it.
     """  # fmt: skip
     target = NightTarget(app, options)
-    if options.matrix_kind:
-        return _print_matrix(app, options, target)
     made = _plan(app, options, target)
     state = "planned"
     if not options.dry_run:
@@ -98,15 +88,6 @@ def plan(app: App, options: NightPlanOptions) -> int:
             app.github_outputs(planning.github_outputs(made))
     _say_planned(app, made, state, explain=options.explain or options.dry_run)
     return _plan_status(app, made, keep_going=options.keep_going)
-
-
-def _print_matrix(app: App, options: NightPlanOptions, target: NightTarget) -> int:
-    """Print the jobs of one kind of a stored plan, for GitHub."""
-    stored, _ = target.nights.plan(target.night(options.night or LATEST))
-    rows = json.dumps(planning.github_matrix(stored, options.matrix_kind))
-    app.github_outputs({options.matrix_kind: rows})
-    click.echo(rows)
-    return 0
 
 
 def _plan_status(app: App, made: NightPlan, *, keep_going: bool) -> int:
@@ -119,25 +100,16 @@ def _plan_status(app: App, made: NightPlan, *, keep_going: bool) -> int:
 
 def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:
     rows = list(planning.explain(made))
-    runs = sum(map(planning.is_to_run, made.cells))
-    kept = sum(bool(cell.kept) for cell in made.cells)
-    absent = sum(bool(cell.absent) for cell in made.cells)
+    absent = [cell for cell in made.cells if cell.absent]
+    runs, kept = sum(map(planning.is_to_run, made.cells)), sum(bool(c.kept) for c in made.cells)
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
-    missing = f", {absent} absent" if absent else ""
+    missing = f", {len(absent)} absent" if absent else ""
     lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept{missing}")
-    if not explain:
-        for cell in made.cells:
-            if cell.absent:
-                app.console.warn(f"{cell.name}: absent: {cell.absent} {cell.excused}".rstrip())
+    for cell in () if explain else absent:
+        app.console.warn(f"{cell.name}: absent: {cell.absent} {cell.excused}".rstrip())
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
-    document = {
-        "night": made.night,
-        "state": state,
-        "run": runs,
-        "kept": kept,
-        "absent": absent,
-        "cells": cells_,
-    }
+    numbers = {"run": runs, "kept": kept, "absent": len(absent)}
+    document = {"night": made.night, "state": state, **numbers, "cells": cells_}
     app.emit(document, "\n".join(lines))
 
 
@@ -242,7 +214,6 @@ def _scheduler(
         nights=target.nights,
         night=night,
         worker=here,
-        runner=whole(app),
         target=target.words,
         most=most,
         logs=app.cache / "nightly" / "slurm",

@@ -149,6 +149,8 @@ def _results(
         return max(1.0, until - host.clock())
 
     allotted = devices.choose(request, host)
+    for why in allotted.allotment.ill:
+        console.warn(f"a GPU is left out: {why}")
     interpreter = None if request.installed else _interpreter(request, host)
     work = _work(request, host, stack)
     with console.step("Tests of the suite", key="tests"):

@@ -24,7 +24,7 @@ from rocwheel.errors import (
 )
 from rocwheel.index.page import Page, Root, links, mark, with_mark
 from rocwheel.parallel import each
-from rocwheel.places import Place, kept_seconds
+from rocwheel.places import COMPAT, Place, kept_seconds
 from rocwheel.store import Headers, HugeError, ObjectInfo, pause
 
 Shown: TypeAlias = "Page | Root"
@@ -66,7 +66,8 @@ class Form:
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
     """Return all objects of one page at a place; what is served first comes last."""
     project = page.project if isinstance(page, Page) else ""
-    html = page.to_html(family=place.family, index_url=place.url)
+    compat = "" if place.is_staging else COMPAT
+    html = page.to_html(family=place.family, index_url=place.url, compat=compat)
     views = place.views(project, folder_keys=folder_keys)
     return (
         Form(

@@ -193,7 +193,7 @@ def test_rocm_lies_where_the_wheels_look_for_it():
     assert (root / "lib/libamdhip64.so").is_file()
     assert os.environ["ROCWHEEL_ROCM_VERSION"] == "7.10.0"
 def test_one_gpu_is_seen():
-    SEEN.joinpath(os.environ["HIP_VISIBLE_DEVICES"]).touch()
+    SEEN.joinpath(os.environ["ROCR_VISIBLE_DEVICES"]).touch()
     assert os.environ["OMP_NUM_THREADS"] == "1"
 """
 
