@@ -82,15 +82,24 @@ def build(
         named(ingredients.base, engine=engine, runner=runner) as base,
     ):
         command = command_line(inputs, ingredients, engine=engine, base=base, context=context)
-        console.detail(str(command))
-        try:
-            runner.run(command, on_line=console.detail)
-        except CommandError as exc:
-            raise explained(inputs.reference, ingredients.base.reference, exc) from exc
+        run_build(
+            command, inputs.reference, ingredients.base.reference, runner=runner, console=console
+        )
     made = existing(inputs, engine=engine, runner=runner)
     if made is None:
         raise HostError(f"{inputs.reference}: built, and not there", hint="ask the engine: images")
     return Made(image=made, inputs=inputs, is_new=True)
+
+
+def run_build(
+    command: Command, what: str, base: str, *, runner: HostRunner, console: Console
+) -> None:
+    """Run an engine's `build` of `what` on a base. Raises HostError with why it failed."""
+    console.detail(str(command))
+    try:
+        runner.run(command, on_line=console.detail)
+    except CommandError as exc:
+        raise explained(what, base, exc) from exc
 
 
 def refuse_heavy(made: Made) -> None:
