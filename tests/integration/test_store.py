@@ -185,7 +185,7 @@ def test_the_right_that_a_refusal_names_is_one_that_iam_has(servers, monkeypatch
             {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}},
             operation,
         )
-        with pytest.raises(RefusedError) as caught, store._bucket.translated("a", operation):
+        with pytest.raises(RefusedError) as caught, store.translated("a", operation):
             raise refused
         (right,) = re.findall(r"s3:(\w+)", caught.value.hint)
         assert right in ACTIONS, operation
@@ -372,7 +372,7 @@ def test_a_server_that_takes_no_etag_at_all_lacks_the_condition(
             del request.headers[header]
             request.headers[header] = '"another"'
 
-    store._bucket.client.meta.events.register_first(f"before-sign.s3.{operation}", spoil)
+    store.client.meta.events.register_first(f"before-sign.s3.{operation}", spoil)
     if operation == "CopyObject":
         assert store.abilities().copy_lacks == ("copy_source_match",)
         return
@@ -400,7 +400,7 @@ def test_a_server_that_answers_501_to_conditional_writes_is_called_incapable(
                 "PutObject",
             )
 
-    events = store._bucket.client.meta.events
+    events = store.client.meta.events
     events.register_first("before-parameter-build.s3.PutObject", refused)
     with pytest.raises(RefusedError, match="does not keep to the conditions of writes"):
         store.create("v2/a.whl", b"a", headers=HEADERS)

@@ -85,6 +85,10 @@ STAGES: Final = {
             "rocwheel.cli.release:prune",
             "Remove what the channel's retention no longer keeps.",
         ),
+        "trust": (
+            "rocwheel.cli.trust:trust",
+            "Make keys, sign statements, verify what was built, tested and released.",
+        ),
         "runtime_images": (
             "rocwheel.cli.runtime:runtime_images",
             "Make, test and push a runtime image of a released wheel set.",

@@ -22,6 +22,7 @@ from rocwheel.cli.command import (
 from rocwheel.cli.gate_run import CellOptions, GateCommandOptions, slots_option
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions
+from rocwheel.cli.trust import SignerOptions
 from rocwheel.errors import ConfigError
 
 with when_run():
@@ -74,7 +75,7 @@ def list_suites(app: App, _options: NoOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateMergeOptions(CellOptions, DryRun):
+class GateMergeOptions(CellOptions, SignerOptions, DryRun):
     """Options of `gate merge`."""
 
     shards: int
@@ -108,7 +109,10 @@ def merge(app: App, options: GateMergeOptions) -> int:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
     with storing.alone(output):
-        return gate_run.show(app, [gate_run.finished(app, merged, place, output)])
+        parts = [verdict.sha256 for verdict, _ in found if verdict]
+        signer = options.key(app)
+        report = gate_run.finished(app, merged, place, output, signer=signer, parts=parts)
+        return gate_run.show(app, [report])
 
 
 def _known(app: App, name: str) -> KnownSuite:

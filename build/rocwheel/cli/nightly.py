@@ -214,7 +214,6 @@ def _scheduler(
         nights=target.nights,
         night=night,
         worker=here,
-        runner=whole(app),
         target=target.words,
         most=most,
         logs=app.cache / "nightly" / "slurm",

@@ -97,8 +97,8 @@ def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cel
         console=app.console,
         now=app.now,
         why_ended=_why_ended(app, job) if engine == "slurm" else None,
-        collect=partial(slurm.collect, runner=whole(app)) if engine == "slurm" else None,
-        coming=partial(slurm.coming, runner=whole(app), job=job) if engine == "slurm" else None,
+        collect=slurm.collect if engine == "slurm" else None,
+        coming=slurm.coming if engine == "slurm" else None,
     )
 
 

@@ -96,9 +96,7 @@ def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, Ce
     waits = slurm.waiting(target.nights, night, whole(app))
     if waits is None:  # nothing of this night is in Slurm
         waits = {}
-    elif slurm.collect(
-        target.nights, night, worker(app, engine="slurm", job=""), runner=whole(app)
-    ):
+    elif slurm.collect(target.nights, night, worker(app, engine="slurm", job="")):
         book = target.nights.book(night)
     standings = standing.stand(book, app.now())
     return book, standings, "\n".join(_rows(book, standings, waits))

@@ -18,10 +18,12 @@ from rocwheel.cli.target import (
     Target,
     TargetOptions,
 )
+from rocwheel.cli.trust import SignerOptions
 from rocwheel.errors import PromotionError, RocwheelError, StoreError
 
 with when_run():
-    from rocwheel import compat
+    import amdgpu_family_matrix as matrix
+    from rocwheel import compat, files
     from rocwheel.console import count, size
     from rocwheel.ledger.state import Action
     from rocwheel.places import Place
@@ -52,16 +54,17 @@ def stage(app: App, options: StageOptions) -> None:
     target, dry_run = Target(app, options, makes_store=True), options.dry_run
     path, person = app.cwd / options.wheelhouse, options.who(app)
     planned = staging.plan(path, target.family, target.channel, target.store, who=person)
+    sha256 = planned.operation.manifest.sha256
     if dry_run or not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
     if not (dry_run or planned.is_done):
-        with app.console.step(f"stage {planned.manifest.sha256[:12]}"):
+        with app.console.step(f"stage {sha256[:12]}"):
             staging.apply(planned, console=app.console)
-    _finish(app, planned.manifest.sha256, planned.to_json(dry_run=dry_run))
+    _finish(app, sha256, planned.to_json(dry_run=dry_run))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromoteOptions(ManifestOptions, PersonOptions, DryRun):
+class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
     """Options of `promote`."""
 
     approve: tuple[str, ...]
@@ -98,7 +101,7 @@ def promote(app: App, options: PromoteOptions) -> int:
     if is_blocked:
         app.console.fail(planned.refusal())
     elif planned.state == "ready" and not options.dry_run:
-        document = _publish(app, planned)
+        document = _publish(app, planned, options)
     _finish(app, planned.manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
 
@@ -115,9 +118,13 @@ def _promotion(app: App, options: PromoteOptions) -> promotion.PromotePlan:
     )
 
 
-def _publish(app: App, planned: promotion.PromotePlan) -> dict[str, Any]:
+def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) -> dict[str, Any]:
+    signer = options.key(app)
+    channels = app.path(options.channels_file) or app.home.ci / "channels.yaml"
+    decided_by = {"matrix": Path(matrix.__file__), "channels": channels}
+    digests = {name: files.sha256(path) for name, path in decided_by.items()}
     with app.console.step(f"promote {planned.manifest.sha256[:12]}"):
-        moved = promotion.apply(planned, console=app.console)
+        moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
         _refresh(app, planned.release)
     if moved:
         app.console.info(f"{size(moved)} of wheels passed through this machine")

@@ -25,7 +25,6 @@ SCRIPT: Final = r"""
 echo "architecture $(uname -m)"
 echo "glibc $(getconf GNU_LIBC_VERSION 2>/dev/null)"
 test -x /opt/rocwheel/venv/bin/python && echo "tool /opt/rocwheel/venv/bin/python"
-test -f /opt/rocm/.info/version && echo "rocm /opt/rocm $(cat /opt/rocm/.info/version)"
 folders=$(echo "$PATH" | tr ':' ' ')
 seen=:
 for folder in $folders /opt/python/cp3*/bin; do
@@ -83,7 +82,6 @@ class ImageFacts(Value, frozen=True, kw_only=True):
     architecture: str
     glibc: str
     tool: str  # a Python that has rocwheel's own tools, "" without
-    rocm: str  # a ROCm that is baked in, "" without
     bazels: tuple[FoundBazel, ...]
     compilers: tuple[FoundCompiler, ...]
     pythons: tuple[str, ...]  # JSON: what each CPython answered about itself
@@ -266,7 +264,6 @@ def examine(runner: Runner) -> ImageFacts:
         architecture=first("architecture"),
         glibc=first("glibc").removeprefix("glibc "),
         tool=first("tool"),
-        rocm=first("rocm").split(" ")[0],
         bazels=bazels,
         compilers=tuple(_compiler(line) for line in all_of("compiler")),
         pythons=tuple(

@@ -71,7 +71,7 @@ class Worker:
     why_ended: Callable[[], tuple[State, str]] | None = None  # what the engine says of a signal
     collect: Callable[[Nights, str, Worker], int] | None = None  # ends that jobs could not say
     # which of these cells the engine still has to run; None: all of them
-    coming: Callable[[Nights, str, list[str]], list[str]] | None = None
+    coming: Callable[[Nights, str, list[str], Worker], list[str]] | None = None
 
 
 class Signals:
@@ -202,7 +202,7 @@ def _why_not(
     waits = [n for n in cell.after if not standings[n].settled]
     if worker.engine != "github":
         open_ = [n for n in cell.settled if not standings[n].settled]
-        waits += worker.coming(nights, book.plan.night, open_) if worker.coming else open_
+        waits += worker.coming(nights, book.plan.night, open_, worker) if worker.coming else open_
     return f"not run: {waits[0]} has not ended" if waits else ""
 
 

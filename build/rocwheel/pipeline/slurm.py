@@ -90,14 +90,13 @@ class SlurmScheduler:
     nights: Nights
     night: str
     worker: Worker
-    runner: Runner
     target: tuple[str, ...]
     most: int  # tasks of an array at once, 0 for no limit
     logs: Path
 
     def submit(self) -> list[Submission]:
         """Check the cluster, then submit every array that is not there. Raises HostError."""
-        collect(self.nights, self.night, self.worker, runner=self.runner)
+        collect(self.nights, self.night, self.worker)
         # read before the queue: what another client submits from here on has our token
         made = submissions(self.nights, self.night)
         book = self.nights.book(self.night)
@@ -107,7 +106,7 @@ class SlurmScheduler:
         # cell that ended, though such a controller may have its job running.
         jobs = {
             cell: job
-            for cell, job in queued(self.nights, self.night, self.runner, self.worker.job).items()
+            for cell, job in queued(self.nights, self.night, self.worker).items()
             if not standings[cell].settled
         }
         groups = self._groups(standings, jobs)
@@ -122,7 +121,7 @@ class SlurmScheduler:
 
     def lines(self, book: Book, standings: Mapping[str, CellStanding]) -> Iterator[str]:
         """Yield what would be submitted."""
-        for group in self._groups(standings, queued(self.nights, self.night, self.runner)):
+        for group in self._groups(standings, queued(self.nights, self.night, self.worker)):
             token = self._token(group, book)
             yield shlex.join(self._argv(token, group, {}, book))
             yield from (f"  {number}: {cell.name}" for number, cell in enumerate(group))
@@ -153,7 +152,7 @@ class SlurmScheduler:
     def _check(self, groups: Sequence[Sequence[Cell]]) -> None:
         """Raise HostError before anything is submitted: no Slurm, no such partition or GRES."""
         try:
-            answer = self.runner.capture(
+            answer = self.worker.runner.capture(
                 Command(argv=("sinfo", "--noheader", "--format=%R|%G"), timeout=60.0)
             )
         except CommandError as exc:
@@ -201,13 +200,13 @@ class SlurmScheduler:
             time=timestamp(self.worker.now()),
         )
         number, job = self._claim(record)
-        job = job or _job_named(token, self.runner)
+        job = job or _job_named(token, self.worker.runner)
         if not job:
             script = self.logs / f"{token}.sh"
             script.write_text(self._script(group), encoding="utf-8")
             argv = (*self._argv(token, group, jobs, book), str(script))
             try:
-                answer = self.runner.capture(Command(argv=argv, timeout=SBATCH_SECONDS))
+                answer = self.worker.runner.capture(Command(argv=argv, timeout=SBATCH_SECONDS))
             except CommandError as exc:
                 last = exc.detail.strip().splitlines()
                 if last and not any(word in exc.detail for word in UNCLEAR):
@@ -241,7 +240,7 @@ class SlurmScheduler:
             except ObjectDiffersError:
                 theirs = Submission.from_bytes(store.read(key)[0], name=store.locate(key))
                 is_old = self.worker.now() - moment(theirs.time) > CLAIMED
-                if job := _job_named(record.token, self.runner):
+                if job := _job_named(record.token, self.worker.runner):
                     return number, job
                 if is_old or store.info(f"{stem}refused"):
                     number += 1
@@ -377,15 +376,15 @@ def _tasks(runner: Runner, made: Sequence[Submission]) -> list[tuple[Submission,
     return tasks
 
 
-def queued(nights: Nights, night: str, runner: Runner, but: str = "") -> dict[str, str]:
+def queued(nights: Nights, night: str, worker: Worker) -> dict[str, str]:
     """Return the cells that Slurm has in its queue or runs, each with the number of its job.
 
-    Without the job `but`: a cell that is ending may be submitted again.
+    Without the job of this worker: a cell that is ending may be submitted again.
     """
     return {
         cell: task.job
-        for _, cell, task in _tasks(runner, submissions(nights, night))
-        if task.state in PENDING and task.name != but
+        for _, cell, task in _tasks(worker.runner, submissions(nights, night))
+        if task.state in PENDING and task.name != worker.job
     }
 
 
@@ -401,9 +400,9 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None
     }
 
 
-def coming(nights: Nights, night: str, cells: list[str], *, runner: Runner, job: str) -> list[str]:
+def coming(nights: Nights, night: str, cells: list[str], worker: Worker) -> list[str]:
     """Return those of the cells that Slurm still has to run, so that others wait for them."""
-    there = queued(nights, night, runner, job)
+    there = queued(nights, night, worker)
     return [name for name in cells if name in there]
 
 
@@ -478,7 +477,7 @@ def _read_from(path: Path, begins: int) -> bytes:
     return b""
 
 
-def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> int:
+def collect(nights: Nights, night: str, worker: Worker) -> int:
     """Say of jobs that ended without a word how they ended; return how many those were.
 
     A job that never began and is not known any more counts too: an attempt that did not run.
@@ -486,8 +485,9 @@ def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> in
     made = submissions(nights, night)
     if not made:
         return 0
-    tasks = _tasks(runner, made)
-    if not any(task.state for _, _, task in tasks) and not _ask(runner, ("sinfo", "--noheader")):
+    tasks = _tasks(worker.runner, made)
+    is_known = any(task.state for _, _, task in tasks)
+    if not (is_known or _ask(worker.runner, ("sinfo", "--noheader"))):
         return 0  # the controller is away: nothing is known of any job
     book = nights.book(night)
     return sum(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import re
-import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -21,7 +20,7 @@ from rocwheel.release import rights
 from rocwheel.store import Options
 
 ROOT = Path(__file__).parents[3]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
 
 def lines_of_the_how_to() -> list[str]:
@@ -48,7 +47,6 @@ class Day:
             server, f"me-{self.bucket}", {"Version": rights.VERSION, "Statement": [allowed]}
         )
         self.ci = folder / "ci"
-        shutil.copytree(ROOT / "ci", self.ci)
         for name in ("source", "therock-dist-linux-gfx90a-7.1.0.tar.gz", "nightly.yaml"):
             (folder / name).replace(self.ci / name)
         named = "".join(f"      {role}: {arn}\n" for role, arn in arns.items())
@@ -142,6 +140,7 @@ def test_the_lines_of_day_one_lead_to_a_green_night(server, site, tmp_path, monk
             for role in rights.ROLES:
                 assert f"{role}: assume arn:aws:iam::" in done.stdout
             assert "BAD" not in done.stdout
+    enforce(server, "inf")
     day.iam.put_role_policy(
         RoleName=f"runner-{day.bucket}"[:60], PolicyName="more",
         PolicyDocument=json.dumps(
@@ -149,6 +148,7 @@ def test_the_lines_of_day_one_lead_to_a_green_night(server, site, tmp_path, monk
                 {"Effect": "Allow", "Action": ["s3:DeleteObject"], "Resource": "*"}]}
         ),
     )  # fmt: skip
+    enforce(server)
     (rehearse,) = [line for line in lines if " rehearse " in line]
     done = day.type(rehearse)
     assert done.returncode == 8, "a role that may too much"

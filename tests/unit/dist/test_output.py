@@ -60,7 +60,9 @@ def lines(tmp_path, runner, bazel):
 
 def paste(line, run='run() { env -i HOME=/home/somebody PATH=/usr/bin:/bin "$@"; }', **shell):
     env = {"PATH": os.environ["PATH"], **shell}
-    done = subprocess.run(["sh", "-c", f"{run}; {line}"], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", f"{run}; {line}"], env=env, capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 

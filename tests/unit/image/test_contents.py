@@ -104,7 +104,7 @@ def test_where_nothing_shall_be_kept_nothing_is_written(image):
 @pytest.mark.parametrize("said", ["{}", "[]", '{"implementation": "cpython", "version": [1]}'])
 def test_what_is_no_answer_of_a_cpython_is_none_of_the_image(said):
     facts = ImageFacts(
-        architecture="", glibc="", tool="", rocm="", bazels=(), compilers=(),
+        architecture="", glibc="", tool="", bazels=(), compilers=(),
         pythons=(said,),
     )  # fmt: skip
     assert facts.interpreters == ()
