@@ -196,7 +196,7 @@ for name in COMMANDS:
     walk([name], ci_build.get_command(None, name))
 """
 BASE = "choices console ending errors files home model option process values verdict watch"
-DATA = f"{BASE} download manifest results source source_layout yaml_file"
+DATA = f"{BASE} build_record download manifest results source source_layout yaml_file"
 STORE = f"{DATA} entry families host index ledger parallel places store trust"
 LOOKS = {  # the rooms that a command which only looks may import
     ("--version",): f"{DATA} build_options",
