@@ -297,14 +297,9 @@ def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
 
 def _grafted(members: tuple[MemberFacts, ...]) -> tuple[str, ...]:
     """Return the libraries in a top-level `*.libs` folder, without the hash in their names."""
-    split = (member.name.split("/") for member in members)
-    return tuple(
-        sorted(
-            _GRAFT_HASH.sub("", parts[-1])
-            for parts in split
-            if parts[0].endswith(LIBRARIES) and parts[-1]
-        )
-    )
+    paths = (member.name.split("/") for member in members)
+    names = (path[-1] for path in paths if path[0].endswith(LIBRARIES))
+    return tuple(sorted(_GRAFT_HASH.sub("", name) for name in names if name))
 
 
 def _provenance(

@@ -112,10 +112,9 @@ def verdict_document(
     found: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
 ) -> dict[str, Any]:
     """Return what was found, wheel by wheel, and whether all of them may ship."""
-    clients = {each.name: each.version for each in installers.clients} if installers else {}
     return {
         "ships": ships(found),
-        "installed_with": clients,
+        "installed_with": installers.versions if installers else {},
         "wheels": {
             name: [asdict(item) | {"severity": item.severity.value} for item in findings]
             for name, findings in found.items()

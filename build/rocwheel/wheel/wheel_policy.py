@@ -234,11 +234,8 @@ def load(path: Path) -> WheelPolicy:
     """Read the policy. Raises ConfigError."""
     file = yaml_file.read(path, _File)
     levels = (
-        Manylinux(
-            level=level,
-            highest={k: tuple(map(int, text.split("."))) for k, text in asdict(highest).items()},
-        )
-        for level, highest in file.manylinux.items()
+        Manylinux(level=level, highest={k: tuple(map(int, v.split("."))) for k, v in each.items()})
+        for level, each in ((level, asdict(each)) for level, each in file.manylinux.items())
     )
     return WheelPolicy(
         manylinux=tuple(sorted(levels, key=lambda item: item.order)),

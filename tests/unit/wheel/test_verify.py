@@ -445,6 +445,9 @@ BROKEN = {
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "amd-x-instinct; extra == 'x' or platform_release > '0'")),
         None, "pin.allowed", "can be judged",
     ),
+    "another project's wheel that no Python may install": (
+        GENERAL.but(requires_python="<3"), None, "metadata.python", "no CPython 3",
+    ),
     "a pjrt that no Python may install": (
         PJRT.but(requires_python=">=3.20"), None, "metadata.python", "3.11",
     ),

@@ -22,6 +22,7 @@ from rocwheel.wheel.wheel_policy import WheelPolicy
 
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
 _CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
+PYTHONS: Final = tuple(f"3.{minor}.{patch}" for minor in range(40) for patch in (0, 1, 9))
 INSTALLED: Final = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 LEFTOVERS: Final = re.compile(
     r"(^|/)(__pycache__|\.git|\.DS_Store|\.hypothesis|\.pytest_cache|node_modules)(/|$)"
@@ -104,8 +105,11 @@ class Judge:
         if len(self.report.metadata["Requires-Python"]) > 1:
             yield finding("metadata.field", "METADATA: Requires-Python stands twice")
         text = self.report.requires_python
-        if requirements.specifiers(text) is None:
+        requires = requirements.specifiers(text)
+        if requires is None:
             yield finding("metadata.field", f"METADATA: Requires-Python {text!r} is not PEP 440")
+        elif self.kind is None and not any(map(requires.contains, PYTHONS)):
+            yield finding("metadata.python", f"no CPython 3 satisfies Requires-Python {requires}")
 
     def _tags(self) -> Iterator[Finding]:
         report, name = self.report, self.report.filename
