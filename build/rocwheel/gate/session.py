@@ -260,7 +260,7 @@ def finish(
     for reason in verdict.ran.unofficial if verdict else ():
         console.info(f"no promotion takes this verdict: {reason}")
     if whole and results.tests:
-        run = LastRun.of(results, found.state, ended=whole.strftime("%Y-%m-%d %H:%M"))
+        run = LastRun.of(results, found.state, ended=whole.strftime("%Y-%m-%d %H:%M"), before=last)
         with _remembering(console):
             history.keep_last(place, history.name_of(results), cache, run)
     counts = {name: number for name, number in results.counts.by_outcome().items() if number}

@@ -137,6 +137,10 @@ def render(
         flaky=[trails.of(t) for t in results.tests if t.outcome is Outcome.FLAKY],
         left=_left(results),
         libraries=libraries_of(results, libraries),
+        figures=[
+            (name, number, last.figures.get(name, ()) if last else ())
+            for name, number in results.figures.items()
+        ],
         lanes=[(lane, list(bars(results, lane.name))) for lane in results.lanes],
         end_ms=_end(results),
         width=WIDTH,

@@ -18,8 +18,7 @@ from support.hostile import CORPUS, DEEP, GOOD, NAME, SOUND, good, restated
 from support.wheels import File, Zip, make_elf
 
 from rocwheel.errors import WheelError
-from rocwheel.wheel import rename
-from rocwheel.wheel import zip_reader
+from rocwheel.wheel import rename, zip_reader
 from rocwheel.wheel.limits import Limits
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import repair

@@ -317,6 +317,7 @@ class TestRunner:
             detail=event.detail,
             output=output,
             left=event.left,
+            figures=event.figures,
         )
         self._scheduler.measured(step.file, event.test, event.seconds)
         work.running, work.last = None, event.test

@@ -48,7 +48,7 @@ class InstallTarget(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class InstallClient:
-    """pip or uv: its version, and the command that installs."""
+    """pip or uv, and its options for where to install, for which Python."""
 
     name: str
     version: str
