@@ -18,7 +18,7 @@ MOST = 53_600  # lines of all rooms; aimed at are 50,000
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4630, 2850, 2, 12),
-    "bazel/ dist/ download/ rocm/ source/": (8900, 7350, 0, 36),
+    "bazel/ bump dist/ download/ rocm/ source/": (9330, 7350, 0, 38),
     "cli/": (6420, 4900, 4, 37),
     "container/ dist/builder dist/executor image/": (3400, 3050, 1, 24),
     "demo dev doctor housekeeping report/": (2650, 2100, 0, 12),
