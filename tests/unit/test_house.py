@@ -18,7 +18,7 @@ MOST = 53_600  # lines of all rooms; aimed at are 50,000
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4630, 2850, 2, 12),
-    "bazel/ dist/ download/ rocm/ source/": (8900, 7350, 0, 36),
+    "bazel/ bump dist/ download/ rocm/ source/": (9330, 7350, 0, 38),
     "cli/": (6420, 4900, 4, 37),
     "container/ dist/builder dist/executor image/": (3400, 3050, 1, 24),
     "demo dev doctor housekeeping report/": (2650, 2100, 0, 12),
@@ -29,7 +29,7 @@ ROOMS = {
     "ledger/nights pipeline/": (4390, 3500, 0, 11),
     "runtime/": (2230, 1300, 0, 13),
     "cli/trust release/proof trust/": (1501, 1400, 0, 0),
-    "wheel/": (5250, 5250, 1, 23),
+    "wheel/": (5250, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

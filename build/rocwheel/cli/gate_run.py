@@ -69,7 +69,7 @@ class GatedSetOptions(TargetOptions):
         once(
             "--manifest",
             metavar="SHA|PATH",
-            type=known.FILE,
+            type=known.MANIFEST,
             help="The staged wheel set: SHA-256 of its manifest (6 digits or more), or the file.",
         ),
     )

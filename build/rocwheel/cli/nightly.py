@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import click
-
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, options_of
@@ -17,8 +15,10 @@ from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
     NightOptions,
     NightTarget,
+    cell_named,
     document_of,
     night_argument,
+    night_named,
     nightly,
     own,
     run_here,
@@ -309,8 +309,8 @@ class NightCellOptions(NightOptions, DryRun):
 
 
 @command("cell", NightCellOptions, parent=nightly)
-@click.argument("night")
-@click.argument("cell")
+@night_named
+@cell_named
 @options_of(NightCellOptions)
 def cell(app: App, options: NightCellOptions) -> int:
     """Run one cell here and record how it ended: what every engine calls.

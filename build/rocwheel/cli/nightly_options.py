@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import click
 
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import OWN, group
 from rocwheel.cli.imports import when_run
+from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
 from rocwheel.option import opt
@@ -41,7 +43,9 @@ class NightOptions(StoreOptions):
     night: str
 
 
-night_argument = click.argument("night", default=LATEST)
+night_argument = click.argument("night", default=LATEST, type=OneOf(known.nights))
+night_named = click.argument("night", type=OneOf(known.nights))
+cell_named = click.argument("cell", type=OneOf(known.cells))
 
 
 class NightTarget:

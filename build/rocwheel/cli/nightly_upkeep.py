@@ -19,8 +19,10 @@ from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
     NightOptions,
     NightTarget,
+    cell_named,
     document_of,
     night_argument,
+    night_named,
     nightly,
     own,
     whole,
@@ -174,7 +176,7 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
 
 
 @command("retry", NightOrderOptions, parent=nightly)
-@click.argument("night")
+@night_named
 @click.argument("cell", default="")
 def retry(app: App, options: NightOrderOptions) -> None:
     """Allow a cell one more attempt, whatever became of it; without CELL, let a night go on."""
@@ -182,15 +184,15 @@ def retry(app: App, options: NightOrderOptions) -> None:
 
 
 @command("drop", NightOrderOptions, parent=nightly)
-@click.argument("night")
-@click.argument("cell")
+@night_named
+@cell_named
 def drop(app: App, options: NightOrderOptions) -> None:
     """Let a cell be: it counts as not run, and what needs it does not run."""
     _order(app, options, "drop")
 
 
 @command("stop", NightOrderOptions, parent=nightly)
-@click.argument("night")
+@night_named
 def stop(app: App, options: NightOrderOptions) -> None:
     """Start no further cell of a night; what runs, ends."""
     _order(app, options, "stop")
@@ -226,8 +228,8 @@ class NightReproduceOptions(NightOptions):
 
 
 @command("reproduce", NightReproduceOptions, parent=nightly)
-@click.argument("night")
-@click.argument("cell")
+@night_named
+@cell_named
 @options_of(NightReproduceOptions)
 def reproduce(app: App, options: NightReproduceOptions) -> int:
     """Print the line that does here exactly what a cell did; the night does not hear of it.

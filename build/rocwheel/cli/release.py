@@ -141,7 +141,13 @@ class YankOptions(TargetOptions, PersonOptions, DryRun):
 
 _files = section(
     "Target",
-    option("--manifest", default="", metavar="SHA|PATH", type=known.FILE, help="A whole set."),
+    option(
+        "--manifest",
+        default="",
+        metavar="SHA|PATH",
+        type=known.MANIFEST,
+        help="A whole set.",
+    ),
     option("--file", "files", multiple=True, metavar="NAME", help="One wheel."),
 )
 

@@ -23,7 +23,7 @@ from rocwheel.errors import (
     ObjectMissingError,
     ObjectStaleError,
 )
-from rocwheel.model import moment, suggest, timestamp
+from rocwheel.model import suggest, timestamp
 from rocwheel.parallel import each
 from rocwheel.places import OURS
 from rocwheel.store import JSON, TEXT, Headers, Store
@@ -137,14 +137,12 @@ class NightPlan(Value, frozen=True, kw_only=True):
 
     def cell(self, name: str) -> Cell:
         """Look up a cell. Raises ConfigError that names the nearest one."""
-        for cell in self.cells:
-            if cell.name == name and not cell.absent:
-                return cell
-            if cell.name == name:
-                raise ConfigError(f"{name}: absent from the night {self.night}", hint=cell.absent)
-        for item in self.absent:
-            if item.name == name:
-                raise ConfigError(f"{name}: not in the night {self.night}", hint=item.why)
+        there = next((cell for cell in self.cells if cell.name == name), None)
+        if there and not there.absent:
+            return there
+        why = there.absent if there else {item.name: item.why for item in self.absent}.get(name)
+        if why:
+            raise ConfigError(f"{name}: not in the night {self.night}", hint=why)
         raise ConfigError(
             f"{name!r}: no such cell in the night {self.night}",
             hint=suggest(name, tuple(cell.name for cell in self.cells)),
@@ -251,10 +249,10 @@ class Nights:
         """Refuse to write with a clock that is far off the store's. Raises ConfigError."""
         key = f"{ROOT}/clock.json"
         self._swap(key, lambda _old: f'"{timestamp(now)}"\n'.encode())
-        self._compare_clocks(key, now)
+        self.compare_clocks(key, now)
 
-    def _compare_clocks(self, written: str, now: datetime) -> None:
-        """Hold the store's time of an object that was just written against ours."""
+    def compare_clocks(self, written: str, now: datetime) -> None:
+        """Hold the store's time of an object just written against ours. Raises ConfigError."""
         info = self.store.info(written)
         off = abs(info.modified - now) if info else timedelta(0)
         if off > LATE:
@@ -262,11 +260,6 @@ class Nights:
                 f"{self.store.url}: this machine's clock is {off} off the store's",
                 hint="set the clock: times of a night, its age and bypasses depend on it",
             )
-
-    def check_begun(self, night: str, begun: Begun, number: int) -> None:
-        """Refuse an attempt of a machine whose clock is far off the store's. Raises ConfigError."""
-        key = self.key(night, f"cells/{begun.cell}/{number}.begun.json")
-        self._compare_clocks(key, moment(begun.time))
 
     def add(self, plan: NightPlan) -> bool:
         """Store a plan, once; False when exactly this one was there. Raises ConfigError."""

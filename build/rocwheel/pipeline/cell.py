@@ -159,7 +159,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         return None
     started = time.monotonic()
     try:
-        nights.check_begun(night, begun, number)
+        nights.compare_clocks(nights.key(night, f"cells/{name}/{number}.begun.json"), worker.now())
     except ConfigError as exc:  # else others would take it for lost while it runs
         outcome, log = _Outcome(state=State.INFRA, reason=str(exc)), b""
     else:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,10 +241,9 @@ class LocalScheduler:
             del self._running[name]
 
     def _table(self, standings: Mapping[str, CellStanding]) -> list[str]:
-        counts: dict[str, int] = {}
-        for item in standings.values():
-            word = "running" if item.cell.name in self._running else item.word
-            counts[word] = counts.get(word, 0) + 1
+        counts = Counter(
+            "running" if name in self._running else item.word for name, item in standings.items()
+        )
         rows = [
             (
                 name,

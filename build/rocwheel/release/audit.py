@@ -318,7 +318,7 @@ class Downloaded:
 
 @contextmanager
 def downloaded(place: Place, filename: str, count: Counter | None) -> Iterator[Downloaded]:
-    """Fetch a wheel from a place; the file is gone afterwards."""
+    """Fetch a wheel from a place; the file is removed afterwards."""
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(prefix="rocwheel-", suffix=".whl") as file:
 

@@ -224,7 +224,7 @@ def _failure(verdict: Verdict, case: _Case) -> State | None:
 
 
 def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
-    """Tell which tests are gone; more than the suite may lose are too many to pass without."""
+    """List the tests that no longer run; more than the suite may lose bar the set."""
     if not lost:
         return cell
     names = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")  # noqa: PLR2004 - an example

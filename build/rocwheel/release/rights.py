@@ -52,7 +52,7 @@ SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
 
 
 def _cells(*kinds: str) -> tuple[str, ...]:
-    """Keys of what is told of the cells of these kinds; all who tell try the store first."""
+    """Return the keys of the records of cells of these kinds, and of the probe before them."""
     return (NIGHT_PROBE, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
 
 

@@ -67,7 +67,7 @@ class SetStatus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of a set that may be promoted, such as tests that are gone."""
+        """Return notes on a set that may be promoted, such as tests that no longer run."""
         cells = self.decision.cells if self.decision and self.state == "gated" else ()
         said = [f"{cell.suite} on {cell.python}: {note}" for cell in cells for note in cell.notes]
         return ("may be promoted", *said) if self.state == "gated" else ()

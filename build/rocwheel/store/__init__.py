@@ -2,7 +2,7 @@
 
 Keys are relative to the store's URL, separated by `/` and never percent-encoded. There are two
 ways to write and no other: `create` writes once and never over other bytes; `replace` changes one
-of the few keys that change, and only if nobody changed it since it was read. A store that cannot
+of the few keys that change, and only if it did not change since it was read. A store that cannot
 do all of this is refused before the first write; one that only cannot copy has the bytes carried
 (see `Abilities`). Every failure names the object.
 """
@@ -222,7 +222,7 @@ def blocks_of(body: Body) -> Iterator[bytes]:
 def pause(failures: int) -> None:
     """Wait before trying again: longer after each failure, and never as long as others do.
 
-    Raises CancelledError in a thread that is told to end.
+    Raises CancelledError in a thread that is to end.
     """
     ending.sleep(random.uniform(0, min(20.0, 0.1 * 2**failures)))  # noqa: S311 (jitter)
 

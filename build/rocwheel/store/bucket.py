@@ -2,7 +2,7 @@
 
 Retries are botocore's standard mode: 5xx, throttling and connection errors, jittered and bounded,
 no other 4xx. Two things it does not do are done here: a 409 on a conditional write is tried again,
-and a thread that was told to end (`rocwheel.ending`) begins no request, a retry included, so that
+and a thread that is to end (`rocwheel.ending`) begins no request, a retry included, so that
 an interrupted command waits for the requests under way and for nothing else.
 """
 

@@ -48,7 +48,7 @@ class InstallTarget(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class InstallClient:
-    """pip or uv: how it is told where to install for which Python."""
+    """pip or uv, and its options for where to install, for which Python."""
 
     name: str
     version: str
