@@ -9,7 +9,8 @@ anything is installed:
 
 Release policy per family: which suites must pass for which CPython (`policy`), and
 `bypass_tests_for_releases`. A bypass excuses a missing runner only, never a failure, and it needs
-an owner, a reason and a last day. No family has one now; that is the state to keep.
+an owner, a reason and a last day, as does an excuse in `uncalibrated` for a suite whose tests were
+never counted on the family's GPUs. No family has one now; that is the state to keep.
 """
 
 from __future__ import annotations
@@ -126,6 +127,13 @@ class Bypass:
 
 
 @dataclass(frozen=True)
+class Uncounted(Bypass):
+    """Permission to promote although the tests of a suite were never counted on the family."""
+
+    suite: str = ""
+
+
+@dataclass(frozen=True)
 class Proof:
     """What a pass must show of where it ran."""
 
@@ -156,6 +164,7 @@ class Family:
     runners: tuple[RunnerPool, ...] = ()
     policy: tuple[Rule, ...] = ONE_GPU
     bypass_tests_for_releases: Bypass | None = None
+    uncalibrated: tuple[Uncounted, ...] = ()
     needs: tuple[Need, ...] = NEEDS
     platform: str = "linux"
     proof: Proof = Proof()
@@ -177,11 +186,19 @@ class Family:
             raise ValueError(f"{self.name}: policy: must be given")
         _once(self.name, "policy", [(rule.suite, rule.pythons) for rule in self.policy])
         _once(self.name, "runners", [runner.label for runner in self.runners])
+        self._check_excuses()
         known = [need.suite for need in self.needs]
         _once(self.name, "needs", known)
         for suite in self.suites:
             if suite not in known:
                 raise ValueError(f"{self.name}: needs: no row for the suite {suite!r}")
+
+    def _check_excuses(self) -> None:
+        excused = [excuse.suite for excuse in self.uncalibrated]
+        _once(self.name, "uncalibrated", excused)
+        for suite in excused:
+            if suite not in self.suites:
+                raise ValueError(f"{self.name}: uncalibrated: {suite!r} is not in the policy")
 
     def level(self, suite: str, python: str) -> Level | None:
         """Return the level of (suite, CPython); a rule for the CPython beats a general one."""
@@ -327,6 +344,14 @@ FAMILIES: dict[str, Family] = _by_name(
     )
 )
 
+# Processors with a GPU that shares the host's memory
+APUS = frozenset(
+    (
+        "gfx90c", "gfx1033", "gfx1035", "gfx1036", "gfx1103", "gfx1150", "gfx1151", "gfx1152",
+        "gfx1153",
+    )
+)  # fmt: skip
+
 # Targets that several families understand; a family is never named by one.
 GENERIC_TARGETS = (
     "gfx9-generic",
@@ -357,6 +382,17 @@ def _plain(product: str) -> str:
     return re.sub(r"[^a-z0-9]", "", product.lower())
 
 
+def of_product(name: str) -> Family | None:
+    """Return the family of a product, of which a part of the name is enough, or None."""
+    product = _plain(name)
+    fits = (
+        item
+        for item in FAMILIES.values()
+        if len(product) >= SHORTEST_PRODUCT and any(product in _plain(p) for p in item.products)
+    )
+    return next(fits, None)
+
+
 def family(name: str) -> Family:
     """Look up a family. Raises KeyError whose message names the nearest family."""
     if name in FAMILIES:
@@ -366,13 +402,9 @@ def family(name: str) -> Family:
     having = [family.name for family in FAMILIES.values() if name in family.targets]
     if having:
         raise KeyError(f"{name!r}: a gfx target, not a family; did you mean {' or '.join(having)}?")
-    product = _plain(name)
-    for item in FAMILIES.values():
-        if len(product) >= SHORTEST_PRODUCT and any(
-            _plain(each).endswith(product) for each in item.products
-        ):
-            raise KeyError(f"{name!r}: a product, not a family; did you mean {item.name}?")
-    close = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.5)
+    if item := of_product(name):
+        raise KeyError(f"{name!r}: a product, not a family; did you mean {item.name}?")
+    close = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.6)
     near = f"did you mean {close[0]}?" if close else f"choose from: {', '.join(FAMILIES)}"
     raise KeyError(f"{name!r}: unknown GPU family; {near}")
 

@@ -2,6 +2,8 @@
 """The gate's engine beside `pytest -n 2` on synthetic suites: makespan, overhead, a crash's cost.
 
     python3 benchmarks/gate.py [--repeat 3] [--small] [--only schedule|many]
+    python3 benchmarks/gate.py --device nvidia [--python PYTHON] [--processes 16]
+                               [--checkout DIR --file tests/lax_test.py …]
 
 Prints a table for the README and ends with 1 when a limit is broken. Two suites on 2 slots: 40
 files with skewed durations, and one whose longest file is the smallest, so that only recorded
@@ -9,6 +11,13 @@ durations put it first. The lower bound is half of all test time, or the longest
 alternate, figures are medians. No JAX is imported: what is measured is the engine, not the tests.
 `many` is 2,000 trivial tests against pytest, with the CPU time of all processes, and what the
 engine's own process takes for 36,000.
+
+With `--device` nothing but that device is measured: our smoke suite, or files of a checkout of
+JAX laid out without its package, by the gate's engine and by `pytest -n` with as many processes,
+the same variables and the same Python, in turns; outcomes must be equal. A third arm gives the
+engine's workers one compile cache: it is worth its while where outcomes are equal and the wall is
+shorter. From the durations the time on 8 MI300X with 128 processes is estimated. The Python (by
+default this one) needs JAX with its plugin, and pytest with pytest-xdist.
 """
 
 from __future__ import annotations
@@ -27,14 +36,21 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import gate  # noqa: E402
 
+from rocwheel.gate.engine.child import WorkerSpec  # noqa: E402
+from rocwheel.gate.engine.loop import TestRunner  # noqa: E402
+from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher  # noqa: E402
 from rocwheel.gate.engine.scheduler import Estimates  # noqa: E402
+from rocwheel.gate.machine import accelerators, preflight  # noqa: E402
 from rocwheel.gate.suite.history import SuiteHistory  # noqa: E402
+from rocwheel.host import cgroup  # noqa: E402
+from rocwheel.process import HostRunner, base_env  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -242,6 +258,166 @@ def measure_many(folder: Path, repeat: int, *, small: bool) -> list[Line]:
     ]  # fmt: skip
 
 
+# --- on a device ---------------------------------------------------------------------------------
+
+LANES = 128  # 8 MI300X with 16 processes each
+START_SECONDS = 20.0  # for a process of JAX to come up and import its first file
+
+
+@dataclass(frozen=True)
+class DeviceRun:
+    """One run of the tests: seconds of wall and CPU, and outcome and seconds of each test."""
+
+    wall: float
+    cpu: float
+    outcomes: dict[str, str]
+    seconds: dict[str, float]
+
+
+def lanes_on(device: str, processes: int) -> tuple[Lane, ...]:
+    """Return lanes for that many processes, shared out among the devices there are."""
+    runner = HostRunner(base_env(os.environ))
+    found = {
+        "nvidia": lambda: accelerators.nvidia(runner, os.environ),
+        "gpu": lambda: accelerators.amd(Path("/"), os.environ),
+        "cpu": accelerators.cpu,
+    }[device]()
+    if not found.devices:
+        raise SystemExit(f"this machine has no {device}")
+    per_lane = cgroup.thread_environment(max(1, cgroup.cpus() // processes))
+    backend = preflight.platforms(found.devices[0].maker)
+    common = {**per_lane, "JAX_PLATFORMS": backend, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    made = []
+    for number in range(processes):
+        mine = found.devices[number % len(found.devices)]
+        env = {**common, **found.environment((mine,))}
+        made.append(Lane(name=f"{mine.label}.{number}", devices=(mine,), env=env))
+    return tuple(made)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What both arms run, and where."""
+
+    root: Path
+    python: Path
+    files: tuple[str, ...]
+    lanes: tuple[Lane, ...]
+
+
+def by_engine(job: Job, logs: Path, env: dict[str, str]) -> DeviceRun:
+    root, files = job.root, job.files
+    sizes = {file: (root / file).stat().st_size for file in files}
+    plan = RunPlan(
+        suite="device", shard="", files=files, suite_files=files, lanes=job.lanes,
+        test_deadline=900.0, deadline=7200.0, retry_limit=50, estimates=Estimates(sizes=sizes),
+        worker=WorkerSpec(
+            python=job.python, root=root, arguments=("-c", os.devnull), env=env, logs=logs
+        ),
+    )  # fmt: skip
+    machine = System(starter=HostRunner(base_env(os.environ)), clock=time.monotonic)
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    results = TestRunner(plan, machine, Watcher()).run()
+    wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    for error in results.collect_errors:
+        print(f"{error.file}: {error.message}", file=sys.stderr)
+    return DeviceRun(
+        wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        {test.test: test.outcome.value for test in results.tests},
+        {test.test: test.duration_ms / 1000 for test in results.tests},
+    )  # fmt: skip
+
+
+def by_pytest(job: Job, logs: Path) -> DeviceRun:
+    root, number = job.root, str(len(job.lanes))
+    report = logs / "theirs.xml"
+    argv = [
+        str(job.python),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "xdist",
+        "-n",
+        number,
+        "-c",
+        os.devnull,
+    ]
+    argv += [f"--rootdir={root}", "-p", "no:cacheprovider", f"--junitxml={report}", *job.files]
+    env = {**base_env(os.environ), **ENV, **job.lanes[0].env, "PYTHONPATH": str(root)}
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run(argv, cwd=root, env=env, capture_output=True, check=False)
+    wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    outcomes, seconds = {}, {}
+    for case in ET.parse(report).iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
+        kinds = {child.tag for child in case}
+        is_expected = any(child.get("type") == "pytest.xfail" for child in case)
+        outcomes[name] = (
+            "failed" if kinds & {"failure", "error"} else "xfailed" if is_expected
+            else "skipped" if "skipped" in kinds else "passed"
+        )  # fmt: skip
+        seconds[name] = float(case.get("time") or 0)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return DeviceRun(wall, cpu, outcomes, seconds)
+
+
+def dotted(outcomes: dict[str, str]) -> dict[str, str]:
+    """Return outcomes by the names that JUnit files have."""
+    names = {}
+    for test, outcome in outcomes.items():
+        file, *parts = test.split("[", 1)[0].split("::")
+        bracket = test[test.index("[") :] if "[" in test else ""
+        where = ".".join((file.removesuffix(".py").replace("/", "."), *parts[:-1]))
+        names[f"{where}::{parts[-1] if parts else ''}{bracket}"] = outcome
+    return names
+
+
+def estimate(seconds: dict[str, float]) -> float:
+    """Return the wall seconds of these tests on `LANES` processes: longest first."""
+    loads = [START_SECONDS] * LANES
+    for took in sorted(seconds.values(), reverse=True):
+        loads[loads.index(min(loads))] += took
+    return max(loads)
+
+
+def measure_device(folder: Path, arguments: argparse.Namespace) -> list[Line]:
+    root = (arguments.checkout or ROOT / "suites" / "smoke").resolve()
+    named = arguments.file or [path.name for path in sorted(root.glob("test_*.py"))]
+    lanes = lanes_on(arguments.device, arguments.processes)
+    job = Job(root, arguments.python, tuple(named), lanes)
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}  # fmt: skip
+    pairs = [
+        (by_engine(job, folder / f"logs-{turn}", {}),
+         by_pytest(job, folder / f"logs-{turn}"),
+         by_engine(job, folder / f"cached-{turn}", cache))
+        for turn in range(arguments.repeat)
+    ]  # fmt: skip
+    wall, cpu, xdist_wall, xdist_cpu, cached = (
+        statistics.median(values)
+        for values in zip(
+            *((a.wall, a.cpu, b.wall, b.cpu, c.wall) for a, b, c in pairs), strict=True
+        )
+    )
+    mine, theirs, other = pairs[-1]
+    different = {n for n, o in dotted(mine.outcomes).items() if theirs.outcomes.get(n) != o}
+    changed = {name for name, o in mine.outcomes.items() if other.outcomes.get(name) != o}
+    for name in sorted(different | changed):
+        print(f"{name}: another outcome", file=sys.stderr)
+    number, processes = f"{len(mine.outcomes):,} tests", f"`pytest -n {len(lanes)}`"
+    guess, bound = estimate(mine.seconds), sum(mine.seconds.values()) / LANES
+    return [
+        Line(f"{number}, wall", "s", wall, xdist_wall, 0.6 * xdist_wall, f"0.6 x {processes}"),
+        Line(f"{number}, CPU", "s", cpu, xdist_cpu, 0.9 * xdist_cpu, f"0.9 x {processes}"),
+        Line("outcomes that differ from pytest's", "", len(different), math.nan, 0, "none"),
+        Line("wall with one compile cache", "s", cached, math.nan, wall, "the wall without"),
+        Line("outcomes that differ with the cache", "", len(changed), math.nan, 0, "none"),
+        Line(f"estimate: 8 MI300X, {LANES} processes", "s", guess, math.nan, math.inf,
+             f"{bound:.0f} s are tests, {START_SECONDS:.0f} s the start, the rest the longest"),
+    ]  # fmt: skip
+
+
 MEASURES = {"schedule": measure, "many": measure_many}
 
 
@@ -253,6 +429,11 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", choices=sorted(MEASURES))
+    parser.add_argument("--device", choices=["gpu", "nvidia", "cpu"], help="measure on that alone")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable))
+    parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--checkout", type=Path, help="a folder with JAX's tests/ and conftest.py")
+    parser.add_argument("--file", action="append", help="of it: tests/lax_test.py; repeatable")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--tests", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -260,12 +441,16 @@ def main() -> int:
         print(json.dumps(many(arguments.child, arguments.tests)))
         return 0
     with tempfile.TemporaryDirectory(prefix="gate-bench-") as folder:
-        lines = [
-            line
-            for name, take in MEASURES.items()
-            if arguments.only in (None, name)
-            for line in take(Path(folder), arguments.repeat, small=arguments.small)
-        ]
+        lines = (
+            measure_device(Path(folder), arguments)
+            if arguments.device
+            else [
+                line
+                for name, take in MEASURES.items()
+                if arguments.only in (None, name)
+                for line in take(Path(folder), arguments.repeat, small=arguments.small)
+            ]
+        )
     if arguments.json:
         print(json.dumps([{**asdict(line), "passed": line.passed} for line in lines], indent=2))
     else:

@@ -286,11 +286,18 @@ def print_memory(found: dict[str, Task], large: dict[str, Task]) -> bool:
     return all_hold
 
 
+def rounds(text: str) -> int:
+    """Read a number of rounds: every requirement compares medians, so there is one at least."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rounds; write 1 or more")
+    return int(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("wheel", nargs="?", type=Path, help="the pjrt 0.9.1 wheel; else downloaded")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--slow-rounds", type=int, default=2, help="of what takes 15 s and more")
+    parser.add_argument("--rounds", type=rounds, default=7)
+    parser.add_argument("--slow-rounds", type=rounds, default=2, help="of what takes 15 s and more")
     parser.add_argument("--folder", type=Path, help="where to work; needs 5 GB")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:

@@ -29,8 +29,6 @@ RUN --mount=type=bind,source=install.sh,target=/install.sh \
     --mount=type=bind,source=tool,target=/tool \
     sh /install.sh tool /tool && echo "${INPUTS}" > /opt/rocwheel/inputs
 
-COPY rocm/ /opt/rocm/
-
 # PATH stays the base's: manylinux has the gcc-toolset there that its Pythons were built with.
 WORKDIR /
 CMD ["/bin/sh"]

@@ -137,7 +137,7 @@ def jax_tests() -> str:
             mine = static.files_of(suite.source, files)
             left = set(files) - set(mine) - others
             number = listings.collected.get(version, {}).get(suite.name)
-            demand = suite.demand_for(version)
+            demand = suite.demands.of(version)
             lines.append(
                 f"| {version} | {len(mine)} | {sum(bool(files[file].lacks) for file in mine)} "
                 f"| {len(left)} | {f'{number:,}' if number else 'not counted'} "

@@ -64,7 +64,9 @@ CHECKS = (
     ("-c", "from importlinter.cli import lint_imports_command as run; run()"),
 )
 TIERS = {"quick": "quick", "--soak": "soak"}  # beside `full`, which is meant without a word
-PYTEST = ("-m", "pytest", "-n", "2", "--dist", "loadgroup")
+# One process more than cores: many tests wait for a server, a grace or a clock meanwhile.
+WORKERS = str((os.cpu_count() or 1) + 1)
+PYTEST = ("-m", "pytest", "-n", WORKERS, "--dist", "loadgroup")
 
 
 def main(arguments: list[str]) -> int:

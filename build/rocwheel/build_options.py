@@ -198,7 +198,7 @@ class BazelOptions:
         "--bazel-proxy URL", "Proxy for fetching Bazel; default: the usual environment variables."
     )
     locked: bool = _bazel(
-        "--locked", "Refuse a Bazel whose SHA-256 nobody verified.", default=False
+        "--locked", "Refuse a Bazel whose SHA-256 was not verified.", default=False
     )
     bazel_options: tuple[str, ...] = _bazel(
         "--bazel-options", "Further Bazel option, last on its line; repeatable.", default=()

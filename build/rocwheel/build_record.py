@@ -79,4 +79,5 @@ class BuildRecord(Value, frozen=True, kw_only=True):
     bazel: BazelRecord
     milliseconds: Mapping[str, Count]  # by step
     findings: tuple[FindingRecord, ...]
+    installed_with: Mapping[str, str] = {}  # client -> version, before the set was published
     schema: Literal[1] = 1

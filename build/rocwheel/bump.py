@@ -221,7 +221,7 @@ def _xla(context: BumpContext) -> Iterator[Fact]:
 
 
 def _newest_xla(fact: Fact, context: BumpContext) -> str:
-    """Return the XLA that the tree of the default pin names: JAX chooses it, and nobody else."""
+    """Return the XLA that the tree of the default pin names: JAX alone chooses it."""
     pin, layouts = _pins(context)[fact.name], _layouts(context)
     planned = tree.at_commit(pin.repository, pin.ref, pin.commit, context.cache)
     empty = source.Pins(path="", pins=(), layouts=layouts)

@@ -7,15 +7,19 @@ where no channel was asked, the cell says "not known".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any, Final
 
 from packaging.version import Version
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
+from rocwheel import assets, source
 from rocwheel.console import columns
+from rocwheel.errors import ObjectStaleError
 from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Standing
 from rocwheel.places import Place
@@ -110,6 +114,21 @@ def released(places: Iterable[Place]) -> Table:
     return Table(title="Released", header=RELEASED, rows=tuple(rows))
 
 
+def refresh(place: Place, ci: Path) -> None:
+    """Put the page beside the index of a release, as things are now. Raises StoreError."""
+    family = matrix.FAMILIES.get(place.family)
+    shown = (buildable(load_pins(ci)), gpus([family] if family else []), released([place]))
+    previous = place.store.info(place.compat)
+    body = f"{render(shown, 'html')}\n".encode()
+    with suppress(ObjectStaleError):  # a command beside this one has just put one as new
+        place.store.replace(place.compat, body, previous=previous, headers=place.view_headers)
+
+
+def load_pins(ci: Path) -> Pins:
+    """Return the pins of a folder of data. Raises ConfigError."""
+    return source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+
+
 def unasked() -> Table:
     """Return the table of releases where no channel was named."""
     return Table(title="Released", header=RELEASED, rows=((NOT_KNOWN,) * len(RELEASED),))
@@ -123,7 +142,12 @@ def render(tables: Iterable[Table], form: str) -> str:
     """Return the tables in one of `choices.TABLE_FORMS`."""
     lines = [line for table in tables for line in getattr(table, form)()]
     if form == "html":
-        head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>JAX and ROCm</title>'
+        head = (
+            '<!doctype html><html lang="en"><meta charset="utf-8"><title>JAX and ROCm</title>'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<style>{assets.style()}body{{padding:1rem}}td,th{{padding:.2rem .8rem .2rem 0;"
+            "text-align:left;vertical-align:top}</style>"
+        )
         lines = [f"{head}<h1>Which JAX for which ROCm, GPU and CPython</h1>", *lines, "</html>"]
     return "\n".join(lines).rstrip("\n")
 

@@ -132,16 +132,15 @@ def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterato
     python, _ = _about(loop, runner)
     planned = _plan(loop, python)
     found = dist.preview(planned, runner=runner, console=console)
-    environ = loop.request.environ
     yield from dist.fetching(planned, found)
     yield from (f"# {note}" for note in found.notes)
     for title, command in found.commands(bazel.invocations(_spec(loop, python, found.spec))):
         yield f"# {title}"
-        yield dist.pasteable(command, environ)
+        yield dist.pasteable(command)
     for command in _install(loop, ["WHEEL..."]):
         yield f"# then, with the wheels that changed: {command}"
     if loop.tests:
-        yield dist.pasteable(_test(loop, found.rocm_root / "lib"), environ)
+        yield dist.pasteable(_test(loop, found.rocm_root / "lib"))
 
 
 def preview_configure(

@@ -1,7 +1,7 @@
 """What the cache holds, how big it is, when it was used; and removing what is unused.
 
 Everything in the cache can be made again. What is removed is whole: a tree, a checkout, an output
-base. What is in use is left: ROCm trees and environments of gates under a lease, output
+base. What is in use is left: ROCm trees and folders of gates under a lease, output
 bases whose Bazel server runs, the environment this program runs in, and everything else while any
 build or gate runs (`using`).
 """
@@ -36,10 +36,10 @@ KINDS: Final = {
     "bazel-repositories": 0,
     "dev": 1,
     "demo": 1,
-    "gate/environments": 1,
     "gate/work": 1,
     "gate/jax": 1,
     "gate/history": 0,
+    "gate/uv": 0,
     "logs": 0,
 }
 # Where what is in use is locked, and the time of the lock is that of the last use.
@@ -47,7 +47,6 @@ LEASES: Final = {
     "rocm/trees-3": "rocm/locks",
     "rocm/trees": "rocm/locks",
     "rocm/pip/environments": "rocm/pip/locks",
-    "gate/environments": "gate/locks",
     "gate/work": "gate/locks",
 }
 IN_USE: Final = "in-use.lock"  # held by whoever uses anything that has no lease of its own

@@ -2,8 +2,8 @@
 
 The set's wheels come from its index and from nowhere else, without dependencies; then `jax`, and a
 jaxlib that the set does not bring, come from the package index by exact version. No line has
-`--extra-index-url`: with it, pip takes the newest version of a name from any index, and whoever
-registers one of our names elsewhere is installed.
+`--extra-index-url`: with it, pip takes the newest version of a name from any index, also from one
+where a stranger registered it.
 """
 
 from __future__ import annotations

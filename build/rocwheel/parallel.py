@@ -64,7 +64,7 @@ def each(
 def _failure(future: Future[Any]) -> BaseException | None:
     """Wait for a future; return what it failed with.
 
-    A signal that comes between Python's last look for one and the wait for a lock wakes nobody:
+    A signal that comes between Python's last look for one and the wait for a lock wakes no thread:
     so no wait is for ever.
     """
     while True:

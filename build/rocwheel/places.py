@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers, Store
 
+COMPAT: Final = "compat.html"
 OURS: Final = "_rocwheel"
 FOREIGN: Final = "foreign"  # stands for a manifest where files came before us
 
@@ -68,6 +69,11 @@ class Place:
         """Keys of the HTML page: the one served first comes first."""
         plain = self.key(_below(project, "index.html"))
         return (self.key(_below(project, "")), plain) if folder_keys else (plain,)
+
+    @property
+    def compat(self) -> str:
+        """Key of the page that says which JAX goes with which ROCm, GPU and CPython."""
+        return self.key(COMPAT)
 
     def manifest(self, sha256: str) -> str:
         return self.key(f"{OURS}/manifests/{sha256}.json")

@@ -46,7 +46,7 @@ OWN_BUNDLE: Final = ("GIT_SSL_CAINFO", "PIP_CERT")
 
 
 def base_env(
-    environ: Mapping[str, str], *, prefixes: tuple[str, ...] = ("PIP_",)
+    environ: Mapping[str, str], *, prefixes: tuple[str, ...] = ("PIP_", "UV_")
 ) -> dict[str, str]:
     """Select from `environ` what every child process may see.
 

@@ -18,6 +18,7 @@ from rocwheel.values import Count, Value
 from rocwheel.verdict import Counts, Device, State
 
 SCHEMA: Final = 1
+KEPT_FIGURES: Final = 20  # of earlier runs
 
 
 class Outcome(enum.Enum):
@@ -53,6 +54,7 @@ class Attempt(Value, frozen=True, kw_only=True):
     detail: str = ""  # traceback, or the stacks of all threads
     output: str = ""  # what the test printed; of much, both ends
     left: tuple[str, ...] = ()  # what it left behind in its process, and was put right
+    figures: Mapping[str, Count] = msgspec.field(default_factory=dict)  # that it measured
 
 
 class TestResult(Value, frozen=True, kw_only=True):
@@ -162,6 +164,16 @@ class Results(Value, frozen=True, kw_only=True):
         return any(fault.message == CUT_SHORT for fault in self.faults)
 
     @property
+    def figures(self) -> dict[str, int]:
+        """What tests measured, by name: the last attempt of each."""
+        return {
+            name: number
+            for test in self.tests
+            for attempt in test.attempts[-1:]
+            for name, number in attempt.figures.items()
+        }
+
+    @property
     def counts(self) -> Counts:
         number = dict.fromkeys(Outcome, 0)
         for test in self.tests:
@@ -196,10 +208,17 @@ class LastRun(Value, frozen=True, kw_only=True):
     state: State
     ended: str
     bad: Mapping[str, str]  # test -> how it ended
+    figures: Mapping[str, tuple[Count, ...]] = msgspec.field(default_factory=dict)  # newest last
     schema: Literal[1] = SCHEMA
 
     @classmethod
-    def of(cls, results: Results, state: State, *, ended: str) -> LastRun:
+    def of(
+        cls, results: Results, state: State, *, ended: str, before: LastRun | None = None
+    ) -> LastRun:
+        """Return what of a run is kept for the next; `before` has what was measured earlier."""
+        figures = dict(before.figures if before else {})
+        for name, number in results.figures.items():
+            figures[name] = (*figures.get(name, ()), number)[-KEPT_FIGURES:]
         bad = {test.test: test.outcome.value for test in results.failures}
         manifest = results.environment.get("manifest", "")
-        return cls(manifest=manifest, state=state, ended=ended, bad=bad)
+        return cls(manifest=manifest, state=state, ended=ended, bad=bad, figures=figures)

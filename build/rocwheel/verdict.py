@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 from packaging.version import InvalidVersion, Version
 
-from rocwheel.values import Count, NonEmpty, Sha256, Sha256OrNone, Value, replace
+from rocwheel.values import MOST, Count, NonEmpty, Sha256, Sha256OrNone, Value, replace
 
 SCHEMA: Final = 1
 FIRST_EXIT_CODE: Final = 20
@@ -41,10 +41,11 @@ class State(enum.Enum):
     NO_RUNNER = "no-runner"
     INFRA = "infra"  # the machine, not the wheels
     NOT_RUN = "not-run"  # never started, cut short, or a shard is missing
+    UNCALIBRATED = "uncalibrated"  # how many tests must run on this family was never counted
 
     @property
     def exit_code(self) -> int:
-        """The gate's exit status: 0 for `PASS`, otherwise one of 21 to 30, each state its own."""
+        """The gate's exit status: 0 for `PASS`, otherwise one of 21 to 31, each state its own."""
         return 0 if self is State.PASS else FIRST_EXIT_CODE + list(State).index(self)
 
 
@@ -102,9 +103,10 @@ class Demand(Value, frozen=True, kw_only=True):
         """Say where the counts of a whole suite, or of a shard, fall short of it."""
         if counts.collected == 0:
             yield State.NOTHING_RAN, "no test was collected"
-        elif self.uncounted:
-            yield State.TOO_FEW_RAN, f"{self.uncounted}; tests that passed: {counts.passed}"
-        elif counts.passed + counts.flaky < self.must_run:
+            return
+        if self.uncounted:
+            yield State.UNCALIBRATED, f"{self.uncounted}; tests that passed: {counts.passed}"
+        if counts.passed + counts.flaky < self.must_run:
             message = (
                 f"tests that passed: {counts.passed + counts.flaky}, must: {self.must_run}; "
                 f"skipped: {counts.skipped}, expected to fail: {counts.xfailed}"
@@ -115,29 +117,53 @@ class Demand(Value, frozen=True, kw_only=True):
             ("expected to fail", counts.xfailed, self.may_xfail),
             ("deselected", counts.deselected, self.may_deselect),
         ):
-            if number > allowed and not self.uncounted:
+            if number > allowed:
                 yield State.TOO_FEW_RAN, f"tests {what}: {number}; allowed: {allowed}"
         if counts.flaky > self.flaky_budget:
             message = f"passed only when tried again: {counts.flaky}; allowed: {self.flaky_budget}"
             yield State.FLAKY, message
 
 
-def demand_for(demand: Demand, by_jax: Mapping[str, Demand], jax: str) -> Demand:
-    """Return the demand for one JAX: of the newest release named that is not newer than it.
+class Demands(Value, frozen=True, kw_only=True):
+    """What a suite demands, by JAX and by family."""
 
-    Where no such is named it is `demand`. A JAX of a newer series (0.12 after 0.11) than all that
-    are named has tests that were not counted.
-    """
-    try:
-        version = Version(jax)
-    except InvalidVersion:
-        return demand
-    newest = max(map(Version, by_jax), default=version)
-    if version.release[:2] > newest.release[:2]:
-        why = f"the tests of JAX {jax} were not counted, those of {newest} were the last"
-        return replace(demand, uncounted=why)
-    named = [name for name in by_jax if Version(name) <= version]
-    return by_jax[max(named, key=Version)] if named else demand
+    expected: Demand
+    by_jax: Mapping[str, Demand] = msgspec.field(default_factory=dict)  # from a release on
+    # counted on GPUs, by family and JAX; None for a suite whose numbers are known without
+    counted: Mapping[str, Mapping[str, Demand]] | None = None
+
+    def of(self, jax: str, family: str = "") -> Demand:
+        """Return the demand for one JAX, on a family's own GPUs where one is named.
+
+        Releases share the numbers of their series (0.11) from the release on that they are of. What
+        was not counted for a series, or on a family, is not borrowed: `uncounted` says why.
+        """
+        try:
+            version = Version(jax)
+        except InvalidVersion:
+            return self.expected
+        newest = max(map(Version, self.by_jax), default=version)
+        if version.release[:2] > newest.release[:2]:
+            why = f"the tests of JAX {jax} were not counted, those of {newest} were the last"
+            any_ = dict.fromkeys(("may_skip", "may_xfail", "may_deselect"), MOST)
+            expected = replace(self.expected, must_run=1, **any_, uncounted=why)
+        else:
+            expected = _newest(self.by_jax, version) or self.expected
+        if self.counted is None or not family:
+            return expected
+        of_series = {
+            name: demand
+            for name, demand in self.counted.get(family, {}).items()
+            if Version(name).release[:2] == version.release[:2]
+        }
+        why = f"its tests were never counted on {family} with JAX {'.'.join(jax.split('.')[:2])}"
+        return _newest(of_series, version) or replace(expected, uncounted=expected.uncounted or why)
+
+
+def _newest(demands: Mapping[str, Demand], version: Version) -> Demand | None:
+    """Return the demand of the newest release that is not newer than `version`."""
+    named = [name for name in demands if Version(name) <= version]
+    return demands[max(named, key=Version)] if named else None
 
 
 class KnownSuite(Value, frozen=True, kw_only=True):
@@ -148,12 +174,7 @@ class KnownSuite(Value, frozen=True, kw_only=True):
     tests: Sha256OrNone  # of our folder of tests; "" for JAX's own, of the wheels' commit
     selection: str  # pytest marker expression
     pytest: NonEmpty  # version
-    demand: Demand
-    by_jax: Mapping[str, Demand] = msgspec.field(default_factory=dict)  # from a release on
-
-    def demand_for(self, jax: str) -> Demand:
-        """Return what is demanded of its results for one JAX."""
-        return demand_for(self.demand, self.by_jax, jax)
+    demands: Demands
 
 
 class Ran(Value, frozen=True, kw_only=True):
@@ -242,7 +263,7 @@ class Verdict(Value, frozen=True, kw_only=True):
         told: list[State] = [
             state
             for state in (self.state, *self.also)
-            if state is not State.PASS and state not in SILENT
+            if state not in {State.PASS, State.UNCALIBRATED} and state not in SILENT
         ]
         counts = self.counts
         for number, state in (

@@ -120,7 +120,7 @@ def load(path: Path, *, name: str = "") -> Document:
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}", hint="check the path") from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"{path}: {exc}", hint="check the path") from exc
+        raise ConfigError(f"{path}: is not UTF-8", hint="save it as UTF-8 text") from exc
     return parse(text, name=name or str(path))
 
 

@@ -348,9 +348,9 @@ def solve(api, dtype):
 
 @check("jax.scipy.linalg.lu")
 def lu(api, dtype):
-    for shape in ((30, 30), (45, 30), (17, 41)):
+    for shape in ((30, 30), (45, 30), (17, 41), (6, 16, 16)):
         a = numbers(*shape, dtype=dtype)
-        p, low, up = (wide(part) for part in api(a))
+        p, low, up = (wide(part) for part in (api if a.ndim == 2 else jax.vmap(api))(a))
         rebuilt(p @ low @ up, a, kind=dtype)
         np.testing.assert_array_equal(np.sort(p, axis=-1)[..., -1], np.ones(p.shape[:-1]))
         np.testing.assert_array_equal(low, np.tril(low))
@@ -403,13 +403,15 @@ def svd(api, dtype):
 
 @check("jax.numpy.linalg.eig")
 def eig(api, dtype):
-    a = numbers(16, 16, dtype=dtype)
-    values, vectors = (wide(part) for part in api(a))
-    size = np.linalg.norm(wide(a), 2)
-    bound = SAFETY * 16 * unit(np.zeros(1, dtype)) * size
-    judge(wide(a) @ vectors, vectors * values, bound)
-    judge(np.linalg.norm(vectors, axis=0), np.ones(16), bound)
-    assert np.linalg.svd(vectors, compute_uv=False)[-1] > 1e-3, "two vectors are one"
+    for shape in ((16, 16), (3, 16, 16)):
+        a = numbers(*shape, dtype=dtype)
+        values, vectors = (wide(part) for part in api(a))
+        size = np.linalg.norm(wide(a), 2, axis=(-2, -1), keepdims=True)
+        bound = SAFETY * 16 * unit(np.zeros(1, dtype)) * size
+        judge(wide(a) @ vectors, vectors * values[..., None, :], bound)
+        lengths = np.linalg.norm(vectors, axis=-2)
+        judge(lengths, np.ones_like(lengths), bound[..., 0])
+        assert np.linalg.svd(vectors, compute_uv=False).min() > 1e-3, "two vectors are one"
 
 
 # --- hipSPARSE, hipSPARSELt ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
-from near import TF32, contracted, near, numbers, wide
+from near import TF32, contracted, near, numbers, summed, wide
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,32 @@ def test_a_matrix_product_by_blocks(interpret: bool) -> None:
         interpret=interpret,
     )(x, y)
     contracted(got, np.matmul, x, y, terms=64, rounded=TF32)  # Triton may use tensor cores
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4, 8])
+@pytest.mark.parametrize("width", [33, 256, 1000])
+def test_a_reduction_across_the_lanes_of_a_block(width: int, warps: int, interpret: bool) -> None:
+    """A wavefront has 64 lanes on gfx9 and 32 on gfx10 to gfx12: both have tails here.
+
+    One block is many rows wide, so that the reduction crosses wavefronts, too.
+    """
+    from jax.experimental.pallas import triton
+
+    padded = 1 << (width - 1).bit_length()
+
+    def total(x, out):
+        inside = jnp.arange(padded)[None, :] < width
+        kept = jnp.where(inside, x[...], 0.0)
+        out[...] = jnp.sum(kept, axis=1)
+
+    x = numbers(16, padded, dtype="float32")
+    got = pl.pallas_call(
+        total,
+        out_shape=jax.ShapeDtypeStruct((16,), jnp.float32),
+        compiler_params=None if interpret else triton.CompilerParams(num_warps=warps),
+        interpret=interpret,
+    )(x)
+    summed(got, lambda x: x[:, :width].sum(axis=1), x, number=width)
 
 
 def test_a_kernel_has_a_place_in_a_larger_jitted_function(interpret: bool) -> None:

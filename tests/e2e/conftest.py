@@ -54,6 +54,12 @@ class World:
     def cache(self) -> Path:
         return self.folder / "cache" / "rocwheel"
 
+    def share(self, disk_cache: Path) -> World:
+        """Build with what other worlds of this session compiled: the miniature is compiled once."""
+        self.cache.mkdir(parents=True)
+        (self.cache / "bazel-disk").symlink_to(disk_cache)
+        return self
+
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, str(EXECUTABLE), *arguments],
@@ -107,9 +113,19 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory):
-    """A world in which `demo` has run once, and what it said."""
-    world = World(tmp_path_factory.mktemp("demo"))
+def disk_cache(tmp_path_factory):
+    """Bazel's disk cache of this session, of all its workers."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "bazel-disk"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory, disk_cache, versions):
+    """A world in which `demo` has run once, for two CPythons at most, and what it said."""
+    env = {"ROCWHEEL_DEMO_PYTHON_VERSIONS": versions}
+    world = World(tmp_path_factory.mktemp("demo"), env=env).share(disk_cache)
     done = world.run("--json", "demo")
     assert done.returncode == 0, done.stderr[-4000:]
     yield world, done
@@ -134,9 +150,10 @@ def versions(mounted):
 
 
 @pytest.fixture(scope="session")
-def on_host(tmp_path_factory, versions):
+def on_host(tmp_path_factory, disk_cache, versions):
     """What the host builds, stages, gates and releases, the system's own CPython 3.11 first."""
     world = World(tmp_path_factory.mktemp("host"), env={"PATH": f"{SYSTEM}:{os.environ['PATH']}"})
+    world.share(disk_cache)
     done = world.run("--json", "demo", f"--python-versions={versions}")
     assert done.returncode == 0, done.stderr[-4000:]
     yield world

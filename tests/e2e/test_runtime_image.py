@@ -221,6 +221,7 @@ def test_made_again_elsewhere_the_rocm_layer_is_the_same_bytes(images, pushed, e
     assert after[base + 1] == before[base + 1]
 
 
+@pytest.mark.soak
 def test_a_library_that_is_left_out_fails_the_gate_by_name(images, pushed):
     made = said(images.make())
     name = made["local"]
@@ -261,6 +262,7 @@ def test_a_tag_moves_to_an_image_that_was_pushed_before_and_nothing_is_built(ima
     assert images.tags()["stable"] == pushed["pull"].partition("@")[2]
 
 
+@pytest.mark.soak
 def test_a_set_that_is_only_staged_goes_elsewhere_and_says_so(images, pushed):
     unreleased = images.store.with_name("staged")
     shutil.copytree(images.store / "v2-staging", unreleased / "v2-staging")

@@ -444,6 +444,7 @@ def test_another_cpython_compiles_its_modules_only(bazel, wheels, tmp_path):
     assert back.processes == "1 process: 1 internal."
 
 
+@pytest.mark.soak
 def test_the_same_inputs_give_the_same_bytes_in_another_place(bazel, wheels, tarball, tmp_path):
     rocm = unpack(tarball, tmp_path / "elsewhere")
     other = Bazel(root=tmp_path / "out", rocm=rocm, pythons=bazel.pythons)

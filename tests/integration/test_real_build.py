@@ -158,7 +158,8 @@ def test_a_tree_of_each_generation_is_built_with_the_compiler_its_class_wants(ve
 # 1: from 0.10.2 on the local toolchain lists the headers of clang 18.
 
 
-@pytest.mark.parametrize("version", merge_tries("0.11.1", of=["0.11.0", "0.11.1"]))
+@pytest.mark.soak
+@pytest.mark.parametrize("version", ["0.11.0", "0.11.1"])
 def test_the_own_clang_of_a_late_jax_fails_where_bazel_checks_inclusions(version, bench):
     bench.tree(GENERATIONS[version])
     found = failure(
@@ -170,6 +171,7 @@ def test_the_own_clang_of_a_late_jax_fails_where_bazel_checks_inclusions(version
     assert "/lib/llvm/lib/clang/19/include/" in f"{found}{found.detail}"
 
 
+@pytest.mark.soak
 def test_the_default_compiler_would_fail_so_too_if_it_were_the_machines_own(bench):
     bench.tree(NEWEST)
     ours = bench.data(layouts=(r" +own_clang: no CI of JAX or TheRock builds with it\n", ""))
@@ -202,6 +204,7 @@ def test_a_hermetic_build_with_that_clang_is_made_by_it(bench):
 # 3: the class is what the tree has.
 
 
+@pytest.mark.soak
 def test_new_configs_under_an_old_number_are_built_and_a_class_by_number_fails(bench, monkeypatch):
     bench.tree(GENERATIONS["0.11.0"], says="0.9.1")
     assert bench.build().manifest.jax_version == "0.9.1"
@@ -218,6 +221,7 @@ def test_new_configs_under_an_old_number_are_built_and_a_class_by_number_fails(b
 # 4: the linker.
 
 
+@pytest.mark.soak
 def test_a_clang_that_finds_no_lld_is_refused_before_it_would_fail_at_the_last_link(
     bench, lacking, monkeypatch
 ):
@@ -239,6 +243,7 @@ def test_a_clang_that_finds_no_lld_is_refused_before_it_would_fail_at_the_last_l
     )
 
 
+@pytest.mark.soak
 def test_a_clang_that_finds_no_gold_is_refused_before_it_would_fail_at_the_first_link(
     bench, tmp_path, monkeypatch
 ):
@@ -268,6 +273,7 @@ def test_a_clang_that_finds_no_gold_is_refused_before_it_would_fail_at_the_first
 # 5: what XLA looks for in ROCm.
 
 
+@pytest.mark.soak
 def test_a_rocm_without_two_headers_is_told_of_both_before_the_rules_find_one(
     bench, lacking, monkeypatch
 ):
@@ -340,6 +346,7 @@ def with_xla(root: Path) -> None:
     )
 
 
+@pytest.mark.soak
 def test_an_xla_by_commit_is_built_with_the_trees_patch_and_fails_without(bench, xla, monkeypatch):
     with_xla(bench.tree(NEWEST))
     named = {"xla_repository": str(xla), "xla_ref": git(xla, "rev-parse", "HEAD")}
@@ -366,6 +373,7 @@ def test_an_xla_folder_is_left_alone_and_its_missing_patch_told(bench, xla, runn
 # 7: GPU code is compressed where the tree does not say so.
 
 
+@pytest.mark.soak
 def test_without_our_flag_the_gpu_code_of_an_old_jax_is_not_compressed(bench):
     whole = libraries(bench.build(GENERATIONS["0.9.2"]))["xla_rocm_plugin.so"]
     assert PACKED in whole

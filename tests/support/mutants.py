@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -144,10 +145,39 @@ def _entry_points(text: str) -> Edit:
     return lambda draft: draft.put("/entry_points.txt", text.format(draft=draft).encode())
 
 
-def _machine(draft: Draft) -> None:
-    image = bytearray(draft.read("/_linalg.so"))
-    image[18] = 183
-    draft.put("/_linalg.so", bytes(image))
+def _bytes(ending: str, at: int, *values: int) -> Edit:
+    """Write bytes into a file."""
+
+    def edit(draft: Draft) -> None:
+        image = bytearray(draft.read(ending))
+        image[at : at + len(values)] = bytes(values)
+        draft.put(ending, bytes(image))
+
+    return edit
+
+
+def _segment(ending: str, kind: int, field: int, value: int) -> Edit:
+    """Change the flags (field 1) or another field of the first program header of a kind."""
+
+    def edit(draft: Draft) -> None:
+        image = bytearray(draft.read(ending))
+        heads = range(64, 64 + 56 * struct.unpack_from("<H", image, 56)[0], 56)
+        (at, *_) = (n for n in heads if struct.unpack_from("<I", image, n)[0] == kind)
+        layout, place = ("<I", 4) if field == 1 else ("<Q", 8 * (field - 1))
+        struct.pack_into(layout, image, at + place, value)
+        draft.put(ending, bytes(image))
+
+    return edit
+
+
+def _beside(ending: str, name: str, content: bytes = b"") -> Edit:
+    """Add a file in the folder of another; `{}` is that one's name without its suffix."""
+
+    def edit(draft: Draft) -> None:
+        folder, _, file = draft.name(ending).rpartition("/")
+        draft.add(f"{folder}/{name.format(file.partition('.')[0])}", content)
+
+    return edit
 
 
 def _truncated(ending: str) -> Edit:
@@ -182,6 +212,10 @@ def _modes(draft: Draft) -> None:
     draft.mode = 0o100600
 
 
+def _init(content: bytes) -> Edit:
+    return lambda draft: draft.put(PACKAGE, content)
+
+
 PACKAGE = "/__init__.py"
 COMMON: dict[str, Edit] = {
     "no version module": lambda d: d.drop("/version.py"),
@@ -204,6 +238,18 @@ COMMON: dict[str, Edit] = {
     "a URL as requirement": lambda d: d.require("numpy @ https://example.org/numpy-2.0.tar.gz"),
     "an old jaxlib as requirement": lambda d: d.require("jaxlib<0.5"),
     "no manylinux tag": lambda d: d.retag("-".join([*_tag(d), "linux_x86_64"])),
+    "a package for the version module": _beside("/version.py", "version/__init__.py"),
+    "a variant of the version module": _beside("/version.py", "version.abi3.so", b"text"),
+    "a requirement behind an extra that is none": lambda d: d.require(
+        "amd-x-instinct; extra == 'x' or python_version > '3'"
+    ),
+    "a requirement that depends on the machine": lambda d: d.require(
+        "numpy>=2.0; platform_release != ''"
+    ),
+    "a Python that was never released": lambda d: d.replace(
+        ".dist-info/METADATA", b"\nName:", b"\nRequires-Python: >=3.12.39\nName:"
+    ),
+    "a file that an installer writes": lambda d: d.add(f"{d.info}/direct_url.json", b"{}"),
 }
 BROKEN: dict[str, dict[str, Edit]] = {
     "pjrt": {
@@ -212,6 +258,17 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "a package that does not compile": lambda d: d.put(PACKAGE, b"import os\ndef f(:\n"),
         "a package without initialize": lambda d: d.replace(
             PACKAGE, b"def initialize", b"def initialise"
+        ),
+        "a function that is never defined": _init(b"if False:\n    def initialize():\n        pass\n"),
+        "a function to be awaited": _init(b"async def initialize():\n    pass\n"),
+        "a function that is deleted": _init(b"def initialize():\n    pass\ndel initialize\n"),
+        "a function of a class": _init(b"class X:\n    def initialize():\n        pass\n"),
+        "a compiled package": _beside(PACKAGE, "{}.cpython-312-x86_64-linux-gnu.so", b"text"),
+        "an old Python alone": lambda d: d.replace(
+            ".dist-info/METADATA", b"\nName:", b"\nRequires-Python: ==3.9.*\nName:"
+        ),
+        "a Python of the future": lambda d: d.replace(
+            ".dist-info/METADATA", b"\nName:", b"\nRequires-Python: >=3.20\nName:"
         ),
         "no entry points": lambda d: d.drop("/entry_points.txt"),
         "a group with blanks": lambda d: d.replace("/entry_points.txt", b"[jax_plugins]", b"[ jax_plugins ]"),
@@ -243,7 +300,25 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "half a module": _truncated("/_linalg.so"),
         "a module in another's place": lambda d: d.put("/_rnn.so", d.read("/_prng.so")),
         "a module of another name": _renamed("/_linalg.so", "/_linalg2.so"),
-        "a module for another machine": _machine,
+        "a module for another machine": _bytes("/_linalg.so", 18, 183),
+        "a module of another system": _bytes("/_linalg.so", 7, 9),
+        "a module of another ABI": _bytes("/_linalg.so", 8, 1),
+        "an object file": _bytes("/_linalg.so", 16, 1),
+        "a program": _bytes("/_linalg.so", 16, 2),
+        "a module of 32 bits": _bytes("/_linalg.so", 4, 1),
+        "an alignment that no page has": _segment("/_linalg.so", 1, 7, 3),
+        "memory that no machine has": _segment("/_linalg.so", 1, 6, 1 << 46),
+        "an executable stack": _segment("/_linalg.so", 0x6474E551, 1, 7),
+        "a package for a module": _beside("/_linalg.so", "{}/__init__.py"),
+        "a stable variant of a module": _beside("/_linalg.so", "{}.abi3.so", b"text"),
+        "a variant of a module for one CPython": _beside(
+            "/_linalg.so", "{}.cpython-312-x86_64-linux-gnu.so", b"text"
+        ),
+        "the SONAME of the C library": lambda d: d.patch("/_linalg.so", "--set-soname", "libc.so.6"),
+        "the SONAME of ROCm": lambda d: d.patch(
+            "/_linalg.so", "--set-soname", "libamdhip64.so.7"
+        ),
+        "a library for everything": lambda d: d.patch("/_linalg.so", "--remove-needed", "libc.so.6"),
         "another CPython's ABI": lambda d: d.retag("cp312-cp311"),
         "no ABI": lambda d: d.retag("py3-none"),
         "a stable ABI": lambda d: d.retag("cp312-abi3"),
@@ -273,6 +348,9 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "a RUNPATH of this machine": lambda d: d.runpath("/_jax.so", lambda old: f"{old}:/home/x"),
         "a current directory": lambda d: d.runpath("/_jax.so", lambda old: f"{old}:"),
         "a common library of another name": lambda d: d.patch("/_jax.so", "--replace-needed", "libjax_common.so", "libjax_comon.so"),
+        "a module that exports nothing": lambda d: d.put("/_lapack.so", d.read("/libjax_common.so")),
+        "a package for a library": _beside("/_jax.so", "{}/__init__.py"),
+        "a module of another system": _bytes("/_jax.so", 7, 9),
         "an old numpy": lambda d: d.require("numpy<2", instead="numpy"),
         "a stable ABI": lambda d: d.retag("cp312-abi3"),
     },
@@ -285,6 +363,8 @@ SOUND: dict[str, Edit] = {
     ),
     "a module more": lambda d: d.add(d.name("/version.py")[:-3] + "_more.py", b"x = 1\n"),
     "a licence more": lambda d: d.add(f"{d.info}/licenses/MORE.txt", b"text\n"),
+    "an interface more": _beside("/version.py", "version.pyi"),
+    "a folder with a module's name": _beside("/version.py", "version/data.txt"),
     "a field more": lambda d: d.replace(".dist-info/METADATA", b"\nName:", b"\nKeywords: x\nName:"),
 }
 

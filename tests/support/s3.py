@@ -20,9 +20,10 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import boto3
 import pytest
@@ -185,7 +186,13 @@ def rclone(folder: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def seaweedfs(folder: Path, *, anonymous: tuple[str, ...] = ()) -> Iterator[Server]:
+def seaweedfs(
+    folder: Path,
+    *,
+    anonymous: tuple[str, ...] = (),
+    users: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Iterator[Server]:
+    """Start one; each of `users` has its own name as key, and these rights, such as Write:a/b*."""
     kept = folder / "seaweedfs"
     kept.mkdir(parents=True, exist_ok=True)
 
@@ -197,6 +204,10 @@ def seaweedfs(folder: Path, *, anonymous: tuple[str, ...] = ()) -> Iterator[Serv
         identity("anonymous", list(anonymous)),
         identity("owner", ["Admin", "Read", "Write", "List", "Tagging"], KEY, SECRET),
         identity("reader", ["Read", "List"], READER, READER_SECRET),
+        *(
+            identity(name, list(rights), f"rocwheel{name}", SECRET)
+            for name, rights in users.items()
+        ),
     ]
     (folder / "identities.json").write_text(json.dumps({"identities": identities}))
     argv = [program("weed"), "server", "-dir=.", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]

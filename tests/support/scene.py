@@ -168,7 +168,7 @@ class Scene:
             entries = self.shop.entries(place)
             assert all(n == 1 for n in Counter(item.id for item in entries).values()), "twice"
             if not any(process.was_killed or self._says_so(process) for process in processes):
-                problems = audit.check_pages(place)
+                problems = audit.check_pages(place, log.read(place, None))
                 assert problems == [], f"the pages do not show the log: {problems}"
             found = log.load(place, log.read(place), None)
             self._check_held(place, found)

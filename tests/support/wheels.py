@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rocwheel.manifest import ON_DISK, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.loader import sysv_hash
+from rocwheel.wheel.loader import gnu_hash, sysv_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -73,14 +73,24 @@ def make_elf(
     start = 64 + 3 * 56
     dynsym_at = start
     needs_at = dynsym_at + len(symbols)
-    hash_at = needs_at + len(needs)
+    hash_at = _round(needs_at + len(needs), 8)
     count = len(symbols) // 24
-    chain = [0, *range(2, count), 0][:count]  # one bucket for all
-    table_of_names = struct.pack(f"<{3 + count}I", 1, count, 1 % count, *chain)
+    first = 1 + len(imports)
+    chain = [gnu_hash(name.encode()) & ~1 for name in exports]
+    chain[-1:] = [each | 1 for each in chain[-1:]]
+    table_of_names = struct.pack(  # one bucket for all, and a filter that lets all pass
+        f"<4IQ{1 + len(chain)}I", 1, first, 1, 6, (1 << 64) - 1, first if chain else 0, *chain
+    )
     versym_at = hash_at + len(table_of_names)
     strings_at = versym_at + 2 * count
     dynamic_at = _round(strings_at + len(strings), 16)
-    entries += [(5, strings_at), (10, len(strings)), (6, dynsym_at), (11, 24), (4, hash_at)]
+    entries += [
+        (5, strings_at),
+        (10, len(strings)),
+        (6, dynsym_at),
+        (11, 24),
+        (0x6FFFFEF5, hash_at),
+    ]
     entries += [(0x6FFFFFF0, versym_at)]
     entries += [(0x6FFFFFFE, needs_at), (0x6FFFFFFF, len(versions or {}))] if needs else []
     dynamic = b"".join(struct.pack("<qQ", *entry) for entry in [*entries, (0, 0)])
@@ -88,7 +98,7 @@ def make_elf(
     fat = bytearray()
     for bundle in bundles:
         fat.extend(bytes(-len(fat) % PAGE) + bundle)
-    shstrings = b"\0.dynsym\0.gnu.version_r\0.dynstr\0.dynamic\0.hip_fatbin\0.shstrtab\0.hash\0.gnu.version\0"
+    shstrings = b"\0.dynsym\0.gnu.version_r\0.dynstr\0.dynamic\0.hip_fatbin\0.shstrtab\0.gnu.hash\0.gnu.version\0"
     shstrings_at = fat_at + len(fat) + padding
     sections_at = _round(shstrings_at + len(shstrings), 8)
     sections = [
@@ -96,7 +106,7 @@ def make_elf(
         (".dynsym", 11, 2, dynsym_at, len(symbols), 24),
         (".gnu.version_r", 0x6FFFFFFE, 2, needs_at, len(needs), 0),
         (".dynstr", 3, 2, strings_at, len(strings), 0),
-        (".hash", 5, 2, hash_at, len(table_of_names), 4),
+        (".gnu.hash", 0x6FFFFFF6, 2, hash_at, len(table_of_names), 0),
         (".gnu.version", 0x6FFFFFFF, 2, versym_at, 2 * count, 2),
         (".dynamic", 6, 3, dynamic_at, len(dynamic), 16),
         (".hip_fatbin", 1, 2, fat_at, len(fat), 0),
@@ -106,7 +116,7 @@ def make_elf(
         struct.pack(
             "<IIQQQQIIQQ",
             shstrings.find(name.encode() + b"\0"), kind, flags, at, at, size,
-            1 if name in (".hash", ".gnu.version") else 3, 0, 1, entry,
+            1 if name in (".gnu.hash", ".gnu.version") else 3, 0, 1, entry,
         )
         for name, kind, flags, at, size, entry in sections
     )  # fmt: skip

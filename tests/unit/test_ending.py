@@ -216,7 +216,7 @@ def test_an_answer_that_came_is_kept_by_who_is_told_to_end(serve, told, interrup
 
     def work(key: str) -> None:
         if key == "a":
-            known.append(store._bucket.get(key)[0].key)
+            known.append(store.get(key)[0].key)
 
     with pytest.raises(KeyboardInterrupt):
         each(work, ("a", "b"), threads=2)

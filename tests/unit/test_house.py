@@ -18,7 +18,7 @@ MOST = 53_600  # lines of all rooms; aimed at are 50,000
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4630, 2850, 2, 12),
-    "bazel/ dist/ download/ rocm/ source/": (8900, 7350, 0, 36),
+    "bazel/ bump dist/ download/ rocm/ source/": (9330, 7350, 0, 38),
     "cli/": (6420, 4900, 4, 37),
     "container/ dist/builder dist/executor image/": (3400, 3050, 1, 24),
     "demo dev doctor housekeeping report/": (2650, 2100, 0, 12),
@@ -26,10 +26,10 @@ ROOMS = {
     "host/": (470, 400, 0, 0),
     "index/ store/": (2780, 2700, 6, 23),
     "ledger/ release/": (4420, 3950, 7, 38),
-    "ledger/nights pipeline/": (4400, 3500, 0, 26),
+    "ledger/nights pipeline/": (4390, 3500, 0, 11),
     "runtime/": (2230, 1300, 0, 13),
-    "release/proof trust/": (1400, 1400, 0, 0),
-    "wheel/": (5390, 5250, 1, 23),
+    "cli/trust release/proof trust/": (1550, 1400, 0, 0),
+    "wheel/": (5250, 5250, 1, 23),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

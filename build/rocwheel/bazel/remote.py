@@ -119,6 +119,8 @@ def read_remote(
     ):
         if address:
             _check_address(name, address, schemes)
+    if upload and not (cache or executor):
+        raise ConfigError("--remote-upload: no remote cache", hint="add --remote-cache URL")
     files = [file for file in (header_file, tls_certificate, tls_key, tls_ca) if file]
     for file in files:
         for workspace in workspaces:
@@ -189,7 +191,7 @@ def _check_address(name: str, address: str, schemes: tuple[str, ...]) -> None:
     parts = urlsplit(address)
     if parts.scheme not in schemes or not parts.hostname:
         raise ConfigError(
-            f"{name} {parts.scheme}://{parts.hostname or ''}: not an address of this kind",
+            f"{name} {address.rpartition('@')[2].partition('?')[0]}: not an address of this kind",
             hint=f"write {' or '.join(f'{scheme}://host' for scheme in schemes)}",
         )
     if parts.username is not None or parts.password is not None or parts.query:

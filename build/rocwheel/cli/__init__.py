@@ -85,6 +85,10 @@ STAGES: Final = {
             "rocwheel.cli.release:prune",
             "Remove what the channel's retention no longer keeps.",
         ),
+        "trust": (
+            "rocwheel.cli.trust:trust",
+            "Make keys, sign statements, verify what was built, tested and released.",
+        ),
         "runtime_images": (
             "rocwheel.cli.runtime:runtime_images",
             "Make, test and push a runtime image of a released wheel set.",
@@ -122,7 +126,7 @@ STAGES: Final = {
     "This machine": {
         "cache": (
             "rocwheel.cli.cache:cache",
-            "Show what is kept between runs, and remove what nobody uses.",
+            "Show what is kept between runs, and remove what is not in use.",
         ),
         "demo": ("rocwheel.cli.demo:demo", "Run the whole main job on the miniature workspace."),
         "shell": (
@@ -364,11 +368,24 @@ def _usage(app: App, exc: click.ClickException) -> int:
     command = ctx.command_path if ctx else program_name(sys.argv[0])
     from rocwheel.download import shown_setting
 
-    message = shown_setting("", " ".join(exc.format_message().split()))
-    error = RocwheelError(message, hint=f"see {command} --help")
+    near, text = "", exc.format_message()
+    if isinstance(exc, click.NoSuchOption):  # click counts the dashes as letters that are alike
+        near, text = _near_option(exc), f"No such option {exc.option_name!r}."
+    message = shown_setting("", " ".join(text.split()))
+    error = RocwheelError(message, hint=f"{near}see {command} --help")
     _tell(app, error, cause=exc)
     _tell_program(app, "usage", error)
     return exc.exit_code
+
+
+def _near_option(exc: click.NoSuchOption) -> str:
+    """Return the option of the command that was nearly written; "" where none is near."""
+    import difflib
+
+    params = exc.ctx.command.params if exc.ctx else []
+    names = {name.lstrip("-"): name for param in params for name in param.opts}
+    close = difflib.get_close_matches(exc.option_name.lstrip("-").replace("_", "-"), names, n=1)
+    return f"did you mean {names[close[0]]}? " if close else ""
 
 
 def _fail(app: App, error: RocwheelError) -> int:

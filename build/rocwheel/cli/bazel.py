@@ -18,6 +18,7 @@ from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
 from rocwheel.cli.options import place_options, source_options, unpublished_options
 from rocwheel.cli.rocm import rocm_source
+from rocwheel.errors import ConfigError
 from rocwheel.option import listed
 
 with when_run():
@@ -52,6 +53,8 @@ def configure(app: App, options: ConfigureOptions) -> None:
     """
     request = request_from(app, options, therock=rocm_source(options))
     rc_file = app.path(options.output)
+    if rc_file and rc_file.exists() and not rc_file.is_file():
+        raise ConfigError(f"--output: {rc_file}: no file", hint="name a file, or a new one")
     if options.dry_run:
         app.emit_plan(
             loop.preview_configure(request, rc_file=rc_file, runner=app.runner, console=app.console)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import click
-from msgspec import to_builtins
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.imports import when_run
 
 with when_run():
+    from msgspec import to_builtins
+
     from rocwheel import bump as bumping
     from rocwheel import files
     from rocwheel.download import Client, Retry

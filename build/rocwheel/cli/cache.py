@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, option, section
+from rocwheel.cli.command import NUMBER, DryRun, command, group, option, section
 from rocwheel.cli.imports import when_run
+from rocwheel.errors import ConfigError
 
 with when_run():
     from rocwheel import housekeeping
@@ -23,6 +24,14 @@ class CacheOptions:
 
     cache_dir: str | None
 
+    def folder(self, app: App) -> Path:
+        """Return the cache. Raises ConfigError for a folder that was named and is not there."""
+        if self.cache_dir and not (app.cwd / self.cache_dir).is_dir():
+            raise ConfigError(
+                f"--cache-dir: {self.cache_dir}: no such folder", hint="check the path"
+            )
+        return app.cwd / self.cache_dir if self.cache_dir else app.cache
+
     declared = section(
         "Inputs",
         option(
@@ -33,13 +42,13 @@ class CacheOptions:
 
 @group("cache")
 def cache() -> None:
-    """Show what is kept between runs, and remove what nobody uses."""
+    """Show what is kept between runs, and remove what is not in use."""
 
 
 @command("list", CacheOptions, parent=cache)
 def list_kept(app: App, options: CacheOptions) -> None:
     """Show what is there, how big it is and when it was used."""
-    folder = app.cwd / options.cache_dir if options.cache_dir else app.cache
+    folder = options.folder(app)
     found = housekeeping.look(folder)
     total = sum(item.bytes for item in found)
     rows = [item.row(now=app.now().timestamp()) for item in found]
@@ -61,7 +70,7 @@ class CleanOptions(CacheOptions, DryRun):
 @command("clean", CleanOptions, parent=cache)
 @option(
     "--older-than",
-    type=click.FloatRange(min=0),
+    type=NUMBER,
     metavar="DAYS",
     help="Remove what was not used for so long.",
 )
@@ -70,7 +79,7 @@ def clean(app: App, options: CleanOptions) -> None:
     """Remove what was not used for long, or down to a size; what is in use stays."""
     if options.older_than is None and options.to_size is None:
         raise click.UsageError("give --older-than DAYS or --to-size SIZE")
-    folder = app.cwd / options.cache_dir if options.cache_dir else app.cache
+    folder = options.folder(app)
     chosen = _chosen(app, folder, options)
     done = chosen if options.dry_run else housekeeping.remove(folder, chosen)
     freed = sum(item.bytes for item in done)

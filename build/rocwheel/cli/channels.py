@@ -11,6 +11,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions
+from rocwheel.errors import ConfigError
 
 with when_run():
     import json
@@ -50,6 +51,10 @@ def show_rights(app: App, options: RightsOptions) -> None:
 
     Without --family it is for all families; a runner should be given one.
     """
+    if options.repository and options.repository.count("/") != 1:
+        raise ConfigError(
+            f"--repository: {options.repository!r}: no repository", hint="write OWNER/NAME"
+        )
     family = families.named(options.family).name if options.family else "*"
     document = rights.policy(options.open(app), rights.ROLES[options.role], family=family)
     if options.repository:

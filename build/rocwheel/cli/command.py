@@ -81,6 +81,19 @@ class Once(Option):
         return values[0] if values else None
 
 
+class _Amount(click.FloatRange):
+    """Hours or days: a million is more than any machine has run, and NaN is refused."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:  # noqa: PLR0124 - of NaN alone
+            self.fail(f"{value} is no number", param, ctx)
+        return number
+
+
+NUMBER: Final = _Amount(0, 1_000_000)
 option = functools.partial(click.option, cls=Option)
 once = functools.partial(click.option, cls=Once)
 
@@ -334,7 +347,7 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
     def run(ctx: click.Context, /, **given: Any) -> int | None:
         if ctx.invoked_subcommand is not None:
             return None
-        carry_out()
+        carry_out(function)
         app = ctx.find_object(App) or _no_app()
         app.context = ctx
         return function(app, _value(options, given, app))

@@ -15,7 +15,7 @@ from rocwheel.cli.target import TargetOptions, must_exist
 with when_run():
     from amdgpu_family_matrix import Family
     from rocwheel import compat as tables
-    from rocwheel import families, source
+    from rocwheel import families
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,9 @@ def compat(app: App, options: CompatOptions) -> None:
     """Print which JAX goes with which ROCm, GPU and CPython.
 
     From the pins and layouts in use and the family matrix; with --channel or --store also what is
-    released there, and which suites passed on it. What nobody ran says "not known".
+    released there, and which suites passed on it. A suite without a run says "not known".
     """
-    ci = app.home.ci
-    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    pins = tables.load_pins(app.home.ci)
     chosen = _families(app, options)
     shown = (tables.buildable(pins), tables.gpus(chosen), _released(app, options, chosen))
     app.emit(tables.document(shown), tables.render(shown, options.form))

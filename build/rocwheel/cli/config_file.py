@@ -189,7 +189,9 @@ def find(cwd: Path, named: str) -> Settings:
     """Read the file that is in force. Raises ConfigError for one that cannot be read."""
     places = [cwd / named] if named else [f / n for f in (cwd, *cwd.parents) for n in NAMES]
     for path in places:
-        if not named and not path.is_file():
+        if not path.is_file() and (path.exists() or not named):
+            if named:  # such as a FIFO, which would be read without end
+                raise ConfigError(f"{path}: is no file", hint="check ROCWHEEL_CONFIG")
             continue
         try:
             text = path.read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import build_options
 from rocwheel.cli.rocm import rocm_index, rocm_source
+from rocwheel.cli.trust import SignerOptions
 
 with when_run():
     import platform
@@ -18,10 +19,11 @@ with when_run():
 
     from rocwheel import dist, housekeeping
     from rocwheel.download import shown
+    from rocwheel.trust import evidence
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistOptions(BuildOptions, DryRun):
+class DistOptions(BuildOptions, SignerOptions, DryRun):
     """Options of `dist_wheels`."""
 
 
@@ -55,8 +57,10 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     if options.dry_run:
         app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
         return
+    signer = options.key(app)
     with housekeeping.using(planned.request.cache):
         result = dist.build(planned, runner=app.runner, console=app.console)
+    evidence.state_build(result.wheelhouse, signer, finished=app.now().isoformat())
     for line in dist.lines(result, seconds=app.console.seconds):
         app.console.info(line)
     app.github_outputs(dist.github_outputs(result.wheelhouse, result.manifest))

@@ -1,4 +1,4 @@
-"""`gate` and what belongs to it: `gate list`, `gate merge`, `gate rerun`, `gate slot`; `skips`."""
+"""`gate` and its commands: `list`, `merge`, `calibrate`, `rerun`, `slot`; and `skips`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from rocwheel.cli.command import (
 from rocwheel.cli.gate_run import CellOptions, GateCommandOptions, slots_option
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions
+from rocwheel.cli.trust import SignerOptions
 from rocwheel.errors import ConfigError
 
 with when_run():
@@ -34,7 +35,7 @@ with when_run():
     from rocwheel.gate import session
     from rocwheel.gate.machine.slots import SlotRequest, become
     from rocwheel.gate.request import Choice
-    from rocwheel.gate.suite import skips, suites, upstream
+    from rocwheel.gate.suite import calibration, skips, suites, upstream
     from rocwheel.gate.verdict import storing
     from rocwheel.gate.verdict.merge import merge as merge_shards
     from rocwheel.results import Results
@@ -47,10 +48,9 @@ _PATH = click.Path(path_type=Path)
 def gate(app: App, options: GateCommandOptions) -> int:
     """Run a suite on this machine's GPUs against staged wheels; store a verdict.
 
-    The wheels are installed by URL and SHA-256 into an environment of their own, which is kept:
-    the next gate of the same wheels uses it again when nothing in it has changed. The exit status
-    is 0 for a pass and otherwise 21 to 30, one for each state, of the first suite that is no pass;
-    a verdict is stored in any case.
+    The wheels are installed by SHA-256 into a fresh environment. The exit status is 0 for a pass
+    and otherwise 21 to 31, one for each state, of the first suite that is no pass; a verdict is
+    stored in any case.
     """
     named = options.tests or options.failed_of
     jobs = gate_run.jobs_of(app, options, choice=Choice.NAMED if named else Choice.ALL)
@@ -75,7 +75,7 @@ def list_suites(app: App, _options: NoOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateMergeOptions(CellOptions, DryRun):
+class GateMergeOptions(CellOptions, SignerOptions, DryRun):
     """Options of `gate merge`."""
 
     shards: int
@@ -109,12 +109,43 @@ def merge(app: App, options: GateMergeOptions) -> int:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
     with storing.alone(output):
-        return gate_run.show(app, [gate_run.finished(app, merged, place, output)])
+        parts = [verdict.sha256 for verdict, _ in found if verdict]
+        signer = options.key(app)
+        report = gate_run.finished(app, merged, place, output, signer=signer, parts=parts)
+        return gate_run.show(app, [report])
 
 
 def _known(app: App, name: str) -> KnownSuite:
     suite = suites.load(app.home.ci, name)
     return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateCalibrateOptions(DryRun):
+    """Options of `gate calibrate`."""
+
+    results: tuple[Path, ...]
+
+
+@command("calibrate", GateCalibrateOptions, parent=gate)
+@click.argument("results", nargs=-1, required=True, type=_PATH)
+def calibrate(app: App, options: GateCalibrateOptions) -> None:
+    """Write down how many tests ran on a family's GPUs: what its verdicts demand from then on.
+
+    RESULTS are folders that `gate` or `gate merge` left in --output, of whole runs.
+    """
+    runs = [(str(path), storing.results_in(app.cwd / path)) for path in options.results]
+    counted = calibration.calibrated(app.home.ci, runs, matrix.FAMILIES)
+    rows = [
+        (suite, family, jax, ", ".join(f"{name} {number:,}" for name, number in numbers.items()))
+        for suite, found in counted.items()
+        for family, by_jax in found.items()
+        for jax, numbers in by_jax.items()
+    ]
+    if not options.dry_run:
+        app.console.info(f"wrote {calibration.write(app.home.ci, counted)}")
+    text = "\n".join(columns(("suite", "family", "JAX", "demanded"), rows))
+    app.emit({"counted": counted}, text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +262,10 @@ def verify(app: App, options: GateCommandOptions) -> int:
         gated = session.run_unstored(job, app.console)
     found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))
-    return gated.error.exit_code if gated.error else 0
+    if gated.error:
+        return gated.error.exit_code
+    ends = [fault.state for fault in gated.results.faults if fault.state in skips.UNFINISHED]
+    return ends[0].exit_code if ends else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,17 +280,19 @@ class SkipsImportOptions(DryRun):
 
 
 @command("import", SkipsImportOptions, parent=skips_group)
-@option("--from", "source", type=_PATH, required=True, help="A checkout of JAX.")
+@option("--from", "source", type=_PATH, required=True, help="A checkout of JAX or of TheRock.")
 @option("--jax", metavar="VERSION", required=True, help="The release of JAX that it is for.")
 @option("--issue", metavar="URL", required=True, help="Where the work on these tests is tracked.")
 @option("--owner", metavar="NAME", required=True, help="Who looks after the entries.")
-@option("--expires", metavar="DATE", required=True, help="When somebody must look again.")
+@option("--expires", metavar="DATE", required=True, help="When the entry must be looked at again.")
 def import_skips(app: App, options: SkipsImportOptions) -> None:
-    """Import what the ROCm jobs of JAX leave out of its tests, as a list in ci/skips."""
+    """Import what JAX's or TheRock's ROCm jobs leave out of JAX's tests, as a list in ci/skips."""
     about = upstream.Provenance(
         jax=options.jax, issue=options.issue, owner=options.owner, expires=options.expires
     )
     checkout = app.cwd / options.source
     entries = upstream.read(checkout, suites.load_all(app.home.ci), about)
-    path = upstream.write(app.home.ci, checkout, options.jax, entries, dry_run=options.dry_run)
+    path = upstream.write(
+        app.home.ci, checkout, options.jax, entries, today=app.now().date(), dry_run=options.dry_run
+    )
     app.emit({"skips": entries, "file": str(path)}, f"{path}: {count(len(entries), 'test')}")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,10 @@ from rocwheel.cli.command import DryRun, given_words, once, option, section, tog
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import Target, TargetOptions, family_of
+from rocwheel.cli.trust import SignerOptions
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
 
 with when_run():
     import shlex
@@ -64,7 +69,7 @@ class GatedSetOptions(TargetOptions):
         once(
             "--manifest",
             metavar="SHA|PATH",
-            type=known.FILE,
+            type=known.MANIFEST,
             help="The staged wheel set: SHA-256 of its manifest (6 digits or more), or the file.",
         ),
     )
@@ -193,7 +198,7 @@ run_options = together(
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateCommandOptions(GatedSetOptions, DryRun):
+class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
     """Options of `gate` and `skips verify`."""
 
     suites: tuple[str, ...]
@@ -224,7 +229,7 @@ class GateCommandOptions(GatedSetOptions, DryRun):
                 multiple=True,
                 metavar="NAME",
                 type=OneOf(known.suites),
-                help="A suite of ci/suites (required); repeated, they share one environment.",
+                help="A suite of ci/suites (required); repeatable.",
             ),
         ),
         run_options,
@@ -239,6 +244,8 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
     named = tuple(dict.fromkeys(options.suites))
     if len(named) > 1 and (options.tests or options.failed_of):
         raise click.UsageError("--test and --failed-of go with one --suite")
+    if options.folders and not options.installed:
+        raise click.UsageError("--packages goes with --installed")
     wanted = tuple(suites.load(app.home.ci, name) for name in named)
     python = PythonVersion.parse(options.python or "")
     family, manifest, place, wheels = _wheels(app, options, python)
@@ -270,7 +277,10 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         command=lambda suite: _command_line(app, options, suite),
     )
     host = this_host(app, options.slots, options.runner)
-    return session.prepare(asked, session_options, host=host, place=place, console=app.console)
+    return session.prepare(
+        asked, session_options,
+        host=host, place=place, console=app.console, signer=options.key(app),
+    )  # fmt: skip
 
 
 def job_of(app: App, options: GateCommandOptions, *, choice: Choice) -> GateJob:
@@ -325,7 +335,7 @@ def this_host(app: App, slots: Path, label: str) -> Host:
 # `gate rerun` decides anew
 _PATHS = frozenset({"wheels", "jax_tests"})
 _MAYBE_PATHS = frozenset({"manifest", "rocm"})
-_NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run", "shard"})
+_NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run", "shard", "signer"})
 
 
 def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
@@ -373,11 +383,15 @@ def finished(
     judged: tuple[Results, Fault, Verdict | None],
     place: Place | None,
     output: Path,
+    *,
+    signer: Signer | None = None,
+    parts: Sequence[str] = (),
 ) -> GateReport:
     """Store the results of a whole suite that ran in shards, and annotate them."""
     report = session.finish(
         judged, place, output,
         home=app.home, cache=app.cache, console=app.console, whole=app.now(),
+        signer=signer, parts=parts,
     )  # fmt: skip
     _annotate(app, report)
     return report

@@ -6,15 +6,19 @@
 
 The block is ordinary to type checkers, linters and to everything that imports the module itself.
 Where the command line imports it to parse (`parsing`), the names stand for what they will be, until
-`carry_out` imports all of it: before the command's function is called.
+`carry_out` imports what a command reaches: before the command's function is called.
 """
 
 from __future__ import annotations
 
 import builtins
 import importlib
-from collections.abc import Iterator
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
+from types import CodeType
 from typing import Any, Final
 
 _WAITING: Final[list[dict[str, Any]]] = []  # globals of modules with names that wait
@@ -79,13 +83,55 @@ def when_run() -> Iterator[None]:
         builtins.__import__ = ordinary
 
 
-def carry_out() -> None:
-    """Import all that waits, and bind the names."""
-    while _WAITING:
-        scope = _WAITING.pop()
+def carry_out(function: Callable[..., Any]) -> None:
+    """Import what waits and is reached from a function, and bind the names.
+
+    A name in its code leads to every function, method and class of the command line that is called
+    so: that may be more than what runs, and never less.
+    """
+    called = _functions()
+    names, pending = set[str](), [_code(function)]
+    while pending:
+        new = _names(pending.pop()) - names
+        names |= new
+        pending += [_code(item) for name in new for item in called.get(name, ())]
+    for scope in _WAITING:
         for name, value in list(scope.items()):
-            if isinstance(value, _Later):
+            if isinstance(value, _Later) and name in names:
                 scope[name] = _imported(value)
+
+
+def _functions() -> dict[str, list[Any]]:
+    """Return the functions of the command line by name; those of a class by its name, too."""
+    found: dict[str, list[Any]] = {}
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("rocwheel.cli"):
+            continue
+        for item in list(vars(module).values()):
+            if getattr(item, "__module__", "") != name:
+                continue
+            if not isinstance(item, type):
+                found.setdefault(getattr(item, "__name__", ""), []).append(item)
+                continue
+            for method in vars(item).values():
+                inner = getattr(method, "fget", getattr(method, "func", method))
+                for known in (getattr(inner, "__name__", ""), item.__name__):
+                    found.setdefault(known, []).append(inner)
+    return found
+
+
+def _code(function: Any) -> CodeType | None:
+    """Return the code of what is called, below its decorators; None for what is not Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _names(code: CodeType | None) -> set[str]:
+    """Return the names in a function's code, and in the functions within it."""
+    if code is None:
+        return set()
+    inner = (_names(item) for item in code.co_consts if isinstance(item, CodeType))
+    return {*code.co_names, *chain.from_iterable(inner)}
 
 
 def _imported(later: _Later) -> Any:

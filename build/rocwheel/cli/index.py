@@ -18,7 +18,7 @@ from rocwheel.cli.target import (
     Target,
     TargetOptions,
 )
-from rocwheel.errors import HostError, StoreError
+from rocwheel.errors import ConfigError, HostError, StoreError
 
 with when_run():
     from rocwheel.console import Unit
@@ -174,7 +174,12 @@ class ServeOptions(TargetOptions):
     upstream: str
 
     def site(self, app: App, target: Target) -> Site:
-        """Start the server, which listens. Raises HostError."""
+        """Start the server, which listens. Raises HostError, ConfigError."""
+        if self.upstream and not self.upstream.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"--upstream: {self.upstream!r}: not the URL of an index",
+                hint="write https://pypi.org/simple/",
+            )
         try:
             return Site(
                 target.store,
@@ -187,7 +192,7 @@ class ServeOptions(TargetOptions):
         except OSError as exc:
             raise HostError(
                 f"{self.host}:{self.port}: {exc.strerror}",
-                hint="choose another --port; 0 takes a free one",
+                hint="choose another --port, 0 takes a free one; --host is this machine's",
             ) from exc
 
 

@@ -14,16 +14,19 @@ from rocwheel.errors import RocwheelError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from rocwheel.index.channels import Channel
+
 Values: TypeAlias = Callable[[click.Context], Collection[str]]
 
 
 class OneOf(click.types.StringParamType):
     """Text that is one of `values`; the command, which knows more, refuses what is none."""
 
-    def __init__(self, values: Values, *, many: bool = False) -> None:
+    def __init__(self, values: Values, *, many: bool = False, or_file: bool = False) -> None:
         """`values` are looked up when they are asked for; `many` are separated by commas."""
         self.values = values
         self.many = many
+        self.or_file = or_file
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -32,13 +35,14 @@ class OneOf(click.types.StringParamType):
         from click.shell_completion import CompletionItem
 
         del param
+        file = [CompletionItem(incomplete, type="file")] if self.or_file else []
         before, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
         taken = before.split(",")
         try:
             found = [item for item in self.values(ctx) if item not in taken]
         except RocwheelError:  # the command will say what is wrong with the data
-            return []
-        return [CompletionItem(f"{before}{comma}{v}") for v in found if v.startswith(last)]
+            return file
+        return [CompletionItem(f"{before}{comma}{v}") for v in found if v.startswith(last)] + file
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str | None:
         """Return what click adds when a required option is not there."""
@@ -103,6 +107,41 @@ def channels(ctx: click.Context) -> tuple[str, ...]:
     return tuple(channel_file.load(ctx.params.get("channels_file") or _ci(ctx) / "channels.yaml"))
 
 
+def _channel(ctx: click.Context) -> Channel:
+    """Return the channel or store that the line has so far. Raises ConfigError."""
+    from rocwheel.index import channels as channel_file
+
+    if url := ctx.params.get("store_url"):
+        return channel_file.of_store(url)
+    path = ctx.params.get("channels_file") or _ci(ctx) / "channels.yaml"
+    return channel_file.channel(path, ctx.params.get("channel") or "")
+
+
+def digests(ctx: click.Context) -> tuple[str, ...]:
+    """Wheel sets of a family, by the first digits. Raises ConfigError, StoreError."""
+    from rocwheel.ledger import manifests
+
+    channel = _channel(ctx)
+    pairs = channel.pairs(channel.open(), ctx.params.get("family") or "")
+    names = (name for pair in pairs for place in pair for name in manifests.names(place))
+    return tuple(dict.fromkeys(name[:12] for name in names))
+
+
+def nights(ctx: click.Context) -> tuple[str, ...]:
+    """Nights of a store, newest first. Raises ConfigError, StoreError."""
+    from rocwheel.ledger.nights import Nights
+
+    return tuple(reversed(Nights(_channel(ctx).open()).names()))
+
+
+def cells(ctx: click.Context) -> tuple[str, ...]:
+    """Cells of the night that is named. Raises ConfigError, StoreError."""
+    from rocwheel.ledger.nights import Nights
+
+    plan, _ = Nights(_channel(ctx).open()).plan(ctx.params.get("night") or "")
+    return tuple(cell.name for cell in plan.cells)
+
+
 def suites(ctx: click.Context) -> tuple[str, ...]:
     """Suites of the data in use."""
     from rocwheel import files
@@ -139,3 +178,6 @@ def wheel_kinds(_ctx: click.Context) -> tuple[str, ...]:
     from rocwheel.model import WheelKind
 
     return tuple(kind.value for kind in WheelKind)
+
+
+MANIFEST: Final = OneOf(digests, or_file=True)

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import click
-
-from rocwheel.choices import CELL_KINDS
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, options_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
-    LATEST,
     NightOptions,
     NightTarget,
+    cell_named,
     document_of,
     night_argument,
+    night_named,
     nightly,
     own,
     run_here,
@@ -31,7 +29,6 @@ from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
 from rocwheel.errors import CommandError, ConfigError, HostError, StoreError
 
 with when_run():
-    import json
     import shlex
 
     import amdgpu_family_matrix as matrix
@@ -70,11 +67,6 @@ class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     keep_going: bool = own(
         "--keep-going", "End with 0 also when `run` will have nothing to build.", default=False
     )
-    matrix_kind: str = own(
-        "--matrix",
-        "Print the cells of this kind of a night that is planned, for a GitHub matrix.",
-        only=CELL_KINDS,
-    )
 
 
 @command("plan", NightPlanOptions, parent=nightly)
@@ -87,8 +79,6 @@ def plan(app: App, options: NightPlanOptions) -> int:
     when every build is absent; the plan is stored all the same, and its run makes the page of it.
     """  # fmt: skip
     target = NightTarget(app, options)
-    if options.matrix_kind:
-        return _print_matrix(app, options, target)
     made = _plan(app, options, target)
     state = "planned"
     if not options.dry_run:
@@ -98,15 +88,6 @@ def plan(app: App, options: NightPlanOptions) -> int:
             app.github_outputs(planning.github_outputs(made))
     _say_planned(app, made, state, explain=options.explain or options.dry_run)
     return _plan_status(app, made, keep_going=options.keep_going)
-
-
-def _print_matrix(app: App, options: NightPlanOptions, target: NightTarget) -> int:
-    """Print the jobs of one kind of a stored plan, for GitHub."""
-    stored, _ = target.nights.plan(target.night(options.night or LATEST))
-    rows = json.dumps(planning.github_matrix(stored, options.matrix_kind))
-    app.github_outputs({options.matrix_kind: rows})
-    click.echo(rows)
-    return 0
 
 
 def _plan_status(app: App, made: NightPlan, *, keep_going: bool) -> int:
@@ -119,25 +100,16 @@ def _plan_status(app: App, made: NightPlan, *, keep_going: bool) -> int:
 
 def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:
     rows = list(planning.explain(made))
-    runs = sum(map(planning.is_to_run, made.cells))
-    kept = sum(bool(cell.kept) for cell in made.cells)
-    absent = sum(bool(cell.absent) for cell in made.cells)
+    absent = [cell for cell in made.cells if cell.absent]
+    runs, kept = sum(map(planning.is_to_run, made.cells)), sum(bool(c.kept) for c in made.cells)
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
-    missing = f", {absent} absent" if absent else ""
+    missing = f", {len(absent)} absent" if absent else ""
     lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept{missing}")
-    if not explain:
-        for cell in made.cells:
-            if cell.absent:
-                app.console.warn(f"{cell.name}: absent: {cell.absent} {cell.excused}".rstrip())
+    for cell in () if explain else absent:
+        app.console.warn(f"{cell.name}: absent: {cell.absent} {cell.excused}".rstrip())
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
-    document = {
-        "night": made.night,
-        "state": state,
-        "run": runs,
-        "kept": kept,
-        "absent": absent,
-        "cells": cells_,
-    }
+    numbers = {"run": runs, "kept": kept, "absent": len(absent)}
+    document = {"night": made.night, "state": state, **numbers, "cells": cells_}
     app.emit(document, "\n".join(lines))
 
 
@@ -242,7 +214,6 @@ def _scheduler(
         nights=target.nights,
         night=night,
         worker=here,
-        runner=whole(app),
         target=target.words,
         most=most,
         logs=app.cache / "nightly" / "slurm",
@@ -271,18 +242,18 @@ def _run_here(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
     if options.dry_run:
-        found = standing.stand(book, app.now())
+        standings = standing.stand(book, app.now())
         app.emit_plan(
             f"{item.cell.name}: {item.word}: {shlex.join(item.cell.argv)}"
-            for item in found.values()
+            for item in standings.values()
             if not item.settled
         )
         return 0
     here = worker(app, engine="local", job="", how=how)
-    after, found = run_here(
+    after, standings = run_here(
         app, target.nights, book, here, words=target.words, workers=options.workers
     )
-    return _say(app, after, found)
+    return _say(app, after, standings)
 
 
 def _github(app: App, book: Book, family: str) -> int:
@@ -303,24 +274,24 @@ def _say_submitted(app: App, night: str, jobs: list[slurm.Submission]) -> None:
     app.emit({"night": night, "jobs": [{"job": j.job, "cells": list(j.cells)} for j in jobs]}, text)
 
 
-def _say(app: App, book: Book, found: dict[str, CellStanding]) -> int:
+def _say(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
     """Say what became of a night; return 0 when everything passed or is excused."""
-    bad = [item for item in found.values() if not item.green]
-    kept = sum(item.phase is Phase.KEPT for item in found.values())
-    passed = sum(item.passed for item in found.values())
-    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in found.values()):
+    bad = [item for item in standings.values() if not item.green]
+    kept = sum(item.phase is Phase.KEPT for item in standings.values())
+    passed = sum(item.passed for item in standings.values())
+    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in standings.values()):
         app.console.info("everything was there already")
     for item in bad:
         app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
-    nothing = _nothing_built(app, book, found)
-    text = f"{book.plan.night}: {passed} of {len(found)} cells passed, {kept} kept"
-    app.emit(document_of(book, found), text)
+    nothing = _nothing_built(app, book, standings)
+    text = f"{book.plan.night}: {passed} of {len(standings)} cells passed, {kept} kept"
+    app.emit(document_of(book, standings), text)
     return CommandError.exit_code if bad else nothing
 
 
-def _nothing_built(app: App, book: Book, found: dict[str, CellStanding]) -> int:
+def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
     """Say when every build has ended and none has wheels; return the exit status of that."""
-    if not standing.nothing_built(found):
+    if not standing.nothing_built(standings):
         return 0
     app.console.warn(f"{book.plan.night}: nothing was built")
     return CommandError.exit_code
@@ -338,8 +309,8 @@ class NightCellOptions(NightOptions, DryRun):
 
 
 @command("cell", NightCellOptions, parent=nightly)
-@click.argument("night")
-@click.argument("cell")
+@night_named
+@cell_named
 @options_of(NightCellOptions)
 def cell(app: App, options: NightCellOptions) -> int:
     """Run one cell here and record how it ended: what every engine calls.
@@ -384,9 +355,9 @@ def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ende
     if ended is not None:
         state, reason, code = ended.state.value, ended.reason, ended.state.exit_code
     else:
-        found = standing.stand(target.nights.book(night), app.now())[name]
-        state, reason = found.word, found.reason
-        code = 0 if found.passed else (found.state or State.NOT_RUN).exit_code
+        item = standing.stand(target.nights.book(night), app.now())[name]
+        state, reason = item.word, item.reason
+        code = 0 if item.passed else (item.state or State.NOT_RUN).exit_code
     document = {"cell": name, "state": state, "reason": reason}
     app.emit(document, f"{name}: {state} {reason}".rstrip())
     _summary(app, name, state, reason)

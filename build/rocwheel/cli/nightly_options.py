@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import click
 
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import OWN, group
 from rocwheel.cli.imports import when_run
+from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
 from rocwheel.option import opt
@@ -41,7 +43,9 @@ class NightOptions(StoreOptions):
     night: str
 
 
-night_argument = click.argument("night", default=LATEST)
+night_argument = click.argument("night", default=LATEST, type=OneOf(known.nights))
+night_named = click.argument("night", type=OneOf(known.nights))
+cell_named = click.argument("cell", type=OneOf(known.cells))
 
 
 class NightTarget:
@@ -93,8 +97,8 @@ def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cel
         console=app.console,
         now=app.now,
         why_ended=_why_ended(app, job) if engine == "slurm" else None,
-        collect=partial(slurm.collect, runner=whole(app)) if engine == "slurm" else None,
-        coming=partial(slurm.coming, runner=whole(app), job=job) if engine == "slurm" else None,
+        collect=slurm.collect if engine == "slurm" else None,
+        coming=slurm.coming if engine == "slurm" else None,
     )
 
 
@@ -137,8 +141,8 @@ def run_here(
             lock=held.descriptor,
             book=None if old else book,
         )
-        found = engine.run()
-        return engine.book or book, found
+        standings = engine.run()
+        return engine.book or book, standings
 
 
 @group("nightly")
@@ -146,7 +150,7 @@ def nightly() -> None:
     """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
 
 
-def document_of(book: Book, found: dict[str, CellStanding]) -> dict[str, Any]:
+def document_of(book: Book, standings: dict[str, CellStanding]) -> dict[str, Any]:
     """Return where every cell stands, for a program."""
     return {
         "night": book.plan.night,
@@ -159,7 +163,7 @@ def document_of(book: Book, found: dict[str, CellStanding]) -> dict[str, Any]:
                 "reason": item.reason,
                 "attempts": len(item.attempts),
             }
-            for name, item in found.items()
+            for name, item in standings.items()
         ],
         "quarantined": sorted(book.quarantined),
     }

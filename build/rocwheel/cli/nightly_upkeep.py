@@ -19,8 +19,10 @@ from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
     NightOptions,
     NightTarget,
+    cell_named,
     document_of,
     night_argument,
+    night_named,
     nightly,
     own,
     whole,
@@ -77,12 +79,12 @@ def status(app: App, options: NightStatusOptions) -> int:
     night = target.night(options.night)
     before = ""
     while True:
-        book, found, text = _look(app, target, night)
-        over = all(item.settled for item in found.values())
+        book, standings, text = _look(app, target, night)
+        over = all(item.settled for item in standings.values())
         if over or not options.watch:
-            app.emit(document_of(book, found), text)
-            bad = any(item.settled and not item.green for item in found.values())
-            return CommandError.exit_code if bad or standing.nothing_built(found) else 0
+            app.emit(document_of(book, standings), text)
+            bad = any(item.settled and not item.green for item in standings.values())
+            return CommandError.exit_code if bad or standing.nothing_built(standings) else 0
         if text != before and not app.json:
             click.echo(app.console.shown(text) + "\n")
         before = text
@@ -94,15 +96,13 @@ def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, Ce
     waits = slurm.waiting(target.nights, night, whole(app))
     if waits is None:  # nothing of this night is in Slurm
         waits = {}
-    elif slurm.collect(
-        target.nights, night, worker(app, engine="slurm", job=""), runner=whole(app)
-    ):
+    elif slurm.collect(target.nights, night, worker(app, engine="slurm", job="")):
         book = target.nights.book(night)
-    found = standing.stand(book, app.now())
-    return book, found, "\n".join(_rows(book, found, waits))
+    standings = standing.stand(book, app.now())
+    return book, standings, "\n".join(_rows(book, standings, waits))
 
 
-def _rows(book: Book, found: dict[str, CellStanding], waits: dict[str, str]) -> list[str]:
+def _rows(book: Book, standings: dict[str, CellStanding], waits: dict[str, str]) -> list[str]:
     rows = [
         (
             name,
@@ -112,7 +112,7 @@ def _rows(book: Book, found: dict[str, CellStanding], waits: dict[str, str]) -> 
             duration(item.last.milliseconds / 1000) if item.last else "",
             waits.get(name) or item.reason or item.cell.why,
         )
-        for name, item in found.items()
+        for name, item in standings.items()
     ]
     held = standing.stopped(book.orders)
     return [
@@ -176,7 +176,7 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
 
 
 @command("retry", NightOrderOptions, parent=nightly)
-@click.argument("night")
+@night_named
 @click.argument("cell", default="")
 def retry(app: App, options: NightOrderOptions) -> None:
     """Allow a cell one more attempt, whatever became of it; without CELL, let a night go on."""
@@ -184,15 +184,15 @@ def retry(app: App, options: NightOrderOptions) -> None:
 
 
 @command("drop", NightOrderOptions, parent=nightly)
-@click.argument("night")
-@click.argument("cell")
+@night_named
+@cell_named
 def drop(app: App, options: NightOrderOptions) -> None:
     """Let a cell be: it counts as not run, and what needs it does not run."""
     _order(app, options, "drop")
 
 
 @command("stop", NightOrderOptions, parent=nightly)
-@click.argument("night")
+@night_named
 def stop(app: App, options: NightOrderOptions) -> None:
     """Start no further cell of a night; what runs, ends."""
     _order(app, options, "stop")
@@ -228,8 +228,8 @@ class NightReproduceOptions(NightOptions):
 
 
 @command("reproduce", NightReproduceOptions, parent=nightly)
-@click.argument("night")
-@click.argument("cell")
+@night_named
+@cell_named
 @options_of(NightReproduceOptions)
 def reproduce(app: App, options: NightReproduceOptions) -> int:
     """Print the line that does here exactly what a cell did; the night does not hear of it.
@@ -238,12 +238,12 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
     """
     target = NightTarget(app, options)
     book = target.nights.book(target.night(options.night))
-    found, item = standing.stand(book, app.now()), book.plan.cell(options.cell)
+    standings, item = standing.stand(book, app.now()), book.plan.cell(options.cell)
     here = worker(app, engine="reproduce", job="")
     folder = app.cwd / f"reproduce-{item.name}"
     fetch = partial(cells.fetch, target.nights.store, item, folder, here)
     checkout = fetch() if options.run else folder / "checkout"
-    argv = cells.command(item, found, here, folder, night=book.plan.night, checkout=checkout)
+    argv = cells.command(item, standings, here, folder, night=book.plan.night, checkout=checkout)
     if options.run:
         return here.runner.run(Command(argv=argv), on_line=app.console.info, check=False).returncode
     note = "# needs what the build left, or a checkout: --run brings it first\n"
@@ -301,13 +301,13 @@ def rehearse(app: App, options: NightRehearseOptions) -> int:
     --repository whether every label has a runner that is online.
     """
     target = NightTarget(app, options)
-    found = _rehearsed(app, options, target)
+    tried = _rehearsed(app, options, target)
     words = {True: "good", False: "BAD", None: "not tried"}
-    rows = [(item.what, words[item.good], item.why, item.todo) for item in found]
+    rows = [(item.what, words[item.good], item.why, item.todo) for item in tried]
     document = [dict(zip(("what", "state", "why", "todo"), row, strict=True)) for row in rows]
     text = "\n".join(columns(("what", "", "why", "what to do"), rows))
     app.emit({"channel": target.channel.name, "tried": document}, text)
-    return HostError.exit_code if any(item.good is False for item in found) else 0
+    return HostError.exit_code if any(item.good is False for item in tried) else 0
 
 
 def _rehearsed(

@@ -10,7 +10,7 @@ import click
 
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, option, section
+from rocwheel.cli.command import NUMBER, DryRun, command, option, section
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import (
     ManifestOptions,
@@ -18,11 +18,15 @@ from rocwheel.cli.target import (
     Target,
     TargetOptions,
 )
-from rocwheel.errors import PromotionError, StoreError
+from rocwheel.cli.trust import SignerOptions
+from rocwheel.errors import PromotionError, RocwheelError, StoreError
 
 with when_run():
+    import amdgpu_family_matrix as matrix
+    from rocwheel import compat, files
     from rocwheel.console import count, size
     from rocwheel.ledger.state import Action
+    from rocwheel.places import Place
     from rocwheel.release import promote as promotion
     from rocwheel.release import retention, withdraw
     from rocwheel.release import stage as staging
@@ -50,16 +54,17 @@ def stage(app: App, options: StageOptions) -> None:
     target, dry_run = Target(app, options, makes_store=True), options.dry_run
     path, person = app.cwd / options.wheelhouse, options.who(app)
     planned = staging.plan(path, target.family, target.channel, target.store, who=person)
+    sha256 = planned.operation.manifest.sha256
     if dry_run or not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
     if not (dry_run or planned.is_done):
-        with app.console.step(f"stage {planned.manifest.sha256[:12]}"):
+        with app.console.step(f"stage {sha256[:12]}"):
             staging.apply(planned, console=app.console)
-    _finish(app, planned.manifest.sha256, planned.to_json(dry_run=dry_run))
+    _finish(app, sha256, planned.to_json(dry_run=dry_run))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromoteOptions(ManifestOptions, PersonOptions, DryRun):
+class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
     """Options of `promote`."""
 
     approve: tuple[str, ...]
@@ -96,7 +101,7 @@ def promote(app: App, options: PromoteOptions) -> int:
     if is_blocked:
         app.console.fail(planned.refusal())
     elif planned.state == "ready" and not options.dry_run:
-        document = _publish(app, planned)
+        document = _publish(app, planned, options)
     _finish(app, planned.manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
 
@@ -113,9 +118,14 @@ def _promotion(app: App, options: PromoteOptions) -> promotion.PromotePlan:
     )
 
 
-def _publish(app: App, planned: promotion.PromotePlan) -> dict[str, Any]:
+def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) -> dict[str, Any]:
+    signer = options.key(app)
+    channels = app.path(options.channels_file) or app.home.ci / "channels.yaml"
+    decided_by = {"matrix": Path(matrix.__file__), "channels": channels}
+    digests = {name: files.sha256(path) for name, path in decided_by.items()}
     with app.console.step(f"promote {planned.manifest.sha256[:12]}"):
-        moved = promotion.apply(planned, console=app.console)
+        moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
+        _refresh(app, planned.release)
     if moved:
         app.console.info(f"{size(moved)} of wheels passed through this machine")
     return planned.published(moved)
@@ -131,7 +141,13 @@ class YankOptions(TargetOptions, PersonOptions, DryRun):
 
 _files = section(
     "Target",
-    option("--manifest", default="", metavar="SHA|PATH", type=known.FILE, help="A whole set."),
+    option(
+        "--manifest",
+        default="",
+        metavar="SHA|PATH",
+        type=known.MANIFEST,
+        help="A whole set.",
+    ),
     option("--file", "files", multiple=True, metavar="NAME", help="One wheel."),
 )
 
@@ -221,6 +237,8 @@ def prune(app: App, options: PruneOptions) -> None:
 def _prune(app: App, planned: retention.PrunePlan, *, dry_run: bool) -> dict[str, Any]:
     _show(app, planned.lines(), dry_run=dry_run)
     swept = () if dry_run else retention.apply(planned, who=planned.operation.who)
+    if planned.operation.leaving(planned.state) and not dry_run:
+        _refresh(app, planned.operation.place)
     for name in swept:
         app.console.info(f"leftover {name}")
     return planned.to_json(dry_run=dry_run, leftovers=swept)
@@ -237,7 +255,7 @@ class StatusOptions(TargetOptions):
 @command("status", StatusOptions)
 @option(
     "--older-than",
-    type=float,
+    type=NUMBER,
     metavar="HOURS",
     help="Only sets that were staged longer ago and are not released.",
 )
@@ -274,9 +292,19 @@ def _change(app: App, change: withdraw.ChangePlan, *, dry_run: bool) -> None:
         _show(app, change.lines(), dry_run=dry_run)
         if not dry_run:
             withdraw.apply(change)
+            _refresh(app, change.operation.place)
     document = change.to_json(dry_run=dry_run)
     about = change.operation.set_id or " ".join(change.operation.filenames)
     app.emit(document, f"{about} {document['state']}")
+
+
+def _refresh(app: App, place: Place) -> None:
+    """Renew the page of what fits together beside an index; the change itself is done by now."""
+    if not place.is_staging:
+        try:
+            compat.refresh(place, app.home.ci)
+        except RocwheelError as exc:
+            app.console.warn(f"{place.compat} is as before: {exc}")
 
 
 def _show(app: App, lines: list[str], *, dry_run: bool) -> None:

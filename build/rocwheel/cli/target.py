@@ -165,7 +165,7 @@ class ManifestOptions(TargetOptions):
             "--manifest",
             required=True,
             metavar="SHA|PATH",
-            type=known.FILE,
+            type=known.MANIFEST,
             help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or "
             "wheelhouse.",
         ),

@@ -143,7 +143,7 @@ class WheelVerifyOptions(WheelsOptions, PolicyOptions):
 @option(
     "--installs",
     is_flag=True,
-    help="Also install them with pip, and with uv if there is one, into scratch folders.",
+    help="Also install them with pip and with uv, into scratch folders.",
 )
 def verify(app: App, options: WheelVerifyOptions) -> int:
     """Say whether wheels or a wheelhouse may ship, and why not.

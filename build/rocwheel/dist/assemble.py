@@ -66,11 +66,12 @@ def build(
                 console=console,
             )
             with console.step("Wheels: repair and verify", key="wheels"):
-                entries, findings = _wheels(inputs, runs, scratch, runner=runner, console=console)
+                by = Installers.find(runner, folder=scratch)
+                entries, findings = _wheels(inputs, runs, scratch, by=by, console=console)
                 shutil.rmtree(scratch / RAW)
         manifest = _manifest(inputs, entries)
         with console.step("Wheelhouse", key="wheelhouse"):
-            record = _record(inputs, manifest, runs, findings, seconds=console.seconds)
+            record = _record(inputs, manifest, runs, findings, by=by, seconds=console.seconds)
             folder, is_new = wheelhouse.publish(scratch, manifest, record)
     return Result(
         wheelhouse=folder,
@@ -88,7 +89,7 @@ def _wheels(
     runs: bazel.Runs,
     scratch: Path,
     *,
-    runner: Runner,
+    by: Installers,
     console: Console,
 ) -> tuple[tuple[WheelEntry, ...], tuple[Finding, ...]]:
     """Repair and verify the wheels Bazel made, on all cores; one per cell, or an error (R19)."""
@@ -99,14 +100,13 @@ def _wheels(
         for kind in invocation.kinds
     ]
     judged = parallel.each(
-        lambda cell: _wheel(inputs, *cell, into=scratch, runner=runner, console=console),
+        lambda cell: _wheel(inputs, *cell, into=scratch, runner=by.runner, console=console),
         cells,
     )
     entries = [entry for entry, _ in judged]
     for entry in entries:
         console.info(f"   {entry.filename}")
     _one_per_cell(entries)
-    by = Installers.find(runner, folder=scratch)
     console.info(f"   installing with {by}")
     _installed([scratch / entry.filename for entry in entries], by)
     if WheelKind.JAXLIB not in spec.kinds:
@@ -264,6 +264,7 @@ def _record(
     runs: bazel.Runs,
     findings: tuple[Finding, ...],
     *,
+    by: Installers,
     seconds: Mapping[str, float],
 ) -> BuildRecord:
     """`build.json`: how, where and how fast; not part of the set's identity."""
@@ -283,4 +284,5 @@ def _record(
             FindingRecord(rule=item.rule, severity=item.severity.value, message=item.message)
             for item in findings
         ),
+        installed_with=by.versions,
     )

@@ -191,10 +191,22 @@ def _check_places(request: Request) -> None:
         raise ConfigError(
             f"--xla-source-dir: {request.xla_source_dir}: no such folder", hint="check the path"
         )
+    if request.xla_source_dir is not None and not (request.xla_source_dir / "xla").is_dir():
+        raise ConfigError(
+            f"--xla-source-dir: {request.xla_source_dir}: no source tree of XLA, it lacks xla/",
+            hint="name the top of a checkout of XLA",
+        )
 
 
 def _check_words(request: Request) -> None:
-    """Refuse a date that is none, and Bazel's startup options elsewhere. Raises ConfigError."""
+    """Refuse words of a version or for Bazel that cannot be or would do nothing.
+
+    Raises ConfigError.
+    """
+    if not re.fullmatch(r"[0-9a-f]*", request.wheel_hash):
+        raise ConfigError(
+            f"--wheel-hash: {request.wheel_hash!r} is no commit", hint="write hexadecimal digits"
+        )
     if request.wheel_date:
         try:
             day = datetime.strptime(request.wheel_date, "%Y%m%d")  # noqa: DTZ007 - a day
@@ -204,6 +216,15 @@ def _check_words(request: Request) -> None:
         if written != request.wheel_date:  # of six or seven digits a day can be read, too
             raise ConfigError(
                 f"--wheel-date: {request.wheel_date!r} is no day", hint="write YYYYMMDD: 20260131"
+            )
+    for name, value, kinds in (
+        ("--wheel-date", request.wheel_date, ("nightly", "custom")),
+        ("--wheel-hash", request.wheel_hash, ("custom",)),
+    ):
+        if value and request.wheel_type not in kinds:
+            raise ConfigError(
+                f"{name}: the version of a {request.wheel_type} wheel has none",
+                hint=f"add --wheel-type {' or '.join(kinds)}, or leave it out",
             )
     for option in request.bazel_options:
         name = option.lstrip("-").partition("=")[0]
@@ -219,6 +240,11 @@ def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, .
     if request.gfx_targets:
         known = matrix.known_targets()
         for target in request.gfx_targets:
+            if family := matrix.of_product(target):
+                raise ConfigError(
+                    f"{target!r}: a product, not a gfx target",
+                    hint=f"write {','.join(family.targets)}, or --family {family.name}",
+                )
             if gfx_target(target) not in known:
                 hint = matrix.RETIRED_TARGETS.get(target) or suggest(target, known)
                 raise ConfigError(f"{target!r}: unknown gfx target", hint=hint)

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from rocwheel import bazel, container, rocm, source
+from rocwheel import bazel, container, source
 from rocwheel.bazel import releases
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
@@ -46,7 +46,7 @@ def current(name: str, home: Home, *, engine: ContainerEngine, runner: Runner) -
     listed = engine.command("images", "--quiet", "--no-trunc", f"--filter=label={BUILDER}={name}")
     for identity in dict.fromkeys(runner.capture(listed).split()):
         image = inspect(identity, engine=engine, runner=runner)
-        if image is None or image.labels.get(f"{LABEL}.rocm"):
+        if image is None:
             continue
         base = image.labels.get(f"{LABEL}.base", "")
         inputs = recipe.gather(wanted, checkout=home.sources, base=base, bazel=binary)
@@ -71,15 +71,7 @@ def make(options: BuilderOptions, here: Workplace, engine: ContainerEngine) -> M
         runner=here.runner,
         console=here.console,
     )
-    baked, version = _baked(options, here)
-    inputs = recipe.gather(
-        chosen,
-        checkout=here.home.sources,
-        base=base.config,
-        bazel=binary,
-        rocm=baked,
-        rocm_version=version,
-    )
+    inputs = recipe.gather(chosen, checkout=here.home.sources, base=base.config, bazel=binary)
     there = building.existing(inputs, engine=engine, runner=here.runner)
     if there:
         here.console.info(f"unchanged inputs: {inputs.reference} is there, nothing was built")
@@ -89,7 +81,6 @@ def make(options: BuilderOptions, here: Workplace, engine: ContainerEngine) -> M
         scratch=here.cache / container.PLACE,
         base=base,
         bazel=_binary(chosen.bazel, here, locked=options.locked),
-        rocm=options.with_rocm,
         labels={
             f"{OCI}.revision": source.head(here.home.root, runner=here.runner),
             f"{OCI}.created": here.now().isoformat(timespec="seconds"),
@@ -105,7 +96,7 @@ def push(
     options: BuilderOptions, made: Made, here: Workplace, engine: ContainerEngine
 ) -> dict[str, Any]:
     """Push an image that is not too heavy; return what `--json` shows of it."""
-    building.refuse_heavy(made, rocm=options.with_rocm)
+    building.refuse_heavy(made)
     remote, sent = registry.push(
         made.image,
         f"{options.push}/{made.inputs.recipe.repository}",
@@ -125,17 +116,6 @@ def _recipe(name: str, home: Home) -> tuple[recipe.Recipe, str]:
     chosen = recipe.load(home.ci / "images.yaml").builder(name)
     table = bazel.load_releases(home.ci / "bazel_binaries.yaml")
     return chosen, table.find(chosen.bazel).sha256 if chosen.bazel else ""
-
-
-def _baked(options: BuilderOptions, here: Workplace) -> tuple[str, str]:
-    """Return digest and version of the ROCm that is baked in; "" where it is mounted."""
-    if not options.with_rocm:
-        return "", ""
-    planned = rocm.plan(
-        str(options.with_rocm), sha256=None, version=None, cache=here.cache, cwd=here.cwd
-    )
-    tree = rocm.fetch(planned, console=here.console)
-    return tree.sha256, str(tree.version)
 
 
 def _binary(version: str, here: Workplace, *, locked: bool) -> Path | None:

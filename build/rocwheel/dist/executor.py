@@ -282,6 +282,11 @@ def _refuse_container_options(asked: Executor) -> None:
     given = {
         "--builder-image": "" if inside else asked.image,
         "--keep-container": str(asked.keep_minutes or ""),
+        "--container-network": asked.network.removeprefix("none"),
+        "--container-proxies": asked.pass_proxies,
+        "--container-sandbox": asked.sandbox,
+        "--container-cpus": asked.cpus,
+        "--container-memory": asked.memory,
     }
     option = next((name for name, value in given.items() if value), "")
     if option:

@@ -63,7 +63,7 @@ def dry_run(
     yield from (f"# {note}" for note in found.notes)
     for title, command in found.commands(bazel.invocations(spec)):
         yield f"# {title}"
-        yield pasteable(command, request.environ)
+        yield pasteable(command)
     yield "# wheels: repair (with patchelf where it is needed) and verify"
     joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
     joined = joined.replace(f"xla{source.COMMIT_LATER[:9]}", "xla<commit>")
@@ -80,31 +80,32 @@ def dry_run(
 
 def fetching(planned: Plan, found: Preview) -> Iterator[str]:
     """Yield lines that bring ROCm, Bazel and the sources to where the later lines look for them."""
-    environ = planned.request.environ
+    yield "# the environment of all lines below, and nothing else of this shell's"
+    yield f'run() {{ env -i {" ".join(_settings(base_env(planned.request.environ)))} "$@"; }}'
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
     if found.rocm_root == ROCM_LATER:
-        yield f'ROCM_ROOT="$({pasteable(_fetch_rocm(planned), environ)})"'
+        yield f'ROCM_ROOT="$({pasteable(_fetch_rocm(planned))})"'
     binary = found.spec.bazel
     if binary.url:
         yield "# Bazel"
         words = ("sh", "-c", FETCH_BAZEL, "fetch", binary.url, str(binary.path), binary.sha256)
         proxy = planned.request.bazel_proxy
         env = {"http_proxy": proxy, "https_proxy": proxy} if proxy else {}
-        yield pasteable(Command(argv=words, env=env), environ)
+        yield pasteable(Command(argv=words, env=env))
     yield "# sources"
     for command in planned.sources.commands:
-        yield pasteable(command, environ)
+        yield pasteable(command)
     xla = planned.sources.xla(found.tree)
     if xla is None:
         return
     if xla.ask:  # the last line names the commit, of an annotated tag too
-        ask = pasteable(xla.ask, environ)
+        ask = pasteable(xla.ask)
         yield f'XLA_COMMIT="$({ask} | tail -n 1 | cut -f 1)"'
         yield 'XLA_SHORT="$(printf %.9s "$XLA_COMMIT")"'
     for command in xla.fetch:
-        yield pasteable(command, environ)
-    copy, *patches = (pasteable(command, environ) for command in xla.patch) if xla.patch else ("",)
+        yield pasteable(command)
+    copy, *patches = (pasteable(command) for command in xla.patch) if xla.patch else ("",)
     if copy:
         yield copy
     for line in patches:
@@ -129,18 +130,20 @@ def _fetch_rocm(planned: Plan) -> Command:
     return Command(argv=tuple(words))
 
 
-def pasteable(command: Command, environ: Mapping[str, str]) -> str:
+def pasteable(command: Command, environ: Mapping[str, str] | None = None) -> str:
     """Return a line that runs with exactly the environment the tool gives, whatever the shell has.
 
-    What is not known yet is a variable that an earlier line sets.
+    Without `environ` the line needs `run`, which an earlier one defines. What is not known yet is a
+    variable that an earlier line sets.
     """
-    pairs = {**base_env(environ), **command.env}
-    names = [
-        f'{name}="${name}"' if has_password(value) else f"{name}={shlex.quote(value)}"
-        for name, value in sorted(pairs.items())
-    ]
-    line = " ".join(["env -i", *names, *map(_word, command.argv)])
+    start = ["run"] if environ is None else ["env -i", *_settings(base_env(environ))]
+    line = " ".join([*start, *_settings(command.env), *map(_word, command.argv)])
     return f"(cd {_word(str(command.cwd))} && {line})" if command.cwd else line
+
+
+def _settings(env: Mapping[str, str]) -> Iterator[str]:
+    for name, value in sorted(env.items()):
+        yield f'{name}="${name}"' if has_password(value) else f"{name}={shlex.quote(value)}"
 
 
 def writing(path: Path, lines: Sequence[str]) -> Iterator[str]:

@@ -1,34 +1,56 @@
 """A fresh environment: the wheel set by file and SHA-256, JAX by version, the suite's own needs.
 
-The set is installed first, alone and by hash; what follows is held to its versions by
-constraints. The wheels bring no ROCm: its root is linked to where their RUNPATH looks for it, so
-that no LD_LIBRARY_PATH hides a wrong one.
+uv resolves and installs, by hash, with the indexes that pip is configured for. It keeps what it
+unpacked; so every file is held against its RECORD afterwards, and the RECORDs of the set against
+those in its wheels. The wheels bring no ROCm: its root is linked to where their RUNPATH looks for
+it, so that no LD_LIBRARY_PATH hides a wrong one.
 """
 
 from __future__ import annotations
 
-import json
+import base64
+import csv
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+import stat
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import uv
 from packaging.requirements import Requirement
 
+from rocwheel import files
 from rocwheel.console import Console
-from rocwheel.errors import CommandError, ConfigError
+from rocwheel.errors import CommandError, ConfigError, RocwheelError, StoreError
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.host.machine import Interpreter
+from rocwheel.ledger import manifests
 from rocwheel.process import Command, Runner
 from rocwheel.values import replace
 
 BROUGHT: Final = "wheels"  # the folder into which those of a store are brought
-QUIET: Final = {"PYTHONDONTWRITEBYTECODE": "1"}  # what looks at an environment changes nothing
-PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
-# what pip says where nothing meets a requirement; "none" also where an index does not answer
-_UNMET: Final = re.compile(r"satisfies the requirement (.+) \(from versions: (?!none\))")
+CACHE: Final = "gate/uv"  # in the cache: packages that uv keeps
+# what pip is configured for, by the variable that tells uv the same
+CONFIGURED: Final = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "timeout": "UV_HTTP_TIMEOUT",
+}
+_SETTING: Final = re.compile(r"(global|install|:env:)\.([a-z-]+)=(.*)")
+# what uv says where every index has answered and none has it
+_UNMET: Final = re.compile(
+    r"there (?:is no version|are no versions) of ([^\s,]+)|registry and you require ([^\s,]+)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +60,7 @@ class InstallPlan:
     python: Path  # of the environment
     files: tuple[tuple[Path, str], ...]
     commands: tuple[tuple[str, Command], ...]  # each with what it does
-    requirements: tuple[str, ...]  # beside the wheels, and what all is held to
-    asked: tuple[str, ...]  # of them, those of suites and options, as pip spells them
-    current: Command  # prints what pip would install today over it, as JSON
+    asked: tuple[str, ...]  # requirements of suites and options, as uv spells them
 
 
 def plan(
@@ -48,6 +68,7 @@ def plan(
     *,
     interpreter: Interpreter,
     folder: Path,
+    cache: Path,
     requirements: Sequence[str],
     constraints: Sequence[str],
     with_jax: bool,
@@ -55,12 +76,17 @@ def plan(
     """Plan an environment in `folder`. `constraints` hold other packages to given versions."""
     python = folder / "env" / "bin" / "python"
     ours, others, held = folder / "wheels.txt", folder / "others.txt", folder / "constraints.txt"
+    every = folder / "all.txt"
     jax = [f"jax=={wheels.jax_version}"] if with_jax else []
     names = {wheel.project for wheel in wheels.wheels}
     pins = [f"{wheel.project}=={wheel.version}" for wheel in wheels.wheels]
     pins += [line for line in constraints if line.partition("==")[0].strip().lower() not in names]
-    pip = (str(python), *PIP)
-    binary = ("install", "--quiet", "--only-binary=:all:")
+
+    def uv_(*words: str) -> Command:
+        env = {"UV_CACHE_DIR": str(cache / CACHE), "UV_INDEX_STRATEGY": "unsafe-best-match"}
+        return Command(argv=(uv.find_uv_bin(), "--no-config", *words), env=env)
+
+    binary = ("--only-binary", ":all:", "--python", str(python))
     return InstallPlan(
         python=python,
         files=(
@@ -71,27 +97,24 @@ def plan(
         commands=(
             (
                 "a virtual environment",
-                Command(argv=(str(interpreter.executable), "-m", "venv", str(folder / "env"))),
+                uv_("venv", "--quiet", "--python", str(interpreter.executable),
+                    str(folder / "env")),
             ),
             (
-                f"{len(wheels.wheels)} wheels of the set, by hash",
-                Command(argv=(*pip, *binary, "--no-deps", "--require-hashes", "-r", str(ours))),
+                "versions and digests of all packages",
+                uv_("pip", "compile", "--quiet", "--generate-hashes", "--no-header",
+                    "--no-annotate", *binary, "-c", str(held), "-o", str(every), str(ours),
+                    str(others)),
             ),
             (
-                "JAX and what the suite requires" if with_jax else "what the suite requires",
-                Command(argv=(*pip, *binary, "-c", str(held), "-r", str(others))),
+                "packages by digest",
+                uv_("pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy",
+                    "--compile-bytecode", *binary, str(every)),
             ),
-            ("pip check", Command(argv=(*pip, "check"), env=QUIET)),
+            ("requirements of what is installed", uv_("pip", "check", "--python", str(python))),
+            ("list", uv_("pip", "list", "--quiet", "--format=freeze", "--python", str(python))),
         ),
-        requirements=(*jax, *requirements, *pins),
         asked=tuple(str(Requirement(line)) for line in requirements),
-        current=Command(
-            argv=(
-                *pip, *binary, "--dry-run", "--upgrade", "--upgrade-strategy=eager",
-                "--report=-", "-c", str(held), "-r", str(others),
-            ),
-            env=QUIET,
-        ),
     )  # fmt: skip
 
 
@@ -106,6 +129,7 @@ class Environment:
 
 def make(
     planned: InstallPlan,
+    wheels: WheelsUnderTest,
     *,
     runner: Runner,
     rocm: Path | None,
@@ -118,71 +142,157 @@ def make(
     Raises InfraError, ConfigError for a requirement that nothing meets, WrongWheelsError where
     requirements contradict.
     """
+    folder = planned.python.parents[2]
+    folder.mkdir(parents=True, exist_ok=True)
+    _check(wheels)
+    _bring(wheels, folder / BROUGHT, console)
     for path, text in planned.files:
         path.write_text(text, encoding="utf-8")
-    *steps, (last, check) = planned.commands
-    for what, command in steps:
-        try:
-            with console.step(what):
-                runner.run(replace(command, timeout=left()), log=log)
-        except CommandError as exc:
-            if unmet := _unmet(exc.detail, planned):
-                raise ConfigError(
-                    f"{unmet}: pip finds other versions only, for this CPython",
-                    hint="mend `requirements` in the suite's file, --with, or pip's index",
-                    detail=exc.detail,
-                ) from exc
-            raise InfraError(
-                f"the environment could not be made: {cause(exc.detail)}{exc}",
-                hint=exc.hint,
-                detail=exc.detail,
-            ) from exc
+    env, alone = configured(runner)
+    venv, compile_, sync, check, listing = planned.commands
+
+    def run(what: str, command: Command, *more: str) -> None:
+        argv = (*command.argv, *more)
+        with console.step(what):
+            asked = replace(command, argv=argv, env={**env, **command.env}, timeout=left())
+            runner.run(asked, log=log)
+
     try:
-        with console.step(last):
-            runner.run(replace(check, timeout=left()), log=log)
+        run(*venv)
+        run(*compile_, *alone)
+        run(*sync, *alone)
+        if damaged := next(_damaged(planned.python.parents[1], wheels, folder / BROUGHT), ""):
+            console.warn(f"a kept package is not what it was: {damaged}; installing all anew")
+            clean = (sync[1].argv[0], "--no-config", "cache", "clean", "--quiet")
+            run("removing kept packages", replace(sync[1], argv=clean))
+            run(*sync, *alone, "--reinstall")
     except CommandError as exc:
-        raise WrongWheelsError(
-            f"pip check: {_first(exc.detail)}",
-            hint="the set's requirements contradict each other, or JAX's",
-            detail=exc.detail,
-        ) from exc
+        raise _not_made(exc, planned, wheels) from exc
+    if damaged := next(_damaged(planned.python.parents[1], wheels, folder / BROUGHT), ""):
+        raise InfraError(
+            f"what was installed is not what its wheel holds: {damaged}",
+            hint="remove the kept packages: rocwheel cache clean",
+        )
+    try:
+        run(*check)
+    except CommandError as exc:
+        raise _unmet(exc) from exc
     ask = "import sysconfig; print(sysconfig.get_path('platlib'))"
-    site = (
-        planned.python.parents[1]
-        / runner.capture(Command(argv=(str(planned.python), "-c", ask))).strip()
-    )
+    site = Path(runner.capture(Command(argv=(str(planned.python), "-c", ask))).strip())
     if rocm:
         (site / "rocm").symlink_to(rocm)
-    listed = runner.capture(Command(argv=(str(planned.python), *PIP, "list", "--format=freeze")))
-    return Environment(
-        python=planned.python, site=site, packages=tuple(sorted(listed.split(), key=str.lower))
+    packages = tuple(sorted(runner.capture(listing[1]).split(), key=str.lower))
+    return Environment(python=planned.python, site=site, packages=packages)
+
+
+def configured(runner: Runner) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return what gives uv the indexes, files and certificates of pip: variables, and options."""
+    pip = Command(argv=(sys.executable, "-m", "pip", "config", "list"))
+    lines = filter(None, map(_SETTING.fullmatch, runner.capture(pip).splitlines()))
+    env: dict[str, str] = {}
+    for line in sorted(lines, key=lambda line: ("global", "install", ":env:").index(line[1])):
+        if name := CONFIGURED.get(line[2]):
+            words = " ".join(shlex.split(line[3])).replace("\\n", " ").split()
+            env[name] = (" " if name == "UV_INDEX" else ",").join(words)  # as uv separates them
+    return env, ("--no-index",) if env.pop("UV_NO_INDEX", "") in ("1", "true", "yes") else ()
+
+
+def _not_made(exc: CommandError, planned: InstallPlan, wheels: WheelsUnderTest) -> RocwheelError:
+    """Return why there is no environment: a requirement of a suite, the set's own, or the machine.
+
+    JAX itself is no such requirement: a release may come to an index later.
+    """
+    text = " ".join(exc.detail.split())
+    own = "|".join(re.escape(wheel.project) for wheel in wheels.wheels)
+    if wheels.wheels and re.search(rf"\b(?:{own})\S* depends on ", text):
+        return _unmet(exc)
+    found = _UNMET.search(text)
+    unmet = (found[1] or found[2]) if found else ""
+    if unmet in planned.asked:
+        return ConfigError(
+            f"{unmet}: no index has it for this CPython",
+            hint="mend `requirements` in the suite's file, --with, or pip's index",
+            detail=exc.detail,
+        )
+    return InfraError(
+        f"the environment could not be made: {cause(exc.detail)}: {exc}",
+        hint=exc.hint,
+        detail=exc.detail,
+    )
+
+
+def _unmet(exc: CommandError) -> WrongWheelsError:
+    return WrongWheelsError(
+        f"requirements are not met: {cause(exc.detail)}",
+        hint="the set's requirements contradict each other, or JAX's",
+        detail=exc.detail,
     )
 
 
 def cause(detail: str) -> str:
-    """Return what pip says of a failure, to stand before its command; "" where it says nothing."""
-    errors = [line.strip() for line in detail.splitlines() if line.lstrip().startswith("ERROR:")]
-    return f"{errors[0].removeprefix('ERROR:').strip()}: " if errors else ""
+    """Return what uv says of a failure, on one line."""
+    drawn = " ×╰─▶"  # noqa: RUF001 - what uv draws before its lines
+    lines = [line.strip(drawn) for line in detail.splitlines()]
+    said = [line for line in lines if line and not line.startswith(("Using Python", "warning:"))]
+    return " ".join(" ".join(said).removeprefix("error: ").split())[:300]
 
 
-def _unmet(said: str, planned: InstallPlan) -> str:
-    """Return the requirement of a suite, or of --with, that no version meets that pip knows of.
+def _check(wheels: WheelsUnderTest) -> None:
+    """Raise InfraError for a wheel of this machine that is not what its set names."""
+    for wheel in wheels.wheels:
+        if not wheel.path:
+            continue
+        try:
+            there = files.sha256(wheel.path)
+        except OSError as exc:
+            raise InfraError(f"{wheel.path}: {exc.strerror}", hint="get the set again") from exc
+        if there != wheel.sha256:
+            raise InfraError(
+                f"{wheel.path}: its SHA-256 is {there}, its set says {wheel.sha256}",
+                hint="get the wheel set again",
+            )
 
-    "" for anything else. JAX itself is none: a release may come to an index later.
-    """
-    found = _UNMET.search(said)
-    return found[1] if found and found[1] in planned.asked else ""
 
-
-def outdated(planned: InstallPlan, *, runner: Runner, log: Path, left: Callable[[], float]) -> str:
-    """Return why an environment is not what a fresh one would be today, "" when it is."""
+def _bring(wheels: WheelsUnderTest, folder: Path, console: Console) -> None:
+    """Download the wheels of a store by digest; uv has no credentials. Raises InfraError."""
+    if wheels.place is None or not wheels.stored:
+        return
     try:
-        runner.run(replace(planned.commands[-1][1], timeout=left()), log=log)
-        said = runner.capture(replace(planned.current, timeout=left()))
-        wanted = [item["metadata"] for item in json.loads(said)["install"]]
-    except (CommandError, ValueError, KeyError) as exc:
-        return f"pip cannot say what is in it: {_first(str(exc))}"
-    return ", ".join(f"pip has {item['name']} {item['version']} now" for item in wanted[:1])
+        with console.step(f"{len(wheels.stored)} wheels from {wheels.place.location}"):
+            manifests.bring(wheels.place, wheels.stored, folder)
+    except StoreError as exc:
+        raise InfraError(f"{exc}: the wheels could not be brought", hint=exc.hint) from exc
+
+
+def _damaged(env: Path, wheels: WheelsUnderTest, brought: Path) -> Iterator[str]:
+    """Yield each file that is not what its RECORD says, and a RECORD that is not its wheel's."""
+    installed: dict[str, dict[str, str]] = {}
+    for record in env.glob("lib/python*/site-packages/*.dist-info/RECORD"):
+        text = record.read_text(encoding="utf-8")
+        rows = {row[0]: row[1] for row in csv.reader(text.splitlines())}
+        installed[record.parent.name] = rows
+        for name, digest in rows.items():
+            if digest and _digest(record.parents[1] / name) != digest:
+                yield str(record.parents[1] / name)
+    for wheel in wheels.wheels:
+        path = brought / wheel.filename if wheel.is_stored else wheel.path
+        if path:
+            with zipfile.ZipFile(path) as archive:
+                own = next(name for name in archive.namelist() if name.endswith("/RECORD"))
+                text = archive.read(own).decode()
+            rows = installed.get(own.partition("/")[0], {})
+            for name, digest, *_ in csv.reader(text.splitlines()):
+                if ".data/" not in name and rows.get(name) != digest:
+                    yield f"{wheel.filename}: {name}"
+
+
+def _digest(path: Path) -> str:
+    """Return the digest of a file as a RECORD spells it, "" where there is none."""
+    try:
+        digest = bytes.fromhex(files.sha256(path))
+    except OSError:
+        return ""
+    return f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
 def of_image(python: Path, *, env: Mapping[str, str], runner: Runner) -> Environment:
@@ -203,9 +313,21 @@ def of_image(python: Path, *, env: Mapping[str, str], runner: Runner) -> Environ
     return Environment(python=python, site=Path(site), packages=tuple(packages.split()))
 
 
+def states(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return every file of a folder with what changes when it is written to.
+
+    Its inode and times tell: `ctime` cannot be set back.
+    """
+    start = len(str(folder)) + 1
+    found: dict[str, tuple[int, ...]] = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            about = path.lstat()
+            if not stat.S_ISDIR(about.st_mode):
+                times = about.st_mtime_ns, about.st_ctime_ns
+                found[str(path)[start:]] = (about.st_ino, about.st_size, *times)
+    return found
+
+
 def _lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
-
-
-def _first(text: str) -> str:
-    return text.strip().partition("\n")[0]

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.gate.subject import WheelsUnderTest
@@ -89,8 +86,8 @@ class GateRequest(GateOptions):
     suite: Suite
     output: Path
     libraries: tuple[Library, ...] = ()
+    sticky: tuple[str, ...] = ()  # texts of errors that end the use of a device
     skips: tuple[Skip, ...] = ()
-    beside: tuple[Suite, ...] = ()  # suites that share its environment
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
     serials: frozenset[str] = frozenset()  # devices to keep to; all when empty
     history: SuiteHistory | None = None
@@ -120,27 +117,9 @@ class GateRequest(GateOptions):
         )
 
     @property
-    def sharing(self) -> tuple[Suite, ...]:
-        """The suites that run in its environment, its own included."""
-        return (self.suite, *self.beside)
-
-    @property
     def packages(self) -> tuple[str, ...]:
-        """What is required beside the wheels and JAX, by all suites of the environment.
-
-        Raises ConfigError when two suites want other versions of one package.
-        """
-        found: dict[str, tuple[str, str]] = {}
-        for suite in self.sharing:
-            for line in suite.requirements:
-                name = canonicalize_name(Requirement(line).name)
-                said, before = found.setdefault(name, (line, suite.name))
-                if said != line:
-                    raise ConfigError(
-                        f"{before} wants {said}, {suite.name} wants {line}",
-                        hint="they cannot share an environment: gate them one by one",
-                    )
-        return (*sorted(line for line, _ in found.values()), *self.requirements)
+        """What is required beside the wheels and JAX."""
+        return (*sorted(self.suite.requirements), *self.requirements)
 
     @property
     def whole(self) -> bool:
@@ -164,7 +143,8 @@ class GateRequest(GateOptions):
     @property
     def demand(self) -> Demand:
         """What the results are held against; how many tests must run is asked of whole suites."""
-        demand = self.suite.demand_for(self.wheels.jax_version)
+        family = self.family.name if self.device is DeviceChoice.FAMILY else ""
+        demand = self.suite.demands.of(self.wheels.jax_version, family)
         if self.shard.count > 1:
             return demand.of_part()
         # one that passes is enough of those that were named

@@ -22,7 +22,7 @@ from packaging.version import Version
 from rocwheel import __version__, files, home, parallel
 from rocwheel.console import Console, count
 from rocwheel.errors import ConfigError, HostError, RocwheelError
-from rocwheel.gate import environment, environment_cache, provisioning, subject
+from rocwheel.gate import environment, provisioning, subject
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.loop import TestRunner
 from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
@@ -36,7 +36,7 @@ from rocwheel.gate.machine.slots import Held, Patience, Slots
 from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
-from rocwheel.gate.suite import discovery, skips, static, suites
+from rocwheel.gate.suite import discovery, skips, static, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
@@ -49,6 +49,7 @@ from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
 
 WORK: Final = "gate/work"  # in the cache
+LOCKS: Final = "gate/locks"
 _OWN: Final = "tmp"  # begins the name of each folder there
 WATCHED: Final = ("jax", "jaxlib")
 
@@ -87,10 +88,7 @@ def lines(request: GateRequest, host: Host) -> Iterator[str | SetupError]:
     except InfraError as exc:
         yield exc
         return
-    planned = _plan_install(
-        request, interpreter, host.cache / environment_cache.FOLDER / "<new>", ()
-    )
-    yield "unless a kept environment is what these would make, files and packages, make one:"
+    planned = _plan_install(request, host, interpreter, host.cache / WORK / "<new>", ())
     if place := request.wheels.place:
         yield from (
             f"bring {place.store.locate(place.key(name))}" for name in request.wheels.stored
@@ -151,6 +149,8 @@ def _results(
         return max(1.0, until - host.clock())
 
     allotted = devices.choose(request, host)
+    for why in allotted.allotment.ill:
+        console.warn(f"a GPU is left out: {why}")
     interpreter = None if request.installed else _interpreter(request, host)
     work = _work(request, host, stack)
     with console.step("Tests of the suite", key="tests"):
@@ -160,7 +160,7 @@ def _results(
         provided = provisioning.provide(request, host, console)
         setup.provided = provided.record
     taken = _take(host, allotted, stack, patience=min(request.patience, left()))
-    prepared = None
+    made: Mapping[str, tuple[int, ...]] = {}
     with console.step("The environment", key="environment"):
         if request.installed:  # whose files nobody can write: an image's root is read-only
             setup.environment = environment.of_image(
@@ -169,14 +169,19 @@ def _results(
             setup.prepared = f"that of {request.installed}"
         else:
             interpreter = interpreter or _interpreter(request, host)
-            asked = _ingredients(request, host, interpreter, provided)
-            prepared = stack.enter_context(
-                environment_cache.prepared(
-                    asked, host, console, log=_log(request, "install"), left=left
-                )
+            started = host.clock()
+            planned = _plan_install(
+                request, host, interpreter, work / "environment", provided.requirements
             )
-            setup.environment, setup.prepared = prepared.environment, prepared.how
-    env = _environment(request, allotted, provided)
+            setup.environment = environment.make(
+                planned, request.wheels, runner=host.runner, rocm=provided.root, console=console,
+                log=_log(request, "install"), left=left,
+            )  # fmt: skip
+            seconds, number = host.clock() - started, len(setup.environment.packages)
+            setup.prepared = f"made in {seconds:.1f} s: {number} packages"
+            made = environment.states(work / "environment")
+    env = _environment(request, allotted, provided, tests.variables)
+    setup.env = {name: env[name] for name in request.suite.environment}
     setup.lanes = tuple(devices.lanes(allotted, taken.devices, env))
     with console.step("Preflight", key="preflight"):
         setup.lanes, setup.facts = _preflight(request, host, setup.environment, setup.lanes, work)
@@ -189,10 +194,12 @@ def _results(
     with console.step(
         f"{count(len(tests.files), 'file')} on {count(len(setup.lanes), 'lane')}", key="run"
     ):
-        before = environment_cache.states(tests.root)
+        before = environment.states(tests.root)
         results = _run(plan, request, host, watcher, setup)
     results = _with_change(results, "the tests", _rewritten(tests.root, before))
-    return _with_change(results, "the environment", prepared.changed() if prepared else "")
+    added = dict.fromkeys(environment.states(work / "environment"), ()) if made else {}
+    changed = _rewritten(work / "environment", {**added, **made})
+    return _with_change(results, "the environment", changed)
 
 
 def _too_late(request: GateRequest, exc: RocwheelError) -> RocwheelError:
@@ -229,7 +236,8 @@ def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
     tests = _find(request, checkout.folder if checkout else None)
     if request.suite.source.folder:
         return tests
-    return discovery.lay_out(tests, request.suite.source, work)
+    own = upstream.variables(tests.root, request.suite.source.variables, request.suite.environment)
+    return replace(discovery.lay_out(tests, request.suite.source, work), variables=own)
 
 
 def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
@@ -259,7 +267,7 @@ def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
     What killed runs left goes first. Who begins and who removes take turns, so that no run takes
     the lock of a run that begins for that of one which has ended.
     """
-    locks = host.cache / environment_cache.LOCKS
+    locks = host.cache / LOCKS
     with files.locked(locks / "work.lock"):
         for left in locks.glob(f"{_OWN}*.lock"):
             with suppress(OSError):  # a process of the killed run may still end: the next run tries
@@ -290,27 +298,20 @@ def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
 
 
 def _plan_install(
-    request: GateRequest, interpreter: machines.Interpreter, folder: Path, rocm: tuple[str, ...]
+    request: GateRequest,
+    host: Host,
+    interpreter: machines.Interpreter,
+    folder: Path,
+    rocm: tuple[str, ...],
 ) -> environment.InstallPlan:
     return environment.plan(
         request.wheels,
         interpreter=interpreter,
         folder=folder,
+        cache=host.cache,
         requirements=(*request.packages, *rocm),
         constraints=request.constraints,
-        with_jax=any(suite.with_jax for suite in request.sharing),
-    )
-
-
-def _ingredients(
-    request: GateRequest, host: Host, interpreter: machines.Interpreter, provided: Provided
-) -> environment_cache.EnvironmentInputs:
-    return environment_cache.EnvironmentInputs(
-        wheels=request.wheels,
-        interpreter=interpreter,
-        rocm=provided.root,
-        environ=host.environ,
-        plan=lambda folder: _plan_install(request, interpreter, folder, provided.requirements),
+        with_jax=request.suite.with_jax,
     )
 
 
@@ -319,7 +320,7 @@ def _rewritten(root: Path, before: Mapping[str, tuple[int, ...]]) -> str:
 
     What tests write beside them is none of these.
     """
-    now = environment_cache.states(root)
+    now = environment.states(root)
     return next((name for name, state in sorted(before.items()) if now.get(name) != state), "")
 
 
@@ -350,9 +351,11 @@ def _slots(host: Host) -> Slots:
     return Slots(folder=host.slots, boot=host.boot)
 
 
-def _environment(request: GateRequest, allotted: Allotted, provided: Provided) -> dict[str, str]:
-    """Return what every test process gets, beside the masks of its lane."""
-    env = dict(request.suite.environment) | provisioning.environment(provided)
+def _environment(
+    request: GateRequest, allotted: Allotted, provided: Provided, own: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what every test process gets, beside the masks of its lane; `own` are JAX's values."""
+    env = {**request.suite.environment, **own} | provisioning.environment(provided)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
     env |= _folders(request)
     if request.suite.with_jax:
@@ -442,7 +445,7 @@ def _plan_run(
         modules=str(environment.python.parents[1]) if with_jax else "",
         alone=tests.alone,
         process_memory=devices.host_memory(len(setup.lanes)),
-        sticky=suites.device_errors(request.home.ci),
+        sticky=request.sticky,
         hidden=lambda file: _hidden(file, tests.root, estimates),
         estimates=estimates or Estimates(sizes=tests.sizes),
     )

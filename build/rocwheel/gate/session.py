@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.console import Console
 from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
@@ -23,7 +23,11 @@ from rocwheel.places import Place
 from rocwheel.report import render
 from rocwheel.report.gate_page import verdict_text
 from rocwheel.results import Attempt, Fault, LastRun, Results
+from rocwheel.trust import evidence
 from rocwheel.verdict import State, Verdict
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
 
 NAME_WIDTH: Final = 40  # of a test in the progress line
 
@@ -35,6 +39,7 @@ class GateJob:
     request: GateRequest
     host: Host
     place: Place | None  # staging; None for local wheels
+    signer: Signer | None = None  # signs the verdict that is stored
 
     @property
     def stored(self) -> Place | None:
@@ -71,6 +76,7 @@ def prepare(
     host: Host,
     place: Place | None,
     console: Console,
+    signer: Signer | None = None,
 ) -> tuple[GateJob, ...]:
     """Make a job for each suite. Raises ConfigError, StoreError."""
     wanted = session.suites
@@ -80,9 +86,9 @@ def prepare(
         request = GateRequest(
             **vars(options),
             suite=suite,
-            beside=tuple(other for other in wanted if other is not suite),
             output=host.cwd / _output(options, suite, session.output, several=len(wanted) > 1),
             libraries=suites.libraries(options.home.ci),
+            sticky=suites.device_errors(options.home.ci),
             skips=listed,
             known=suites.known(options.home, suite, listed),
             history=history.read(place, suite.name, host.cache),
@@ -94,7 +100,7 @@ def prepare(
             request = request.for_failures_of(earlier)
             _compare_tests(request, earlier, console)
         gate_runs.check(request, host)
-        jobs.append(GateJob(request=request, host=host, place=place))
+        jobs.append(GateJob(request=request, host=host, place=place, signer=signer))
     return tuple(jobs)
 
 
@@ -169,6 +175,7 @@ def _finished(job: GateJob, gated: GateResult, console: Console) -> GateReport:
         home=request.home,
         cache=host.cache,
         console=console,
+        signer=job.signer,
         whole=host.now() if request.whole and not str(request.shard) else None,
     )
     if results.tests:
@@ -229,10 +236,13 @@ def finish(
     cache: Path,
     console: Console,
     whole: datetime | None,
+    signer: Signer | None = None,
+    parts: Sequence[str] = (),
 ) -> GateReport:
-    """Write the reports, store them and the verdict; return what there is to print.
+    """Write the reports, store them and the verdict, signed; return what there is to print.
 
-    `whole` is when the run of a whole suite ended, with which the next run is compared.
+    `parts` are digests of the verdicts that one on shards was made of. `whole` is when the run of a
+    whole suite ended, with which the next run is compared.
     """
     results, found, verdict = judged
     notes = {library.name: library.note for library in suites.libraries(home.ci)}
@@ -243,11 +253,14 @@ def finish(
     if verdict and place:
         key, verdict = storing.put(place, verdict, reports, output / storing.LOGS)
         console.info(f"stored {place.store.locate(key)}")
+        if signer:
+            signed = evidence.add_result(place, verdict, signer, parts=parts)
+            console.info(f"signed {place.store.locate(signed)}")
     unwritten = _write(output, {}, verdict) or unwritten
     for reason in verdict.ran.unofficial if verdict else ():
         console.info(f"no promotion takes this verdict: {reason}")
     if whole and results.tests:
-        run = LastRun.of(results, found.state, ended=whole.strftime("%Y-%m-%d %H:%M"))
+        run = LastRun.of(results, found.state, ended=whole.strftime("%Y-%m-%d %H:%M"), before=last)
         with _remembering(console):
             history.keep_last(place, history.name_of(results), cache, run)
     counts = {name: number for name, number in results.counts.by_outcome().items() if number}

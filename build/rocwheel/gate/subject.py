@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
@@ -78,6 +79,12 @@ class WheelUnderTest:
     sha256: str
     url: str = ""  # of a local file
     is_stored: bool = False  # it is brought from `WheelsUnderTest.place` before it is installed
+
+    @property
+    def path(self) -> Path | None:
+        """Return where it lies on this machine; None for one that is brought or of an index."""
+        is_file = self.url.startswith("file:")
+        return Path(unquote(urlsplit(self.url).path)) if is_file else None
 
     def requirement(self, brought: Path) -> str:
         """Return the line of a requirements file that allows these bytes and no others."""

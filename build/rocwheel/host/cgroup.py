@@ -34,6 +34,15 @@ def memory(root: Path = Path("/")) -> int:
     return min(limits)
 
 
+def available(root: Path = Path("/")) -> int:
+    """Return the memory in bytes that nothing uses now, but what the kernel gives back; or 0."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+        line = next(line for line in lines if line.startswith("MemAvailable:"))
+        return min(int(line.split()[1]) << 10, memory(root))
+    return 0
+
+
 def oom_kills(root: Path) -> int:
     """Count the processes of this control group that the kernel killed for memory."""
     for folder in _folders(root, "memory"):

@@ -41,7 +41,6 @@ class Ingredients:
     scratch: Path  # where the context is made
     base: Found
     bazel: Path | None = None  # a checked binary
-    rocm: Path | None = None  # a tree to bake in
     labels: Mapping[str, str]
     network: str = "default"
 
@@ -83,28 +82,32 @@ def build(
         named(ingredients.base, engine=engine, runner=runner) as base,
     ):
         command = command_line(inputs, ingredients, engine=engine, base=base, context=context)
-        console.detail(str(command))
-        try:
-            runner.run(command, on_line=console.detail)
-        except CommandError as exc:
-            raise explained(inputs.reference, ingredients.base.reference, exc) from exc
+        run_build(
+            command, inputs.reference, ingredients.base.reference, runner=runner, console=console
+        )
     made = existing(inputs, engine=engine, runner=runner)
     if made is None:
         raise HostError(f"{inputs.reference}: built, and not there", hint="ask the engine: images")
     return Made(image=made, inputs=inputs, is_new=True)
 
 
-def refuse_heavy(made: Made, *, rocm: Path | None) -> None:
-    """Hold an image against its recipe's budget; `rocm` is what is baked in.
+def run_build(
+    command: Command, what: str, base: str, *, runner: HostRunner, console: Console
+) -> None:
+    """Run an engine's `build` of `what` on a base. Raises HostError with why it failed."""
+    console.detail(str(command))
+    try:
+        runner.run(command, on_line=console.detail)
+    except CommandError as exc:
+        raise explained(what, base, exc) from exc
 
-    Raises ConfigError.
-    """
-    baked = sum(item.lstat().st_size for item in rocm.rglob("*")) if rocm else 0
-    own, most = made.image.size - baked, made.inputs.recipe.budget
+
+def refuse_heavy(made: Made) -> None:
+    """Hold an image against its recipe's budget. Raises ConfigError."""
+    own, most = made.image.size, made.inputs.recipe.budget
     if own > most:
-        beside = " beside ROCm" if baked else ""
         raise ConfigError(
-            f"{made.inputs.reference}: {size(own)}{beside}, its budget is {size(most)}",
+            f"{made.inputs.reference}: {size(own)}, its budget is {size(most)}",
             hint=f"look at its layers ({made.image.identity[:19]}: history), or raise `budget` in "
             "ci/images.yaml; nothing was pushed",
         )
@@ -133,7 +136,6 @@ def command_line(
         f"{LABEL}.glibc": recipe.glibc,
         f"{LABEL}.base": inputs.base,
         f"{LABEL}.tool": inputs.tool,
-        f"{LABEL}.rocm": inputs.rocm_version,
         f"{OCI}.title": "rocwheel builder",
         f"{OCI}.base.name": ingredients.base.reference,
         f"{OCI}.base.digest": inputs.base,
@@ -200,10 +202,6 @@ def _context(
         (context / "bazel").mkdir()
         if ingredients.bazel:
             shutil.copy(ingredients.bazel, context / "bazel" / "bazel")
-        if ingredients.rocm:
-            shutil.copytree(ingredients.rocm, context / "rocm", symlinks=True)
-        else:
-            (context / "rocm").mkdir()
         console.info("   rocwheel's own packages, by hash")
         runner.run(_download(inputs, context))
         yield context

@@ -25,7 +25,6 @@ SCRIPT: Final = r"""
 echo "architecture $(uname -m)"
 echo "glibc $(getconf GNU_LIBC_VERSION 2>/dev/null)"
 test -x /opt/rocwheel/venv/bin/python && echo "tool /opt/rocwheel/venv/bin/python"
-test -f /opt/rocm/.info/version && echo "rocm /opt/rocm $(cat /opt/rocm/.info/version)"
 folders=$(echo "$PATH" | tr ':' ' ')
 seen=:
 for folder in $folders /opt/python/cp3*/bin; do
@@ -70,13 +69,6 @@ class FoundCompiler(Value, frozen=True, kw_only=True):
         return CompilerPair(cc=_guest(self.cc), cxx=_guest(self.cxx), major=self.major)
 
 
-class FoundPython(Value, frozen=True, kw_only=True):
-    """A CPython of the image: its path, and what it said about itself."""
-
-    path: str
-    said: str  # JSON
-
-
 class FoundBazel(Value, frozen=True, kw_only=True):
     """A Bazel of the image; `version` is "unknown" for one that does not say."""
 
@@ -90,10 +82,9 @@ class ImageFacts(Value, frozen=True, kw_only=True):
     architecture: str
     glibc: str
     tool: str  # a Python that has rocwheel's own tools, "" without
-    rocm: str  # a ROCm that is baked in, "" without
     bazels: tuple[FoundBazel, ...]
     compilers: tuple[FoundCompiler, ...]
-    pythons: tuple[FoundPython, ...]
+    pythons: tuple[str, ...]  # JSON: what each CPython answered about itself
 
     def compiler(self, kind: str) -> CompilerPair:
         """Choose the plain `clang` or `gcc`, else its newest. Raises HostError without its twin."""
@@ -106,8 +97,8 @@ class ImageFacts(Value, frozen=True, kw_only=True):
     def interpreters(self) -> tuple[Interpreter, ...]:
         """The CPythons, one per version, those with headers first."""
         by_version: dict[PythonVersion, Interpreter] = {}
-        for item in self.pythons:
-            known = interpreter(item.said)
+        for answer in self.pythons:
+            known = interpreter(answer)
             if known and (known.version not in by_version or not by_version[known.version].headers):
                 by_version[known.version] = known
         return tuple(by_version[version] for version in sorted(by_version))
@@ -273,13 +264,10 @@ def examine(runner: Runner) -> ImageFacts:
         architecture=first("architecture"),
         glibc=first("glibc").removeprefix("glibc "),
         tool=first("tool"),
-        rocm=first("rocm").split(" ")[0],
         bazels=bazels,
         compilers=tuple(_compiler(line) for line in all_of("compiler")),
         pythons=tuple(
-            FoundPython(path=line.split(" ")[0], said=line.partition(" ")[2])
-            for line in all_of("python")
-            if _is_json(line.partition(" ")[2])
+            answer for line in all_of("python") if _is_json(answer := line.partition(" ")[2])
         ),
     )
 

@@ -8,7 +8,6 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import IO, Any, Final
 
 from rocwheel.console import Console
@@ -41,16 +40,6 @@ class Found:
     created: str = ""
     size: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def made_at(self) -> datetime:
-        """When it was made, to the second. Raises HostError for an engine that does not say."""
-        try:
-            return datetime.fromisoformat(self.created[:19]).replace(tzinfo=timezone.utc)
-        except ValueError as exc:
-            raise HostError(
-                f"{self.reference}: its engine does not say when it was made", hint="make it again"
-            ) from exc
 
 
 def refuse_no_reference(text: str) -> None:

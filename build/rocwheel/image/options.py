@@ -1,12 +1,9 @@
 """What people may ask of a builder image: each option is a field, and `dist.builder` takes it."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from rocwheel.choices import CONTAINER_ENGINES
 from rocwheel.option import opt
@@ -36,11 +33,6 @@ class BuilderOptions:
     base: str = _inputs(
         "--base IMAGE",
         "Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
-    )
-    with_rocm: Path | None = _inputs(
-        "--with-rocm DIR",
-        "Bake this ROCm tree in, as /opt/rocm; default: it is mounted.",
-        is_path=True,
     )
     locked: bool = _inputs("--locked", "Take a base by digest only.", default=False)
     push: str = _command("--push REGISTRY", "Push it there, unless its tag is there already.")

@@ -7,7 +7,6 @@ another, so no tag is overwritten and nothing is built twice.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +65,7 @@ class Recipe(Value, frozen=True, kw_only=True):
     packages: tuple[str, ...]
     clang: str  # gets plain names; "" where it has them
     bazel: str  # a release of ci/bazel_binaries.yaml; "" where a package brings it
-    budget_mib: int = field(name="budget")  # of an image of it, a baked-in ROCm aside
+    budget_mib: int = field(name="budget")
 
     @property
     def budget(self) -> int:
@@ -106,8 +105,6 @@ class ImageInputs:
     lock: str
     tool: str
     bazel: str = ""
-    rocm: str = ""  # of what is baked in, "" where ROCm is mounted
-    rocm_version: str = ""
 
     @property
     def digest(self) -> str:
@@ -121,7 +118,6 @@ class ImageInputs:
                 "dockerfile": self.dockerfile,
                 "lock": self.lock,
                 "packages": sorted(recipe.packages),
-                "rocm": self.rocm,
                 "script": self.script,
                 "tool": self.tool,
                 "tool_python": [recipe.tool.python, recipe.tool.version],
@@ -130,25 +126,15 @@ class ImageInputs:
 
     @property
     def tag(self) -> str:
-        """For people the recipe and ROCm, for identity the digest; never a `+`."""
-        rocm = re.sub(r"[^A-Za-z0-9_.-]", "-", self.rocm_version)
-        parts = (self.recipe.name, f"rocm{rocm}" if rocm else "", self.digest[:16])
-        return "-".join(filter(None, parts))
+        """For people the recipe, for identity the digest."""
+        return f"{self.recipe.name}-{self.digest[:16]}"
 
     @property
     def reference(self) -> str:
         return f"{self.recipe.repository}:{self.tag}"
 
 
-def gather(
-    recipe: Recipe,
-    *,
-    checkout: Path,
-    base: str,
-    bazel: str = "",
-    rocm: str = "",
-    rocm_version: str = "",
-) -> ImageInputs:
+def gather(recipe: Recipe, *, checkout: Path, base: str, bazel: str = "") -> ImageInputs:
     """Digest what an image is made from; nothing is fetched. Raises OSError."""
     return ImageInputs(
         recipe=recipe,
@@ -158,8 +144,6 @@ def gather(
         lock=files.sha256(checkout / "build" / "requirements.lock"),
         tool=tree_digest(checkout),
         bazel=bazel,
-        rocm=rocm,
-        rocm_version=rocm_version,
     )
 
 

@@ -63,7 +63,7 @@ class Page:
             files=list(map(_file, self.files)),
         )
 
-    def to_html(self, *, family: str, index_url: str) -> bytes:
+    def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
         """Return the page as pip reads it and as a person does; `index_url` is shown."""
         groups = [(v, list(files)) for v, files in groupby(self.files, lambda item: item.version)]
         blocks = (
@@ -96,13 +96,14 @@ class Root:
         """Return the JSON form."""
         return _json(self.number, projects=[{"name": name} for name in sorted(self.projects)])
 
-    def to_html(self, *, family: str, index_url: str) -> bytes:  # noqa: ARG002
-        """Return the page for installers and people."""
+    def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
+        """Return the page for installers and people; `compat` is the name of a page beside it."""
         return _render(
             self.number,
             title=f"JAX for ROCm · {family}",
             project="",
             family=family,
+            compat=compat,
             projects=[(name, quote(name)) for name in sorted(self.projects)],
         )
 

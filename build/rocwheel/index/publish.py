@@ -24,7 +24,7 @@ from rocwheel.errors import (
 )
 from rocwheel.index.page import Page, Root, links, mark, with_mark
 from rocwheel.parallel import each
-from rocwheel.places import Place, kept_seconds
+from rocwheel.places import COMPAT, Place, kept_seconds
 from rocwheel.store import Headers, HugeError, ObjectInfo, pause
 
 Shown: TypeAlias = "Page | Root"
@@ -66,7 +66,8 @@ class Form:
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
     """Return all objects of one page at a place; what is served first comes last."""
     project = page.project if isinstance(page, Page) else ""
-    html = page.to_html(family=place.family, index_url=place.url)
+    compat = "" if place.is_staging else COMPAT
+    html = page.to_html(family=place.family, index_url=place.url, compat=compat)
     views = place.views(project, folder_keys=folder_keys)
     return (
         Form(
@@ -95,7 +96,7 @@ def settle(
     Between the two it waits until no copy of the earlier pages can be left on the way to an
     installer. Raises StoreError; what was not done then is done by the next `settle`.
 
-    A page that is ahead of the state was put by somebody faster, after an entry of the log. Where
+    A page that is ahead of the state was put by a faster process, after an entry of the log. Where
     `log_end`, asked after the page was read, says that there is none, it is an error, or with
     `mends` a page to put.
     """
@@ -130,8 +131,8 @@ def await_public(
 ) -> None:
     """Wait until the public URL lists the files (or, `absent`, no longer does).
 
-    A CDN may show an old page for as long as it was told to. Raises StoreError when it does so
-    for longer than `seconds`. Does nothing for a place without a public URL.
+    A CDN may show an old page for as long as its headers allow. Raises StoreError when it does
+    so for longer than `seconds`. Does nothing for a place without a public URL.
     """
     if not place.public_url:
         return
@@ -180,7 +181,7 @@ def _kept(place: Place, info: ObjectInfo | None) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A page that is stored under a project's name, whoever put it there."""
+    """A page that is stored under a project's name, ours or not."""
 
     project: str
     number: int  # of the state it shows; -1: another tool made it

@@ -243,7 +243,7 @@ def save(place: Place, state: IndexState) -> IndexState:
 def drop_listings(place: Place, age: timedelta) -> tuple[str, ...]:
     """Delete the listings that no snapshot names and that are older than this; return their keys.
 
-    Age is told by the store's clock. A reader with an older snapshot makes them again.
+    Age is by the store's clock. A reader with an older snapshot makes them again.
     """
     try:
         data, info = place.store.read(place.state)

@@ -23,7 +23,7 @@ from rocwheel.errors import (
     ObjectMissingError,
     ObjectStaleError,
 )
-from rocwheel.model import moment, suggest, timestamp
+from rocwheel.model import suggest, timestamp
 from rocwheel.parallel import each
 from rocwheel.places import OURS
 from rocwheel.store import JSON, TEXT, Headers, Store
@@ -137,14 +137,12 @@ class NightPlan(Value, frozen=True, kw_only=True):
 
     def cell(self, name: str) -> Cell:
         """Look up a cell. Raises ConfigError that names the nearest one."""
-        for cell in self.cells:
-            if cell.name == name and not cell.absent:
-                return cell
-            if cell.name == name:
-                raise ConfigError(f"{name}: absent from the night {self.night}", hint=cell.absent)
-        for item in self.absent:
-            if item.name == name:
-                raise ConfigError(f"{name}: not in the night {self.night}", hint=item.why)
+        there = next((cell for cell in self.cells if cell.name == name), None)
+        if there and not there.absent:
+            return there
+        why = there.absent if there else {item.name: item.why for item in self.absent}.get(name)
+        if why:
+            raise ConfigError(f"{name}: not in the night {self.night}", hint=why)
         raise ConfigError(
             f"{name!r}: no such cell in the night {self.night}",
             hint=suggest(name, tuple(cell.name for cell in self.cells)),
@@ -154,13 +152,13 @@ class NightPlan(Value, frozen=True, kw_only=True):
 class Begun(Value, frozen=True, kw_only=True):
     """The record that an attempt at a cell began, and on which machine."""
 
-    token: str  # nobody else's, so that a put whose answer was lost is known again
+    token: str  # unique, so that a put whose answer was lost is known again
     cell: str
     plan: str  # SHA-256
     host: str
     engine: str
     job: str = ""  # the engine's own name for it; here, the process
-    seen: int = 0  # what was told of the cells whose ends it waited for
+    seen: int = 0  # how much was known of the cells whose ends it waited for
     time: str
 
 
@@ -181,11 +179,11 @@ class Ended(Value, frozen=True, kw_only=True):
     image: str = ""  # that it pushed: NAME:TAG@sha256:…
     link: str = ""  # key of a page about it
     log: str = ""  # key
-    written_by: str = ""  # who told, where the attempt itself could not
+    written_by: str = ""  # which engine, where the attempt itself could not
 
 
 class Order(Value, frozen=True, kw_only=True):
-    """What a person said about a night: retry or drop a cell, stop the night or let it go on."""
+    """The order of a person about a night: retry or drop a cell, stop the night or let it go on."""
 
     action: str
     cell: str = ""
@@ -251,10 +249,10 @@ class Nights:
         """Refuse to write with a clock that is far off the store's. Raises ConfigError."""
         key = f"{ROOT}/clock.json"
         self._swap(key, lambda _old: f'"{timestamp(now)}"\n'.encode())
-        self._compare_clocks(key, now)
+        self.compare_clocks(key, now)
 
-    def _compare_clocks(self, written: str, now: datetime) -> None:
-        """Hold the store's time of an object that was just written against ours."""
+    def compare_clocks(self, written: str, now: datetime) -> None:
+        """Hold the store's time of an object just written against ours. Raises ConfigError."""
         info = self.store.info(written)
         off = abs(info.modified - now) if info else timedelta(0)
         if off > LATE:
@@ -262,11 +260,6 @@ class Nights:
                 f"{self.store.url}: this machine's clock is {off} off the store's",
                 hint="set the clock: times of a night, its age and bypasses depend on it",
             )
-
-    def check_begun(self, night: str, begun: Begun, number: int) -> None:
-        """Refuse an attempt of a machine whose clock is far off the store's. Raises ConfigError."""
-        key = self.key(night, f"cells/{begun.cell}/{number}.begun.json")
-        self._compare_clocks(key, moment(begun.time))
 
     def add(self, plan: NightPlan) -> bool:
         """Store a plan, once; False when exactly this one was there. Raises ConfigError."""
@@ -277,7 +270,7 @@ class Nights:
             )
         except ObjectDiffersError as exc:
             there, _ = self.plan(plan.night)
-            self._remember(plan.night)  # whoever stored it may have been killed before this
+            self._remember(plan.night)  # the client that stored it may have been killed before this
             raise ConfigError(
                 f"{plan.night}: this night has another plan, made by {there.by} at {there.made}",
                 hint=f"run that one (`nightly run {plan.night}`), or choose a name: --night",
@@ -308,9 +301,9 @@ class Nights:
         prefix = self.key(night, "")
         keys = [info.key for info in self.store.keys(prefix)]
         cells = f"{prefix}cells/"
-        orders = sorted((key for key in keys if key.startswith(f"{prefix}orders/")), key=_number)
+        ordered = sorted((key for key in keys if key.startswith(f"{prefix}orders/")), key=_number)
         wanted = [key for key in keys if key.startswith(cells) and key.endswith(".json")]
-        read = dict(each(self._read, [*wanted, *orders], threads=self.store.connections))
+        read = dict(each(self._read, [*wanted, *ordered], threads=self.store.connections))
         begun: dict[str, dict[int, Begun]] = defaultdict(dict)
         ended: dict[str, dict[int, Ended]] = defaultdict(dict)
         for key in wanted:
@@ -327,12 +320,12 @@ class Nights:
             )
             for name in {*begun, *ended}
         }
-        said = tuple(Order.from_bytes(read[key], name=self.store.locate(key)) for key in orders)
+        orders = tuple(Order.from_bytes(read[key], name=self.store.locate(key)) for key in ordered)
         return Book(
             plan=plan,
             sha256=sha256,
             attempts=attempts,
-            orders=said,
+            orders=orders,
             quarantined=self.quarantined(),
         )
 
@@ -366,7 +359,7 @@ class Nights:
         return key
 
     def order(self, night: str, order: Order) -> None:
-        """Record what a person said."""
+        """Record the order of a person."""
         self._append(self.key(night, "orders/"), order, ".json")
 
     # --- hosts ---------------------------------------------------------------------------------
@@ -404,16 +397,16 @@ class Nights:
 
         The index comes last: what is stopped, or may not delete, leaves them to the next try.
         """
-        gone = tuple(nights)
+        doomed = tuple(nights)
         count = 0
-        for night in gone:
+        for night in doomed:
             keys = [info.key for info in self.store.keys(self.key(night, ""))]
             each(self.store.delete, keys, threads=self.store.connections)
             count += len(keys)
         self._swap(
             INDEX,
             lambda old: Index(
-                nights=tuple(n for n in self._parsed(old).nights if n not in gone)
+                nights=tuple(n for n in self._parsed(old).nights if n not in doomed)
             ).to_bytes(),
         )
         return count

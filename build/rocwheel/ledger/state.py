@@ -3,7 +3,7 @@
 A state knows every wheel set, and of each project a *listing*: the files, which sets hold them,
 and the names that are spent. What is listed (what installers see) follows from it: a file is
 listed while one of its sets is released. An entry that does not fit its state changes nothing, and
-is told.
+stands in the state's `damage`.
 """
 
 from __future__ import annotations

@@ -149,7 +149,8 @@ def _read(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -
     ):  # fmt: skip
         verdict, problem = None, "it is about another manifest, family, CPython or suite"
     names: frozenset[str] = frozenset()
-    if verdict and not verdict.shard and verdict.state in {State.PASS, State.FLAKY}:
+    listed = {State.PASS, State.FLAKY, State.UNCALIBRATED}
+    if verdict and not verdict.shard and verdict.state in listed:
         try:
             names = _listed(place, verdict)
         except (ObjectMissingError, ObjectDiffersError, HugeError) as exc:

@@ -17,6 +17,7 @@ from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.parallel import each
 from rocwheel.places import OURS
 from rocwheel.store import JSON, WHEEL, Headers, Store
+from rocwheel.trust.evidence import PROVENANCE
 
 ROOT: Final = f"{OURS}/builds/"
 
@@ -51,7 +52,8 @@ def keep(store: Store, inputs: str, wheelhouse: Path) -> str:
         target = key(inputs, f"{manifest.sha256}/{name}")
         store.create(target, wheelhouse / name, headers=Headers(content_type=kind))
 
-    each(put, [*(wheel.filename for wheel in manifest.built), BUILD_RECORD], threads=4)
+    stated = [PROVENANCE] if (wheelhouse / PROVENANCE).exists() else []
+    each(put, [*(wheel.filename for wheel in manifest.built), BUILD_RECORD, *stated], threads=4)
     try:
         store.create(key(inputs, MANIFEST), manifest.to_bytes(), headers=Headers(content_type=JSON))
     except ObjectDiffersError:
@@ -75,6 +77,8 @@ def bring(store: Store, inputs: str, folder: Path) -> Path:
             store.stream(key(inputs, f"{manifest.sha256}/{name}"), file.write)
 
     each(get, [*(wheel.filename for wheel in manifest.built), BUILD_RECORD], threads=4)
+    if store.info(key(inputs, f"{manifest.sha256}/{PROVENANCE}")):
+        get(PROVENANCE)
     for wheel in manifest.built:
         digest = files.sha256(folder / wheel.filename)
         if digest != wheel.sha256:

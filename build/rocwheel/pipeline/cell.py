@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -71,7 +71,7 @@ class Worker:
     why_ended: Callable[[], tuple[State, str]] | None = None  # what the engine says of a signal
     collect: Callable[[Nights, str, Worker], int] | None = None  # ends that jobs could not say
     # which of these cells the engine still has to run; None: all of them
-    coming: Callable[[Nights, str, list[str]], list[str]] | None = None
+    coming: Callable[[Nights, str, list[str], Worker], list[str]] | None = None
 
 
 class Signals:
@@ -133,12 +133,13 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     check_tool(book)
     if worker.collect and worker.collect(nights, night, worker):
         book = nights.book(night)
-    found = standing.stand(book, worker.now())
-    if found[name].phase is Phase.RUNNING and _end_dead(nights, book, found[name], worker):
+    standings = standing.stand(book, worker.now())
+    runs = standings[name].phase is Phase.RUNNING
+    if runs and end_dead(nights, book, standings[name].attempts, worker):
         book = nights.book(night)
-        found = standing.stand(book, worker.now())
-    where = found[name]
-    if why := _why_not(nights, book, found, cell, worker):
+        standings = standing.stand(book, worker.now())
+    where = standings[name]
+    if why := _why_not(nights, book, standings, cell, worker):
         worker.console.info(f"{name}: {why}")
         return None
     begun = Begun(
@@ -158,11 +159,11 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         return None
     started = time.monotonic()
     try:
-        nights.check_begun(night, begun, number)
+        nights.compare_clocks(nights.key(night, f"cells/{name}/{number}.begun.json"), worker.now())
     except ConfigError as exc:  # else others would take it for lost while it runs
         outcome, log = _Outcome(state=State.INFRA, reason=str(exc)), b""
     else:
-        outcome, log = _Attempt(nights, night, found, cell, worker, signals).work()
+        outcome, log = _Attempt(nights, night, standings, cell, worker, signals).work()
     ended = _end_of(
         begun,
         worker,
@@ -179,10 +180,10 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
 
 
 def _why_not(
-    nights: Nights, book: Book, found: dict[str, CellStanding], cell: Cell, worker: Worker
+    nights: Nights, book: Book, standings: dict[str, CellStanding], cell: Cell, worker: Worker
 ) -> str:
     """Return why a cell is not run now; "" when it is. Raises HostError on a barred host."""
-    where = found[cell.name]
+    where = standings[cell.name]
     if where.phase in {Phase.KEPT, Phase.ENDED, Phase.ABSENT}:
         return f"{where.word}, nothing to do"
     if cell.needs.gpus and worker.host in book.quarantined:
@@ -198,10 +199,10 @@ def _why_not(
     if where.phase is Phase.RUNNING and not standing.wants_more(book, where):
         return f"not run: it runs {where.reason}"
     # on GitHub the workflow waited for ends; what has none by then lost its job
-    waits = [n for n in cell.after if not found[n].settled]
+    waits = [n for n in cell.after if not standings[n].settled]
     if worker.engine != "github":
-        open_ = [n for n in cell.settled if not found[n].settled]
-        waits += worker.coming(nights, book.plan.night, open_) if worker.coming else open_
+        open_ = [n for n in cell.settled if not standings[n].settled]
+        waits += worker.coming(nights, book.plan.night, open_, worker) if worker.coming else open_
     return f"not run: {waits[0]} has not ended" if waits else ""
 
 
@@ -216,7 +217,7 @@ def check_tool(book: Book) -> None:
 
 def command(
     cell: Cell,
-    found: dict[str, CellStanding],
+    standings: dict[str, CellStanding],
     worker: Worker,
     folder: Path,
     *,
@@ -231,8 +232,9 @@ def command(
         "{checkout}": str(checkout) if checkout else "{checkout}",
     }
     for name in cell.after:
-        filled |= {f"{{{other}}}": found[other].manifest for other in found[name].cell.after}
-        filled[f"{{{name}}}"] = found[name].manifest
+        before = standings[name].cell.after
+        filled |= {f"{{{other}}}": standings[other].manifest for other in before}
+        filled[f"{{{name}}}"] = standings[name].manifest
     words = []
     for word in cell.argv:
         text = word
@@ -275,7 +277,7 @@ class _Attempt:
 
     nights: Nights
     night: str
-    found: dict[str, CellStanding]
+    standings: dict[str, CellStanding]
     cell: Cell
     worker: Worker
     signals: Signals
@@ -308,7 +310,7 @@ class _Attempt:
     def _in(self, folder: Path) -> _Outcome:
         cell, worker, store = self.cell, self.worker, self.nights.store
         checkout = fetch(store, cell, folder, worker)
-        argv = command(cell, self.found, worker, folder, night=self.night, checkout=checkout)
+        argv = command(cell, self.standings, worker, folder, night=self.night, checkout=checkout)
         worker.console.info(f"{cell.name}: {Command(argv=argv)}")
         code, document = self._child((*argv, "--json"), folder)
         if self.signals:
@@ -406,21 +408,21 @@ def _report_of(nights: Nights, key: str) -> str:
     return verdict.reports.get("html", key)
 
 
-def _end_dead(nights: Nights, book: Book, where: CellStanding, worker: Worker) -> bool:
+def end_dead(nights: Nights, book: Book, attempts: Iterable[CellAttempt], worker: Worker) -> bool:
     """Record the end of attempts that cannot be running; return whether there was one.
 
     Such as an earlier one of this very job, which the engine requeued without a word, or one of a
-    process of this host that is not there any more.
+    process of this host that has ended. Another user's engine has another lock, so each local
+    attempt is asked after by its process.
     """
     dead = False
-    for item in where.attempts:
+    for item in attempts:
         if not item.begun or item.ended:
             continue
+        here = (item.begun.host, item.begun.engine) == (worker.host, "local")
         if worker.job and item.begun.job == worker.job:
             dead |= lost(nights, book, item, worker, why="was requeued")
-            continue
-        here = (item.begun.host, item.begun.engine) == (worker.host, "local")
-        if here and not is_alive(item.begun.job):
+        elif here and not is_alive(item.begun.job):
             dead |= lost(nights, book, item, worker, why="its process was killed")
     return dead
 

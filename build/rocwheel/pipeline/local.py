@@ -12,17 +12,17 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
 from rocwheel.console import columns, count, duration
-from rocwheel.container.owner import is_alive
 from rocwheel.errors import HostError, InterruptError, StoreError
 from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order, Phase
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.cell import Signals, Worker, check_tool, lost
+from rocwheel.pipeline.cell import Signals, Worker, check_tool, end_dead, lost
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command
 from rocwheel.verdict import State
@@ -30,7 +30,7 @@ from rocwheel.verdict import State
 POLL: Final = 0.02
 LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends
 SHOWN: Final = 0.5  # seconds between two pictures of the live table
-TOLD: Final = 30.0  # seconds between two lines about what runs, in a log
+NOTED: Final = 30.0  # seconds between two lines about what runs, in a log
 STATES: Final = frozenset({state.exit_code for state in State})
 LEAST_DISK: Final = 1 << 10  # MiB that stay free
 
@@ -83,35 +83,38 @@ class LocalScheduler:
         book = self.book or self.nights.book(self.night)
         check_tool(book)
         self._paths, self._attempts = critical_paths(book.plan.cells), book.plan.attempts
-        found = self._look() if self._bury(book) else self._stand(book)
+        # what a killed scheduler of this host left without an end
+        tries = (item for items in book.attempts.values() for item in items)
+        dead = end_dead(self.nights, book, tries, self.worker)
+        standings = self._look() if dead else self._stand(book)
         looked, fresh = time.monotonic(), True
-        told = shown = 0.0
+        noted = shown = 0.0
         with self.signals.caught(), self.worker.console.live() as show:
             try:
                 while True:
                     ended = self._reap()
                     if ended or time.monotonic() - looked > LOOK:
-                        found, fresh = self._look_again(found)
+                        standings, fresh = self._look_again(standings)
                         looked = time.monotonic()
                     if fresh and not self.signals:
-                        self._start(found)
+                        self._start(standings)
                     if fresh or time.monotonic() - shown > SHOWN:
-                        show(self._table(found))
+                        show(self._table(standings))
                         shown = time.monotonic()
                     fresh = False
                     if not self._running:
                         break
                     self._end()
-                    if time.monotonic() - told > TOLD:
-                        told = time.monotonic()
+                    if time.monotonic() - noted > NOTED:
+                        noted = time.monotonic()
                         names = ", ".join(self._running)
                         self.worker.console.info(f"   running: {names}")
                     time.sleep(POLL)
             finally:
                 self._stop()
         if self.signals:
-            found = self._look()
-            open_ = sum(not item.settled for item in found.values())
+            standings = self._look()
+            open_ = sum(not item.settled for item in standings.values())
             raise InterruptError(
                 f"{self.night}: ended with {count(open_, 'cell')} to do",
                 hint=f"go on with: nightly run {self.night}",
@@ -120,9 +123,9 @@ class LocalScheduler:
         if lacking:
             raise HostError(
                 f"{lacking[0]}: its process ended before an attempt began",
-                hint=f"what it said is in {self.output.name}; then run the night again",
+                hint=f"what it printed is in {self.output.name}; then run the night again",
             )
-        return found
+        return standings
 
     def _end(self) -> None:
         """Do what was asked: say once that nothing new begins, or stop what runs."""
@@ -154,31 +157,15 @@ class LocalScheduler:
         self._barred = self.worker.host in book.quarantined
         return standing.stand(book, self.worker.now())
 
-    def _bury(self, book: Book) -> bool:
-        """Return attempts that a killed scheduler of this host left without an end.
-
-        Another user's engine has another lock, so each attempt is asked after by its process.
-        """
-        left = [
-            item
-            for items in book.attempts.values()
-            for item in items
-            if item.begun
-            and (item.begun.host, item.begun.engine) == (self.worker.host, "local")
-            and not is_alive(item.begun.job)
-        ]
-        why = "the engine was killed"
-        return sum(lost(self.nights, book, item, self.worker, why=why) for item in left) > 0
-
-    def _start(self, found: Mapping[str, CellStanding]) -> None:
+    def _start(self, standings: Mapping[str, CellStanding]) -> None:
         if self._stopped:
             return
         waiting = [
             item.cell
-            for item in found.values()
+            for item in standings.values()
             if item.phase in {Phase.WAITING, Phase.OPEN}
             and item.cell.name not in self._running
-            and standing.ready(found, item.cell)
+            and standing.ready(standings, item.cell)
             and not (self._barred and item.cell.needs.gpus)
             and self._refused.get(item.cell.name, 0) < self._attempts
         ]
@@ -225,10 +212,10 @@ class LocalScheduler:
                 item.process.stdin.close()
             took = duration(time.monotonic() - item.started)
             code = item.process.returncode
-            if code and code not in STATES:  # it could not tell, and nobody else will
+            if code and code not in STATES:  # it could not record its own end
                 self._bury_one(name, code)
-            said = "done" if code == 0 else f"exit status {code}"
-            self.worker.console.info(f"   {name}: {said} after {took}")
+            how = "done" if code == 0 else f"exit status {code}"
+            self.worker.console.info(f"   {name}: {how} after {took}")
         return bool(ended)
 
     def _bury_one(self, name: str, code: int) -> None:
@@ -253,11 +240,10 @@ class LocalScheduler:
             item.process.wait()
             del self._running[name]
 
-    def _table(self, found: Mapping[str, CellStanding]) -> list[str]:
-        counts: dict[str, int] = {}
-        for item in found.values():
-            word = "running" if item.cell.name in self._running else item.word
-            counts[word] = counts.get(word, 0) + 1
+    def _table(self, standings: Mapping[str, CellStanding]) -> list[str]:
+        counts = Counter(
+            "running" if name in self._running else item.word for name, item in standings.items()
+        )
         rows = [
             (
                 name,

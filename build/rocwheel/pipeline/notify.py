@@ -64,7 +64,7 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
     if not (loud or green or nothing):
         return None
     causes = night_summary.causes(here)
-    told = [
+    listed = [
         {
             "cell": item.cell.name,
             "change": item.change.value,
@@ -80,7 +80,7 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
         "page": page,
         "headline": night_feed.headline(here),
         "nothing_built": here.nothing_built,
-        "changes": told,
+        "changes": listed,
         "causes": [
             {"reason": c.first.reason, "first": c.first.name, "cells": len(c.cells), "held": c.held}
             for c in causes
@@ -95,7 +95,7 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
     ]
     lines += [
         "- `{cell}`: {change}: {state} {reason} {log}".format(**item).rstrip()
-        for item in told[:LISTED]
+        for item in listed[:LISTED]
     ]
     if len(loud) > LISTED:
         lines.append(f"- and {len(loud) - LISTED} more")
@@ -130,10 +130,10 @@ def remember(store: Store, sent: Message) -> None:
 
 
 def post(
-    url: str, told: Message, *, secret: str, deadline: float, environ: Mapping[str, str]
+    url: str, message: Message, *, secret: str, deadline: float, environ: Mapping[str, str]
 ) -> None:
     """POST the JSON. Raises FetchError when it was not taken before the deadline."""
-    body = told.json.encode()
+    body = message.json.encode()
     headers = {"Content-Type": "application/json"}
     if secret:
         digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()

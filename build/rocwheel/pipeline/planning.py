@@ -319,12 +319,12 @@ class _Made:
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", "page", page, settled=ends, why="every night")
         if notify.url or notify.file:
-            told = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
-            told += [f"--secret-variable={notify.secret}"] if notify.secret else []
-            told += [f"--file={notify.file}"] if notify.file else []
+            words = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
+            words += [f"--secret-variable={notify.secret}"] if notify.secret else []
+            words += [f"--file={notify.file}"] if notify.file else []
             self._add(
-                "notify", "notify", ("nightly", "notify", "{night}", *told, *target),
-                settled=("page",), why="a night that differs from the one before is told",
+                "notify", "notify", ("nightly", "notify", "{night}", *words, *target),
+                settled=("page",), why="people hear of a night that differs from the one before",
             )  # fmt: skip
 
     def _prune(self) -> None:
@@ -392,16 +392,12 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
 
 
 def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
-    """Cell, what is done with it, and why; first those that run, then kept, then absent."""
-    for cell in plan.cells:
+    """Yield each cell, what is done with it, and why: first absent ones, then those that run."""
+    for cell in sorted(plan.cells, key=lambda cell: (not cell.absent, bool(cell.kept))):
         if cell.absent:
             yield cell.name, "absent", f"{cell.absent} {cell.excused}".strip()
-    for cell in plan.cells:
-        if not (cell.kept or cell.absent):
-            yield cell.name, "run", cell.why
-    for cell in plan.cells:
-        if cell.kept:
-            yield cell.name, f"kept ({cell.kept})", cell.why
+        else:
+            yield cell.name, f"kept ({cell.kept})" if cell.kept else "run", cell.why
     for item in plan.absent:
         yield item.name, "not wanted", item.why
 
@@ -411,18 +407,18 @@ def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, lis
 
     Raises ConfigError above GitHub's limit.
     """
-    cells = [c for c in plan.cells if c.kind == kind and family in ("", c.family)]
-    large = [c for c in cells if is_to_run(c) and c.needs.cpus > HOSTED_CPUS and not c.needs.label]
+    cells = [
+        cell
+        for cell in plan.cells
+        if cell.kind == kind and is_to_run(cell) and family in ("", cell.family)
+    ]
+    large = [c for c in cells if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
     if large:
         raise ConfigError(
             f"{large[0].name}: needs {large[0].needs.cpus} CPUs, and {HOSTED} has {HOSTED_CPUS}",
             hint="name the label of its runners: `build: {label: …}` in ci/nightly.yaml",
         )
-    rows = [
-        {"cell": cell.name, "runner": cell.needs.label or HOSTED}
-        for cell in plan.cells
-        if cell.kind == kind and is_to_run(cell) and family in ("", cell.family)
-    ]
+    rows = [{"cell": cell.name, "runner": cell.needs.label or HOSTED} for cell in cells]
     if len(rows) > matrix.MOST_JOBS:
         raise ConfigError(
             f"{plan.night}: {len(rows)} {kind} cells are more than the {matrix.MOST_JOBS} jobs "

@@ -6,7 +6,6 @@ nothing has. What the store then says tells a right from its absence.
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ STS_REGION: Final = "us-east-1"  # of the global endpoint, where none is set
 STEM: Final = "rehearsal-"
 NEVER: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 GITHUB_API: Final = "https://api.github.com"
-RUNNERS_ASKED: Final = 100  # on a page, the most that GitHub gives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,30 +184,23 @@ class Rehearsal:
 
     def _online(self, place: str, token: str) -> set[str]:
         """Return the labels that have a runner online at a repository or an organisation."""
-        base = self.environ.get("GITHUB_API_URL", GITHUB_API)
-        labels = set[str]()
-        for number in itertools.count(1):
-            url = f"{base}/{place}/actions/runners?per_page={RUNNERS_ASKED}&page={number}"
-            runners = self._page_of(url, token)
-            labels |= {name for status, names in runners if status == "online" for name in names}
-            if len(runners) < RUNNERS_ASKED:
-                break
-        return labels
-
-    def _page_of(self, url: str, token: str) -> list[tuple[str, list[str]]]:
-        """Return the status and the labels of each runner on a page. Raises FetchError."""
         import requests
 
+        base = self.environ.get("GITHUB_API_URL", GITHUB_API)
+        url, labels = f"{base}/{place}/actions/runners?per_page=100", set[str]()
         with session(self.environ) as asking:
             asking.proxies.update(proxies(url, self.environ))
             asking.headers["Authorization"] = f"Bearer {token}"
-            try:
-                answer = asking.get(url, timeout=TIMEOUT)
-                answer.raise_for_status()
-                runners = answer.json()["runners"]
-                return [(r["status"], [label["name"] for label in r["labels"]]) for r in runners]
-            except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
-                raise FetchError(f"{url}: {reason(exc)}", hint="correct GH_TOKEN") from exc
+            while url:
+                try:
+                    answer = asking.get(url, timeout=TIMEOUT)
+                    answer.raise_for_status()
+                    online = (r for r in answer.json()["runners"] if r["status"] == "online")
+                    labels |= {label["name"] for runner in online for label in runner["labels"]}
+                except (requests.RequestException, ValueError, KeyError, TypeError) as exc:
+                    raise FetchError(f"{url}: {reason(exc)}", hint="correct GH_TOKEN") from exc
+                url = answer.links.get("next", {}).get("url", "")
+        return labels
 
 
 def _assumed(arn: str, endpoint: str, region: str) -> dict[str, str]:

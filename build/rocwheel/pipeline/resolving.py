@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -73,7 +73,9 @@ def resolve(
     """Resolve every recipe of the night; return them, and the builds that are absent."""
     ci = world.ci
     pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
-    resolver = _Resolver(families, pins, world)
+    commit_of = cache(partial(git.resolve_ref, runner=world.runner))
+    image_of = cache(partial(one_image, world=world))
+    resolver = _Resolver(families, pins, world, commit_of, image_of)
     recipes: list[WheelRecipe] = []
     absent: list[Cell] = []
     for item in settings.sets:
@@ -103,11 +105,16 @@ def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> 
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Resolves wheel sets with the families, pins and places of one night."""
+    """Resolves wheel sets with the families, pins and places of one night.
+
+    What moves is asked for once, so that all sets of the night agree on it.
+    """
 
     families: Mapping[str, Family]
     pins: Pins
     world: World
+    commit_of: Callable[[str, str], str]  # of a branch
+    image_of: Callable[[str], str]
 
     def wanted(self, item: SetSettings) -> tuple[str, ...]:
         """Return the families that a set is for."""
@@ -149,7 +156,7 @@ class _Resolver:
         pythons = tuple(p for p in item.pythons or known if p in known or not pin)
         if not pythons:
             raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
-        image = one_image(item.image, world)
+        image = self.image_of(item.image)
         targets = tuple(dict.fromkeys(t for family in of for t in self.families[family].targets))
         date = world.now.strftime("%Y%m%d")
         words = (
@@ -204,7 +211,7 @@ class _Resolver:
         """Return what it is called, repository, commit, and the options that say so."""
         world = self.world
         if isinstance(item.jax, Branch):
-            commit = git.resolve_ref(item.jax.repository, item.jax.name, runner=world.runner)
+            commit = self.commit_of(item.jax.repository, item.jax.name)
             return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
         if pin:
             _check_pin(pin, world)

@@ -90,27 +90,26 @@ class SlurmScheduler:
     nights: Nights
     night: str
     worker: Worker
-    runner: Runner
     target: tuple[str, ...]
     most: int  # tasks of an array at once, 0 for no limit
     logs: Path
 
     def submit(self) -> list[Submission]:
         """Check the cluster, then submit every array that is not there. Raises HostError."""
-        collect(self.nights, self.night, self.worker, runner=self.runner)
+        collect(self.nights, self.night, self.worker)
         # read before the queue: what another client submits from here on has our token
         made = submissions(self.nights, self.night)
         book = self.nights.book(self.night)
-        found = standing.stand(book, self.worker.now())
+        standings = standing.stand(book, self.worker.now())
         # A job that is over, or that a killed controller had not saved, is nothing to wait for:
         # Slurm refuses a number that it does not know, and may give it to another job. Nor is a
         # cell that ended, though such a controller may have its job running.
         jobs = {
             cell: job
-            for cell, job in queued(self.nights, self.night, self.runner, self.worker.job).items()
-            if not found[cell].settled
+            for cell, job in queued(self.nights, self.night, self.worker).items()
+            if not standings[cell].settled
         }
-        groups = self._groups(found, jobs)
+        groups = self._groups(standings, jobs)
         self._check(groups)
         self.logs.mkdir(parents=True, exist_ok=True)
         new = []
@@ -120,27 +119,30 @@ class SlurmScheduler:
             new.append(one)
         return new
 
-    def lines(self, book: Book, found: Mapping[str, CellStanding]) -> Iterator[str]:
+    def lines(self, book: Book, standings: Mapping[str, CellStanding]) -> Iterator[str]:
         """Yield what would be submitted."""
-        for group in self._groups(found, queued(self.nights, self.night, self.runner)):
+        for group in self._groups(standings, queued(self.nights, self.night, self.worker)):
             token = self._token(group, book)
             yield shlex.join(self._argv(token, group, {}, book))
             yield from (f"  {number}: {cell.name}" for number, cell in enumerate(group))
 
-    def _groups(self, found: Mapping[str, CellStanding], live: Collection[str]) -> list[list[Cell]]:
+    def _groups(
+        self, standings: Mapping[str, CellStanding], live: Collection[str]
+    ) -> list[list[Cell]]:
         """Open cells that need the same and wait for the same, in the order of the plan.
 
         What waits for a cell that another engine runs is left to that engine.
         """
         groups: dict[tuple[object, ...], list[Cell]] = {}
         coming = set(live)
-        for item in found.values():
+        for item in standings.values():
             cell = item.cell
             if item.phase not in {Phase.WAITING, Phase.OPEN} or cell.name in live:
                 continue
             if self.worker.job and item.state is State.NOT_RUN:  # cancelled: a person submits it
                 continue
-            if any(not found[n].settled and n not in coming for n in (*cell.after, *cell.settled)):
+            waits = (n for n in (*cell.after, *cell.settled) if not standings[n].settled)
+            if any(name not in coming for name in waits):
                 continue
             coming.add(cell.name)
             key = (cell.kind, cell.needs, cell.limit, cell.after, cell.settled)
@@ -150,7 +152,7 @@ class SlurmScheduler:
     def _check(self, groups: Sequence[Sequence[Cell]]) -> None:
         """Raise HostError before anything is submitted: no Slurm, no such partition or GRES."""
         try:
-            said = self.runner.capture(
+            answer = self.worker.runner.capture(
                 Command(argv=("sinfo", "--noheader", "--format=%R|%G"), timeout=60.0)
             )
         except CommandError as exc:
@@ -159,7 +161,7 @@ class SlurmScheduler:
                 f"sinfo: {last[-1] if last else exc}", hint="is slurmctld up? see `scontrol ping`"
             ) from exc
         has: dict[str, set[str]] = {}
-        for line in said.splitlines():
+        for line in answer.splitlines():
             partition, _, resources = line.partition("|")
             has.setdefault(partition, set()).update(_resources(resources))
         for group in groups:
@@ -198,13 +200,13 @@ class SlurmScheduler:
             time=timestamp(self.worker.now()),
         )
         number, job = self._claim(record)
-        job = job or _job_named(token, self.runner)
+        job = job or _job_named(token, self.worker.runner)
         if not job:
             script = self.logs / f"{token}.sh"
             script.write_text(self._script(group), encoding="utf-8")
             argv = (*self._argv(token, group, jobs, book), str(script))
             try:
-                said = self.runner.capture(Command(argv=argv, timeout=SBATCH_SECONDS))
+                answer = self.worker.runner.capture(Command(argv=argv, timeout=SBATCH_SECONDS))
             except CommandError as exc:
                 last = exc.detail.strip().splitlines()
                 if last and not any(word in exc.detail for word in UNCLEAR):
@@ -213,7 +215,7 @@ class SlurmScheduler:
                     f"sbatch: {last[-1] if last else exc}",
                     hint=f"what was submitted goes on; then run again: nightly run {self.night}",
                 ) from exc
-            job = said.strip().partition(";")[0]
+            job = answer.strip().partition(";")[0]
         self._note(f"{token}.{job}.job")
         return replace(record, job=job)
 
@@ -238,7 +240,7 @@ class SlurmScheduler:
             except ObjectDiffersError:
                 theirs = Submission.from_bytes(store.read(key)[0], name=store.locate(key))
                 is_old = self.worker.now() - moment(theirs.time) > CLAIMED
-                if job := _job_named(record.token, self.runner):
+                if job := _job_named(record.token, self.worker.runner):
                     return number, job
                 if is_old or store.info(f"{stem}refused"):
                     number += 1
@@ -366,23 +368,23 @@ def _tasks(runner: Runner, made: Sequence[Submission]) -> list[tuple[Submission,
     for line in _ask(runner, argv).splitlines() if made else ():
         task, job, state, why = line.strip().split("|", 3)
         known[task] = (job, state, why)
-    found = []
+    tasks = []
     for item in made:
         for number, cell in enumerate(item.cells):
             job, state, why = known.get(f"{item.token}_{number}", (item.job, "", ""))
-            found.append((item, cell, Task(job=job, number=number, state=state, why=why)))
-    return found
+            tasks.append((item, cell, Task(job=job, number=number, state=state, why=why)))
+    return tasks
 
 
-def queued(nights: Nights, night: str, runner: Runner, but: str = "") -> dict[str, str]:
+def queued(nights: Nights, night: str, worker: Worker) -> dict[str, str]:
     """Return the cells that Slurm has in its queue or runs, each with the number of its job.
 
-    Without the job `but`: a cell that is ending may be submitted again.
+    Without the job of this worker: a cell that is ending may be submitted again.
     """
     return {
         cell: task.job
-        for _, cell, task in _tasks(runner, submissions(nights, night))
-        if task.state in PENDING and task.name != but
+        for _, cell, task in _tasks(worker.runner, submissions(nights, night))
+        if task.state in PENDING and task.name != worker.job
     }
 
 
@@ -398,9 +400,9 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None
     }
 
 
-def coming(nights: Nights, night: str, cells: list[str], *, runner: Runner, job: str) -> list[str]:
+def coming(nights: Nights, night: str, cells: list[str], worker: Worker) -> list[str]:
     """Return those of the cells that Slurm still has to run, so that others wait for them."""
-    there = queued(nights, night, runner, job)
+    there = queued(nights, night, worker)
     return [name for name in cells if name in there]
 
 
@@ -475,17 +477,18 @@ def _read_from(path: Path, begins: int) -> bytes:
     return b""
 
 
-def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> int:
+def collect(nights: Nights, night: str, worker: Worker) -> int:
     """Say of jobs that ended without a word how they ended; return how many those were.
 
-    Never begun and gone counts too: a cancelled job is an attempt that did not run.
+    A job that never began and is not known any more counts too: an attempt that did not run.
     """
     made = submissions(nights, night)
     if not made:
         return 0
-    tasks = _tasks(runner, made)
-    if not any(task.state for _, _, task in tasks) and not _ask(runner, ("sinfo", "--noheader")):
-        return 0  # the controller is away: nothing is known, so nothing is said
+    tasks = _tasks(worker.runner, made)
+    is_known = any(task.state for _, _, task in tasks)
+    if not (is_known or _ask(worker.runner, ("sinfo", "--noheader"))):
+        return 0  # the controller is away: nothing is known of any job
     book = nights.book(night)
     return sum(
         _tell(nights, book, worker, name=name, task=task, time=item.time)
@@ -497,10 +500,10 @@ def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> in
 def _tell(nights: Nights, book: Book, worker: Worker, *, name: str, task: Task, time: str) -> int:
     attempts = book.attempts.get(name, ())
     ours = [a for a in attempts if a.begun and a.begun.job == task.name]
-    gone = (State.INFRA, "Slurm does not know its job any more")
-    other = (State.INFRA, f"Slurm says {task.state}: {task.why}") if task.state else gone
-    found, reason = ENDS.get(task.state, other)
-    told = sum(lost(nights, book, a, worker, state=found, why=reason) for a in ours)
+    unknown = (State.INFRA, "Slurm does not know its job any more")
+    other = (State.INFRA, f"Slurm says {task.state}: {task.why}") if task.state else unknown
+    state, reason = ENDS.get(task.state, other)
+    count = sum(lost(nights, book, a, worker, state=state, why=reason) for a in ours)
     later = any(a.begun and moment(a.begun.time) >= moment(time) for a in attempts)
     if not ours and not later and task.state in ENDS:
         begun = Begun(
@@ -509,5 +512,5 @@ def _tell(nights: Nights, book: Book, worker: Worker, *, name: str, task: Task, 
         )  # fmt: skip
         number = nights.begin(book.plan.night, begun)
         never = CellAttempt(number=number, begun=begun, ended=None)
-        told += lost(nights, book, never, worker, state=found, why=reason)
-    return told
+        count += lost(nights, book, never, worker, state=state, why=reason)
+    return count

@@ -80,23 +80,23 @@ def stopped(orders: tuple[Order, ...]) -> Order | None:
 
 def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
     """Return every cell of the plan, in its order; a cell comes after what it depends on."""
-    found: dict[str, CellStanding] = {}
+    standings: dict[str, CellStanding] = {}
     for cell in book.plan.cells:
         known = cell.kept or cell.absent
-        found[cell.name] = _given(cell) if known else _one(book, cell, found, now)
-    return found
+        standings[cell.name] = _given(cell) if known else _one(book, cell, standings, now)
+    return standings
 
 
-def nothing_built(found: Mapping[str, CellStanding]) -> bool:
+def nothing_built(standings: Mapping[str, CellStanding]) -> bool:
     """Return whether every build has ended and none has wheels."""
-    builds = [item for item in found.values() if item.cell.kind == "build"]
+    builds = [item for item in standings.values() if item.cell.kind == "build"]
     return all(item.settled and not item.passed for item in builds)
 
 
-def ready(found: Mapping[str, CellStanding], cell: Cell) -> bool:
+def ready(standings: Mapping[str, CellStanding], cell: Cell) -> bool:
     """Return whether a cell may start now."""
-    return all(found[name].passed for name in cell.after) and all(
-        found[name].settled for name in cell.settled
+    return all(standings[name].passed for name in cell.after) and all(
+        standings[name].settled for name in cell.settled
     )
 
 
@@ -107,7 +107,9 @@ def _given(cell: Cell) -> CellStanding:
     return CellStanding(cell=cell, phase=phase, state=state, reason=why, attempts=())
 
 
-def _one(book: Book, cell: Cell, found: Mapping[str, CellStanding], now: datetime) -> CellStanding:
+def _one(
+    book: Book, cell: Cell, standings: Mapping[str, CellStanding], now: datetime
+) -> CellStanding:
     attempts = book.attempts.get(cell.name, ())
 
     def standing(phase: Phase, state: State | None, reason: str) -> CellStanding:
@@ -121,12 +123,12 @@ def _one(book: Book, cell: Cell, found: Mapping[str, CellStanding], now: datetim
     if asked and asked.action == "drop":
         return standing(Phase.BARRED, State.NOT_RUN, f"dropped by {asked.by}: {asked.reason}")
     more = bool(asked and asked.seen >= len(attempts))
-    again = outdated(book, cell, found) if state is not None else ""
+    again = outdated(book, cell, standings) if state is not None else ""
     tries_left = state in SILENT and len(attempts) < book.plan.attempts
     if state is None or more or again or tries_left:
-        bad = next((n for n in cell.after if found[n].settled and not found[n].passed), "")
+        bad = next((n for n in cell.after if standings[n].settled and not standings[n].passed), "")
         if bad:
-            return standing(Phase.BARRED, State.NOT_RUN, _barred_by(found[bad]))
+            return standing(Phase.BARRED, State.NOT_RUN, _barred_by(standings[bad]))
         if again:
             state, reason = None, f"to be done again after {again}"
         return standing(Phase.OPEN if state else Phase.WAITING, state, reason)
@@ -145,10 +147,10 @@ def told(book: Book, cell: Cell) -> int:
     return tries + sum(order.cell in cell.settled for order in book.orders)
 
 
-def outdated(book: Book, cell: Cell, found: Mapping[str, CellStanding]) -> str:
+def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> str:
     """Return a cell that this one waited for and that was, or is to be, tried since; or ""."""
     looked = [item.begun.seen for item in book.attempts.get(cell.name, ()) if item.begun]
-    open_ = next((name for name in cell.settled if not found[name].settled), "")
+    open_ = next((name for name in cell.settled if not standings[name].settled), "")
     if open_ or not looked or told(book, cell) <= max(looked):
         return open_
     return "what it waited for"

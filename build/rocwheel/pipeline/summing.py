@@ -72,13 +72,13 @@ def summary(
     before: NightSummary | None,
 ) -> NightSummary:
     """Make the summary of a night; `before` is the newest other one. Raises StoreError."""
-    said = {item.family: item for item in before.families} if before else {}
-    found = standing.stand(book, now)
+    known = {item.family: item for item in before.families} if before else {}
+    standings = standing.stand(book, now)
     wanted = [name for recipe in book.plan.recipes for name in recipe.families]
     wanted += [cell.family for cell in book.plan.cells]
-    wanted += [item.family for item in said.values() if item.green]  # what is released stays shown
+    wanted += [item.family for item in known.values() if item.green]  # what is released stays shown
     chosen = [families[name] for name in dict.fromkeys(wanted) if name in families]
-    ends = [item.last.time for item in found.values() if item.last]
+    ends = [item.last.time for item in standings.values() if item.last]
     held = standing.stopped(book.orders)
     return NightSummary(
         night=book.plan.night,
@@ -86,11 +86,11 @@ def summary(
         written=timestamp(now),
         by=book.plan.by,
         tool=book.plan.tool,
-        cells=tuple(_cell(item) for item in found.values() if not _tells(item)),
-        families=tuple(each(lambda f: _family(f, channel, store, now, said), chosen, threads=4)),
-        builds=_builds(book, found, before),
+        cells=tuple(_cell(item) for item in standings.values() if not _tells(item)),
+        families=tuple(each(lambda f: _family(f, channel, store, now, known), chosen, threads=4)),
+        builds=_builds(book, standings, before),
         sources=tuple(_source(recipe) for recipe in book.plan.recipes),
-        nothing_built=standing.nothing_built(found),
+        nothing_built=standing.nothing_built(standings),
         absent=tuple((item.name, item.why) for item in book.plan.absent),
         quarantined=tuple((host, mark.reason) for host, mark in sorted(book.quarantined.items())),
         stopped=f"Stopped by {held.by}: {held.reason}" if held else "",
@@ -157,8 +157,8 @@ def _family(
         staged, released = log.read(staging), log.read(release)
         ends += (log.end(staging, staged), log.end(release, released))
         since += [k.time for k in staged.sets.values() if k.standing is not Standing.PRUNED]
-        found = status.of((staging, staged), (release, released), family, channel, now=now)
-        for row in found.sets:
+        rows = status.of((staging, staged), (release, released), family, channel, now=now)
+        for row in rows.sets:
             waits = waits or row.state in {"staged", "gated"}
             if row.state == "released" and row.yanked < row.files and row.released > newest[0]:
                 if (before.green, before.green_since) == (row.set_id, row.released):
@@ -184,12 +184,12 @@ def _holds(before: FamilySummary, places: Sequence[Place]) -> bool:
 
 
 def _builds(
-    book: Book, found: Mapping[str, CellStanding], before: NightSummary | None
+    book: Book, standings: Mapping[str, CellStanding], before: NightSummary | None
 ) -> tuple[BuildSummary, ...]:
     """Return what a night's sets were built as, with earlier nights' where it lacks them."""
     made = {
         item.cell.leave: item.manifest
-        for item in found.values()
+        for item in standings.values()
         if item.cell.leave and item.passed and item.manifest
     }
     here = {

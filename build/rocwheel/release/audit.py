@@ -62,7 +62,7 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
     if damage and not place.is_staging:
         return Checked(files=0, problems=tuple(problems))  # pages know more than it
     problems += _check_log(place, state)
-    problems += _check_pages(place, state)
+    problems += check_pages(place, state)
     listed = [entry for project in sorted(state.projects) for entry in state.shown(project)]
     metadata: dict[str, bytes] = {}
 
@@ -96,11 +96,6 @@ def check_all(
     if not files and not problems:
         problems.append(nothing)
     return Checked(files=files, problems=tuple(problems))
-
-
-def check_pages(place: Place) -> list[str]:
-    """Compare every form of every page with what the log says."""
-    return _check_pages(place, log.load(place, log.read(place), None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +147,7 @@ def _plan_repair(place: Place, who: Who, skip: Collection[int]) -> IndexRepair:
             skips.append(number)
             state = log.read(place, None, skips=skips)
     operations.check_sound(place, state, pages=state.projects, skips=skips)
-    problems = _check_pages(place, state)
+    problems = check_pages(place, state)
     problems += [f"{place.location}: entry {n} changes nothing from now on" for n in skips]
     if skips:
         problems += _relisted(place, state)
@@ -195,7 +190,8 @@ def _relisted(place: Place, state: IndexState) -> Iterator[str]:
                 yield f"{place.location}: lists {name} again: roll its set back if not meant"
 
 
-def _check_pages(place: Place, state: IndexState) -> list[str]:
+def check_pages(place: Place, state: IndexState) -> list[str]:
+    """Compare every form of every page with what a state of the log says, all of it loaded."""
     pages: list[Page | Root] = [
         Page(project=project, files=state.shown(project), number=state.number)
         for project in sorted(state.projects)
@@ -322,7 +318,7 @@ class Downloaded:
 
 @contextmanager
 def downloaded(place: Place, filename: str, count: Counter | None) -> Iterator[Downloaded]:
-    """Fetch a wheel from a place; the file is gone afterwards."""
+    """Fetch a wheel from a place; the file is removed afterwards."""
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(prefix="rocwheel-", suffix=".whl") as file:
 

@@ -10,7 +10,6 @@ import json
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -37,9 +36,10 @@ def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> lis
         thread = threading.Thread(target=site.serve_forever, daemon=True)
         thread.start()
         try:
-            ask = _Pip(index_url=f"{site.url}{place.root}/", python=python, runner=runner)
+            index = f"{site.url}{place.root}/"
+            pip = (str(python), "-m", "pip", "install", "--index-url", index)
             said = [
-                (version, ask.about(manifest, version))
+                (version, _problem(manifest, version, runner, pip))
                 for manifest in _listed(place)
                 for version in manifest.pythons
             ]
@@ -57,45 +57,32 @@ def _listed(place: Place) -> Iterator[Manifest]:
                 yield manifest
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pip:
-    index_url: str
-    python: Path
-    runner: Runner
-
-    def about(self, manifest: Manifest, version: str) -> str:
-        """Say what is wrong, "" when pip picks exactly the manifest's versions."""
-        wanted = {w.project: w.version for w in manifest.built if w.python in {"", version}}
-        with tempfile.TemporaryDirectory(prefix="rocwheel-") as scratch:
-            report = Path(scratch) / "report.json"
-            try:
-                self.runner.run(self._command(manifest, version, wanted, report))
-            except CommandError as exc:
-                return (exc.detail.strip().splitlines() or [str(exc)])[-1]
-            chosen: dict[str, str] = {
-                str(canonicalize_name(item["metadata"]["name"])): item["metadata"]["version"]
-                for item in json.loads(report.read_bytes())["install"]
-            }
-        for project, number in sorted(wanted.items()):
-            if chosen.get(project) != number:
-                return f"pip chose {project} {chosen.get(project)}, not {number}"
-        return ""
-
-    def _command(
-        self, manifest: Manifest, version: str, wanted: dict[str, str], report: Path
-    ) -> Command:
-        platforms = sorted({tag.rpartition("-")[2] for w in manifest.built for tag in w.tags})
-        target = PythonVersion.parse(version)
-        return Command(
-            argv=(
-                str(self.python), "-m", "pip", "install", "--dry-run", "--ignore-installed",
-                "--quiet", "--isolated", "--no-cache-dir", "--disable-pip-version-check",
-                "--report", str(report), "--index-url", self.index_url,
-                "--target", str(report.with_name("target")), "--only-binary=:all:",
-                "--python-version", f"{target.major}.{target.minor}", "--implementation", "cp",
-                "--abi", target.abi, "--abi", "none", "--abi", "abi3",
-                *(part for name in platforms for part in ("--platform", name)),
-                *(f"{project}=={number}" for project, number in sorted(wanted.items())),
-            ),
-            timeout=SECONDS,
+def _problem(manifest: Manifest, version: str, runner: Runner, pip: tuple[str, ...]) -> str:
+    """Return what is wrong, "" when pip picks exactly the manifest's versions for a CPython."""
+    wanted = {w.project: w.version for w in manifest.built if w.python in {"", version}}
+    platforms = sorted({tag.rpartition("-")[2] for w in manifest.built for tag in w.tags})
+    target = PythonVersion.parse(version)
+    with tempfile.TemporaryDirectory(prefix="rocwheel-") as scratch:
+        report = Path(scratch) / "report.json"
+        argv = (
+            *pip, "--dry-run", "--ignore-installed",
+            "--quiet", "--isolated", "--no-cache-dir", "--disable-pip-version-check",
+            "--report", str(report), "--target", str(report.with_name("target")),
+            "--only-binary=:all:",
+            "--python-version", f"{target.major}.{target.minor}", "--implementation", "cp",
+            "--abi", target.abi, "--abi", "none", "--abi", "abi3",
+            *(part for name in platforms for part in ("--platform", name)),
+            *(f"{project}=={number}" for project, number in sorted(wanted.items())),
         )  # fmt: skip
+        try:
+            runner.run(Command(argv=argv, timeout=SECONDS))
+        except CommandError as exc:
+            return (exc.detail.strip().splitlines() or [str(exc)])[-1]
+        chosen: dict[str, str] = {
+            str(canonicalize_name(item["metadata"]["name"])): item["metadata"]["version"]
+            for item in json.loads(report.read_bytes())["install"]
+        }
+    for project, number in sorted(wanted.items()):
+        if chosen.get(project) != number:
+            return f"pip chose {project} {chosen.get(project)}, not {number}"
+    return ""

@@ -4,16 +4,18 @@ Each CPython of the manifest has at least one required suite, and each required 
 needs a pass of exactly the manifest's wheels on a GPU of the family. All verdicts of a cell count,
 whatever their order and number: a failure that was ever counted, also under a state that says
 something else, makes a pass beside it `flaky`, which needs an approval with a name. Nothing else is
-approved, and a bypass excuses a runner that does not exist and nothing else.
+approved. A bypass excuses a runner that does not exist, an excuse of the family a suite whose tests
+were never counted on it, and neither excuses anything else.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final
+
+import msgspec
 
 from amdgpu_family_matrix import Bypass, Family, Level
 from rocwheel.console import count
@@ -53,19 +55,6 @@ class SuiteCell:
     notes: tuple[str, ...] = ()  # what does not count, and is shown
     excused: bool = False  # by the family's bypass
 
-    def to_json(self) -> dict[str, Any]:
-        """For a release record: what was known when it was decided."""
-        return {
-            "suite": self.suite,
-            "python": self.python,
-            "level": self.level.value,
-            "state": self.state.value,
-            "why": self.why,
-            "sha256": self.sha256,
-            "verdicts": list(self.verdicts),
-            "notes": list(self.notes),
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
@@ -80,17 +69,8 @@ class Decision:
         return tuple(cell for cell in self.cells if cell.is_blocking)
 
     def evidence(self) -> dict[str, Any]:
-        """Return what goes into the release record."""
-        evidence: dict[str, Any] = {"cells": [cell.to_json() for cell in self.cells]}
-        if self.bypass:
-            evidence["bypass"] = {
-                "owner": self.bypass.owner,
-                "reason": self.bypass.reason,
-                "expires": self.bypass.expires.isoformat(),
-            }
-        if self.approvals:
-            evidence["approvals"] = [dataclasses.asdict(item) for item in self.approvals]
-        return evidence
+        """Return what goes into the release record: what was known when it was decided."""
+        return {name: value for name, value in msgspec.to_builtins(self).items() if value}
 
 
 def decide(
@@ -125,7 +105,7 @@ def decide(
             )
             cell = _judge(case, by_cell.get((suite, python), ()), level)
             cell = _without(cell, (lost or {}).get((suite, python), ()), case)
-            cells.append(_weigh(cell, family.bypass_tests_for_releases, approved, now.date()))
+            cells.append(_weigh(cell, case, approved))
         if Level.REQUIRED not in levels.values():
             cells.append(_demands_nothing(family, python))
     used = tuple(
@@ -168,7 +148,13 @@ class _Case:
     @property
     def demand(self) -> Demand | None:
         """What the suite demands for the set's JAX."""
-        return self.known.demand_for(self.manifest.jax_version) if self.known else None
+        jax, family = self.manifest.jax_version, self.family.name
+        return self.known.demands.of(jax, family) if self.known else None
+
+    @property
+    def uncounted(self) -> str:
+        """Return why it is not known how many tests must run, "" where it is."""
+        return self.demand.uncounted if self.demand else ""
 
 
 def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCell:
@@ -182,10 +168,12 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
     passes: list[tuple[str, State, str]] = []
     doubts: list[tuple[str, State, str]] = []
     for item, verdict in told:
-        if verdict.shard or verdict.state not in {State.PASS, State.FLAKY}:
+        if verdict.shard or verdict.state not in {State.PASS, State.FLAKY, State.UNCALIBRATED}:
             continue
         doubt = next(_doubts(verdict, case), "")
-        (doubts if doubt else passes).append((item.sha256, verdict.state, doubt))
+        # what was counted since then, or is not any more, this checkout says
+        passed = State.FLAKY if verdict.state is State.FLAKY else State.PASS
+        (doubts if doubt else passes).append((item.sha256, passed, doubt))
     sha256, why = "", ""
     if passes:
         sha256, state, _ = min(passes, key=lambda item: (item[1] is State.FLAKY, item[0]))
@@ -200,6 +188,8 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
         sha256, _, why = (doubts or failures)[0]
     else:
         sha256, state, why = _silent(case, told)
+    if state is State.PASS and case.uncounted:
+        state, why = State.UNCALIBRATED, case.uncounted
     return SuiteCell(
         suite=case.suite,
         python=case.python,
@@ -234,14 +224,16 @@ def _failure(verdict: Verdict, case: _Case) -> State | None:
 
 
 def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
-    """Tell which tests are gone; more than the suite may lose are too many to pass without."""
+    """List the tests that no longer run; more than the suite may lose bar the set."""
     if not lost:
         return cell
     names = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")  # noqa: PLR2004 - an example
     said = f"gone since the last released set: {count(len(lost), 'test')}: {names}"
     cell = replace(cell, notes=(*cell.notes, said))
     allowed = case.demand.may_lose if case.demand else 0
-    if len(lost) <= allowed or cell.state not in {State.PASS, State.FLAKY}:
+    if len(lost) <= allowed or cell.state not in {
+        State.PASS, State.FLAKY, State.UNCALIBRATED,
+    }:  # fmt: skip
         return cell
     why = f"{said}; may_lose is {allowed}"
     return replace(cell, state=State.TOO_FEW_RAN, is_blocking=True, why=why)
@@ -296,7 +288,7 @@ def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
     for difference in verdict.ran.differences(case.known, jax_commit=case.manifest.jax.commit):
         yield f"another suite ran: {difference}"
     for state, message in case.demand.shortfalls(verdict.counts) if case.demand else ():
-        if state is not State.FLAKY:
+        if state not in {State.FLAKY, State.UNCALIBRATED}:
             yield message
 
 
@@ -317,25 +309,33 @@ def _time_doubts(verdict: Verdict, now: datetime) -> Iterator[str]:
         yield f"the verdict has no time: {verdict.started!r}, {verdict.ended!r}"
 
 
-def _weigh(
-    cell: SuiteCell,
-    bypass: Bypass | None,
-    approved: Mapping[tuple[str, str], Approval],
-    today: date,
-) -> SuiteCell:
-    """Apply level, bypass and approvals to a cell that is not a pass."""
+def _weigh(cell: SuiteCell, case: _Case, approved: Mapping[tuple[str, str], Approval]) -> SuiteCell:
+    """Apply level, bypass, excuse and approvals to a cell that is not a pass."""
     if not cell.is_blocking:
         return cell
     if cell.level is Level.ADVISORY:
         return replace(cell, is_blocking=False)
-    if cell.state is State.FLAKY and (cell.suite, cell.python) in approved:
-        approval = approved[cell.suite, cell.python]
+    today, approval = case.now.date(), approved.get((cell.suite, cell.python))
+    if cell.state is State.FLAKY and approval:
         why = f"{cell.why}; approved by {approval.by}: {approval.reason}"
-        return replace(cell, is_blocking=False, why=why)
-    if cell.state is State.NO_RUNNER and not cell.sha256 and bypass:
-        if bypass.expires < today:
-            why = f"{cell.why}; the bypass of {bypass.owner} expired on {bypass.expires}"
-            return replace(cell, why=why)
-        why = f"{cell.why}; bypass of {bypass.owner} until {bypass.expires}: {bypass.reason}"
-        return replace(cell, is_blocking=False, why=why, excused=True)
+        cell = replace(cell, is_blocking=bool(case.uncounted), why=why)
+    if case.uncounted and cell.state in {State.FLAKY, State.UNCALIBRATED}:
+        excuse = next((e for e in case.family.uncalibrated if e.suite == cell.suite), None)
+        is_excused = cell.state is State.UNCALIBRATED or approval is not None
+        return _excused(cell, excuse, "excuse", today) if is_excused else cell
+    if cell.state is State.NO_RUNNER and not cell.sha256:
+        bypass = case.family.bypass_tests_for_releases
+        found = _excused(cell, bypass, "bypass", today)
+        return replace(found, excused=not found.is_blocking)
     return cell
+
+
+def _excused(cell: SuiteCell, excuse: Bypass | None, what: str, today: date) -> SuiteCell:
+    """Return a cell that an excuse lets through until its last day; then it only says so."""
+    if excuse is None:
+        return cell
+    if excuse.expires < today:
+        why = f"{cell.why}; the {what} of {excuse.owner} expired on {excuse.expires}"
+        return replace(cell, why=why)
+    why = f"{cell.why}; {what} of {excuse.owner} until {excuse.expires}: {excuse.reason}"
+    return replace(cell, is_blocking=False, why=why)

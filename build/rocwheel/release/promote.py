@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from amdgpu_family_matrix import Family
 from rocwheel import files
 from rocwheel.console import Console, Unit, count
@@ -30,7 +32,7 @@ from rocwheel.release import operations, policy, proof, wheelset
 from rocwheel.release.operations import Operation, Tally, Who, short, stored
 from rocwheel.release.policy import Approval, Decision
 from rocwheel.release.stage import holding
-from rocwheel.store import Ability, ObjectInfo, Store, replaced
+from rocwheel.store import ObjectInfo, Store, replaced
 from rocwheel.trust.evidence import Evidence
 from rocwheel.values import replace
 
@@ -193,7 +195,7 @@ class PromotePlan:
             "family": self.release.family,
             "index_url": self.release.url,
             "install": Install.of(self.manifest, self.release.url).to_json(),
-            "blocked_by": [cell.to_json() for cell in self.decision.blocking],
+            "blocked_by": msgspec.to_builtins(self.decision.blocking),
             "wheels": [
                 {
                     "source": store.locate(item.source.key),
@@ -221,6 +223,7 @@ class PromotePlan:
             "flaky": f"approve it by name: --approve {first.suite}:{first.python}, "
             "with --by and --reason",
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
+            "uncalibrated": "count its tests: gate calibrate, or excuse it in the family's data",
             "not-run": f"run it: gate --manifest {short(self.manifest.sha256)} "
             f"--family {self.release.family} {self.channel.option} --python {first.python} "
             f"--suite {first.suite}",
@@ -328,11 +331,10 @@ def apply(
         policy={**(digests or {}), "trust": plan.channel.trust.sha256},
     )
     bundle = proof.settled(plan.release, plan.manifest.sha256, bundle)
-    able = store.abilities()
-    if able.ability is Ability.CARRIED:
+    if lacks := store.abilities().copy_lacks:
         console.warn(
             f"{store.url}: copying on this server cannot be proven (it lacks "
-            f"{', '.join(able.copy_lacks)}): {readable(plan.size)} of wheels are downloaded, "
+            f"{', '.join(lacks)}): {readable(plan.size)} of wheels are downloaded, "
             "checked and uploaded by this machine"
         )
     with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:

@@ -13,10 +13,10 @@ from rocwheel.manifest import Manifest
 from rocwheel.places import Place
 from rocwheel.release.operations import Who
 from rocwheel.release.policy import Decision
-from rocwheel.trust import TrustError, envelope, statements
+from rocwheel.trust import TrustError, chain, envelope, statements
 from rocwheel.trust import evidence as stored
-from rocwheel.trust.evidence import BUNDLE, Case, Evidence
-from rocwheel.trust.policy import KeyRole
+from rocwheel.trust.evidence import BUNDLE, Evidence
+from rocwheel.trust.policy import Case, KeyRole
 from rocwheel.trust.statements import Judgement
 from rocwheel.values import replace
 from rocwheel.verdict import State
@@ -95,9 +95,10 @@ def bundle(
 
     Raises TrustError where the channel needs a promoter's signature and there is none.
     """
+    required = channel.trust.required(channel.name)
     lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
     if signer is None:
-        if KeyRole.PROMOTER in channel.trust.required(channel.name):
+        if KeyRole.PROMOTER in required:
             raise TrustError(
                 f"{channel.option}: a promotion needs the signature of a promoter's key",
                 hint="add --signer",
@@ -116,19 +117,12 @@ def bundle(
         evidence=facts,
     )
     unsigned = envelope.unsigned(statements.summary(manifest, about))
-    data = envelope.sign(unsigned, signer, name="the summary")
-    _check_promoter(data, channel, place.family, who)
-    return lines + data
-
-
-def _check_promoter(data: bytes, channel: Channel, family: str, who: Who) -> None:
-    """Refuse a signer that the channel does not know as a promoter. Raises TrustError."""
-    if KeyRole.PROMOTER not in channel.trust.required(channel.name):
-        return
-    signed = envelope.read(data, channel.trust, name="the summary")
-    case = Case(trust=channel.trust, channel=channel.name, family=family, now=who.now)
-    if why := case.refusal(signed, KeyRole.PROMOTER, claimed=who.time, seen=None):
-        raise TrustError(f"--signer: {why}", hint="sign with the key of a promoter")
+    whole = lines + envelope.sign(unsigned, signer, name="the summary")
+    if KeyRole.PROMOTER in required:
+        for link in chain.follow(manifest.sha256, whole, channel.trust, now=who.now):
+            if not link.holds and link.role in {"bundle", KeyRole.PROMOTER.value}:
+                raise TrustError(f"--signer: {link.about}", hint="sign with a promoter's key")
+    return whole
 
 
 def settled(place: Place, manifest: str, made: bytes) -> bytes:

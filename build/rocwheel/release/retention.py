@@ -212,7 +212,7 @@ def _respent(place: Place, state: IndexState) -> tuple[str, ...]:
 
 
 def repair(place: Place) -> tuple[str, ...]:
-    """Let every page show what the log says, and delete what should be gone; return its keys.
+    """Let every page show what the log says, and delete what it no longer names; return its keys.
 
     A snapshot that is not the fold of the log is none, unless the log is what is damaged. Raises
     StoreError for a damaged log of a release, and where bytes are missing that would be listed.

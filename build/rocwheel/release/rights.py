@@ -30,6 +30,8 @@ LIST: Final = ("s3:ListBucket", "s3:GetBucketLocation")
 STAGED: Final = "{staging}/{family}/*"
 RELEASED: Final = "{release}/{family}/*"
 VERDICTS: Final = f"{{staging}}/{{family}}/{OURS}/verdicts/*"
+RESULTS: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/test-result/*"
+STATED: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*"
 IMAGES: Final = (
     f"{{staging}}/{{family}}/{OURS}/images/*",
     f"{{release}}/{{family}}/{OURS}/images/*",
@@ -50,7 +52,7 @@ SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
 
 
 def _cells(*kinds: str) -> tuple[str, ...]:
-    """Keys of what is told of the cells of these kinds; all who tell try the store first."""
+    """Return the keys of the records of cells of these kinds, and of the probe before them."""
     return (NIGHT_PROBE, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
 
 
@@ -85,7 +87,7 @@ ROLES: Final = {
                 (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS)),
                 (PUT, (STAGED, PROBE, *_cells("stage.*"))),
             ),
-            may_not=((PUT, (VERDICTS,)),),
+            may_not=((PUT, (VERDICTS, RESULTS)),),
         ),
         Role(
             name="runner",
@@ -93,7 +95,7 @@ ROLES: Final = {
             bucket=LIST,
             may=(
                 (READ, (STAGED, RELEASED, *NIGHT, BUILDS)),
-                (PUT, (VERDICTS, *_cells("gate.*", "merge.*"), HOSTS)),
+                (PUT, (VERDICTS, RESULTS, *_cells("gate.*", "merge.*"), HOSTS)),
             ),
         ),
         Role(
@@ -138,7 +140,7 @@ ROLES: Final = {
             ),
             may_not=(
                 (PUT, (WHEELS, METADATA, MANIFESTS)),
-                ((*PUT, *DELETE), (VERDICTS,)),
+                ((*PUT, *DELETE), (VERDICTS, STATED)),
             ),
         ),
     )

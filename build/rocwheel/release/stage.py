@@ -21,6 +21,7 @@ from rocwheel.parallel import each
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who, short
 from rocwheel.store import Store
+from rocwheel.trust import evidence
 from rocwheel.values import replace
 
 
@@ -41,6 +42,7 @@ class Stage(Operation):
 
     manifest: Manifest
     uploads: tuple[Upload, ...]
+    provenance: bytes = b""  # a builder's statement, where the wheelhouse has one
     count: Callable[[int], None] | None = None
 
     def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
@@ -62,6 +64,7 @@ class Stage(Operation):
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
         each(self._upload, self.uploads, threads=self.place.store.connections)
+        evidence.add_provenance(self.place, self.manifest.sha256, self.provenance)
 
     def _upload(self, item: Upload) -> None:
         place = self.place
@@ -89,22 +92,14 @@ class StagePlan:
     is_done: bool
 
     @property
-    def manifest(self) -> Manifest:
-        return self.operation.manifest
-
-    @property
-    def uploads(self) -> tuple[Upload, ...]:
-        return self.operation.uploads
-
-    @property
     def size(self) -> int:
-        return sum(item.entry.size for item in self.uploads)
+        return sum(item.entry.size for item in self.operation.uploads)
 
     def lines(self) -> list[str]:
         """List the plan for people: every source, its full destination, its size and the trend."""
         place = self.operation.place
-        lines = [f"manifest {self.manifest.sha256}", f"to       {place.location}/"]
-        for item in self.uploads:
+        lines = [f"manifest {self.operation.manifest.sha256}", f"to       {place.location}/"]
+        for item in self.operation.uploads:
             act = "is there" if item.is_there else "upload"
             trend = ""
             if item.before:
@@ -113,7 +108,10 @@ class StagePlan:
             where = place.store.locate(place.key(item.entry.filename))
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
-        return [*lines, *operations.page_lines(place, (item.entry for item in self.uploads))]
+        return [
+            *lines,
+            *operations.page_lines(place, (item.entry for item in self.operation.uploads)),
+        ]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         """Return the plan as a document; without `dry_run` it was applied where that was needed."""
@@ -121,7 +119,7 @@ class StagePlan:
         done = "nothing-to-do" if self.is_done else "staged"
         return {
             "state": "planned" if dry_run else done,
-            "manifest": self.manifest.sha256,
+            "manifest": self.operation.manifest.sha256,
             "family": place.family,
             "index_url": place.url,
             "wheels": [
@@ -133,7 +131,7 @@ class StagePlan:
                     "url": place.link(item.entry.filename),
                     "is_there": item.is_there,
                 }
-                for item in self.uploads
+                for item in self.operation.uploads
             ],
         }
 
@@ -173,8 +171,15 @@ def plan(
                 before=_before(state, entry),
             )
         )
-    operation = Stage(place=place, who=who, manifest=manifest, uploads=tuple(uploads))
+    operation = Stage(
+        place=place,
+        who=who,
+        manifest=manifest,
+        uploads=tuple(uploads),
+        provenance=evidence.built(wheelhouse),
+    )
     is_done = operation.decide(state) is None and operations.is_settled(state)
+    is_done = is_done and evidence.has_provenance(place, manifest.sha256, operation.provenance)
     return StagePlan(
         operation=operation, state=state, is_done=is_done and all(item.is_there for item in uploads)
     )

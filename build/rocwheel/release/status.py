@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import msgspec
+
 from amdgpu_family_matrix import Family
 from rocwheel.console import columns, duration
 from rocwheel.errors import ConfigError, ObjectDiffersError
@@ -65,7 +67,7 @@ class SetStatus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of a set that may be promoted, such as tests that are gone."""
+        """Return notes on a set that may be promoted, such as tests that no longer run."""
         cells = self.decision.cells if self.decision and self.state == "gated" else ()
         said = [f"{cell.suite} on {cell.python}: {note}" for cell in cells for note in cell.notes]
         return ("may be promoted", *said) if self.state == "gated" else ()
@@ -95,9 +97,7 @@ class SetStatus:
             "age_seconds": round(self.age.total_seconds()),
             "files": self.files,
             "yanked": self.yanked,
-            "blocked_by": [
-                cell.to_json() for cell in (self.decision.blocking if self.decision else ())
-            ],
+            "blocked_by": msgspec.to_builtins(self.decision.blocking if self.decision else ()),
             "next": self.blocked_by or "; ".join(self.notes),
         }
 

@@ -49,7 +49,7 @@ def load(wheelhouse: Path) -> tuple[Manifest, dict[str, Path]]:
     paths = {wheel.filename: folder / wheel.filename for wheel in manifest.built}
     if not paths:
         raise WheelError(f"{folder}: the manifest has no wheel to stage", hint="build one")
-    found = {path.name for path in folder.glob("*.whl")}
+    found = {path.name for path in folder.glob("*.whl") if path.is_file()}
     if found != set(paths):
         names = ", ".join(sorted(found ^ set(paths)))
         raise WheelError(
@@ -290,24 +290,14 @@ def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
     """Yield requirements that hold on Linux for this CPython, extras left out."""
     version = PythonVersion.parse(python)
     number = f"{version.major}.{version.minor}"
-    environment: dict[str, str] = {
-        "extra": "",
-        "implementation_name": "cpython",
-        "implementation_version": f"{number}.0",
-        "os_name": "posix",
-        "platform_machine": "x86_64",
-        "platform_python_implementation": "CPython",
-        "platform_system": "Linux",
-        "python_full_version": f"{number}.0",
-        "python_version": number,
-        "sys_platform": "linux",
-    }
+    versions = ("python_version", "python_full_version", "implementation_version")
+    variables = {"extra": "", **dict.fromkeys(versions, number)}  # the rest is this Linux's
     for text in metadata.all("Requires-Dist"):
         try:
             requirement = Requirement(text)
         except InvalidRequirement as exc:
             raise WheelError(f"{metadata.name}: Requires-Dist {text!r}", hint=str(exc)) from exc
-        if requirement.marker is None or requirement.marker.evaluate(environment):
+        if requirement.marker is None or requirement.marker.evaluate(variables):
             yield requirement
 
 

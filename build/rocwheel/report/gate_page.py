@@ -35,6 +35,7 @@ MEANINGS: Final = {
     State.NO_RUNNER: "this machine has no GPU of the family, or too few; no test ran",
     State.INFRA: "the machine is not well; this says nothing about the wheels",
     State.NOT_RUN: "the run was cut short, or a shard is missing",
+    State.UNCALIBRATED: "how many of its tests must run on this family was never counted",
 }
 SHARD_PASSED: Final = "none of its tests went wrong; how many must run is asked of all shards"
 
@@ -72,7 +73,7 @@ def _duration(ms: int) -> str:
     return duration(ms / 1000) if ms >= 60_000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
 
 
-# What to do about a state; a machine that is not well is nobody's failure.
+# What to do about a state; a machine that is not well is no failure of wheels or tests.
 TO_DO: Final = {
     State.PASS: "",
     State.FLAKY: "Look at the tests that passed only when tried again; then run the gate again.",
@@ -85,6 +86,7 @@ TO_DO: Final = {
     State.NO_RUNNER: "Nothing is known of the wheels. Run it where there are GPUs of the family.",
     State.INFRA: "Nothing is known of the wheels. Mend or leave the machine, run it again.",
     State.NOT_RUN: "Nothing is known of the wheels. Run it again, or the shard that is missing.",
+    State.UNCALIBRATED: "Look at the tests that ran; then `rocwheel gate calibrate` these results.",
 }
 
 
@@ -98,7 +100,7 @@ def colour(state: State) -> str:
         return "good"
     if state in SILENT:
         return "idle"
-    look = (State.FLAKY, State.NOTHING_RAN, State.TOO_FEW_RAN)
+    look = (State.FLAKY, State.NOTHING_RAN, State.TOO_FEW_RAN, State.UNCALIBRATED)
     return "warn" if state in look else "bad"
 
 
@@ -135,6 +137,10 @@ def render(
         flaky=[trails.of(t) for t in results.tests if t.outcome is Outcome.FLAKY],
         left=_left(results),
         libraries=libraries_of(results, libraries),
+        figures=[
+            (name, number, last.figures.get(name, ()) if last else ())
+            for name, number in results.figures.items()
+        ],
         lanes=[(lane, list(bars(results, lane.name))) for lane in results.lanes],
         end_ms=_end(results),
         width=WIDTH,

@@ -27,6 +27,7 @@ BAD: Final = frozenset(
         State.COLLECT_ERROR,
         State.NOTHING_RAN,
         State.TOO_FEW_RAN,
+        State.UNCALIBRATED,
     }
 )
 UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
@@ -116,7 +117,7 @@ class FamilySummary(Value, frozen=True, kw_only=True):
     sizes: tuple[WheelSize, ...] = ()
     # Where its logs ended, () where a set waits: while they end there, all of this holds.
     ends: tuple[LogEnd, ...] = ()
-    staged_since: str = ""  # nothing that staging holds is older; "" where nobody looked
+    staged_since: str = ""  # nothing that staging holds is older; "" where staging was not read
 
     @property
     def install(self) -> Install:

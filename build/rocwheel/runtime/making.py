@@ -19,8 +19,8 @@ from rocwheel import files
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine, EngineKind, scratch
 from rocwheel.container.spec import LABEL
-from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.image.building import OCI, engine_build, explained, named
+from rocwheel.errors import ConfigError, HostError
+from rocwheel.image.building import OCI, engine_build, named, run_build
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
@@ -230,12 +230,9 @@ def build(
         base_of as base,
     ):
         first, second = commands(plan, context, base=base, engine=engine, network=network)
-        try:
-            for command in (second,) if has_rocm else (first, second):
-                console.detail(str(command))
-                runner.run(command, on_line=console.detail)
-        except CommandError as exc:
-            raise explained(plan.subject.reference, plan.base.reference, exc) from exc
+        what, on = plan.subject.reference, plan.base.reference
+        for command in (second,) if has_rocm else (first, second):
+            run_build(command, what, on, runner=runner, console=console)
     made = existing(plan, engine=engine, runner=runner)
     if made is None:
         raise HostError(f"{plan.image}: built, and not there", hint="ask the engine: images")

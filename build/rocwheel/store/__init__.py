@@ -2,14 +2,13 @@
 
 Keys are relative to the store's URL, separated by `/` and never percent-encoded. There are two
 ways to write and no other: `create` writes once and never over other bytes; `replace` changes one
-of the few keys that change, and only if nobody changed it since it was read. A store that cannot
+of the few keys that change, and only if it did not change since it was read. A store that cannot
 do all of this is refused before the first write; one that only cannot copy has the bytes carried
-(see `Ability`). Every failure names the object.
+(see `Abilities`). Every failure names the object.
 """
 
 from __future__ import annotations
 
-import enum
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -60,23 +59,14 @@ class Headers:
     cache_control: str = ""
 
 
-class Ability(enum.Enum):
-    """How much of what is needed a store can do; one that can do less is refused."""
-
-    FULL = "all of it"
-    CARRIED = "all but copy"  # what is to be copied is downloaded, checked and put
-
-
 @dataclass(frozen=True, kw_only=True)
 class Abilities:
     """What a store that may be written to was seen to do, never what it says it does."""
 
-    copy_lacks: tuple[str, ...]  # what a copy that proves itself would need, by name
+    # What a copy that proves itself would need, by name; without it the bytes are carried:
+    # downloaded, checked and put.
+    copy_lacks: tuple[str, ...]
     folder_keys: bool  # keeps an object `a/` beside `a/b`: a page that answers for its folder
-
-    @property
-    def ability(self) -> Ability:
-        return Ability.CARRIED if self.copy_lacks else Ability.FULL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +222,7 @@ def blocks_of(body: Body) -> Iterator[bytes]:
 def pause(failures: int) -> None:
     """Wait before trying again: longer after each failure, and never as long as others do.
 
-    Raises CancelledError in a thread that is told to end.
+    Raises CancelledError in a thread that is to end.
     """
     ending.sleep(random.uniform(0, min(20.0, 0.1 * 2**failures)))  # noqa: S311 (jitter)
 

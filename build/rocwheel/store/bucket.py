@@ -2,13 +2,14 @@
 
 Retries are botocore's standard mode: 5xx, throttling and connection errors, jittered and bounded,
 no other 4xx. Two things it does not do are done here: a 409 on a conditional write is tried again,
-and a thread that was told to end (`rocwheel.ending`) begins no request, a retry included, so that
+and a thread that is to end (`rocwheel.ending`) begins no request, a retry included, so that
 an interrupted command waits for the requests under way and for nothing else.
 """
 
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class Bucket:
         self.url = f"s3://{name}/{base}".rstrip("/")
         self._base = f"{base}/" if base else ""
         self._options = options
-        self._seen = False
+        self._exists = False
 
     @cached_property
     def client(self) -> S3Client:
@@ -180,27 +181,22 @@ class Bucket:
         )
 
     def get(
-        self, key: str, *, start: int = 0, etag: str = ""
+        self, key: str, *, start: int = 0, end: str = "", etag: str = ""
     ) -> tuple[ObjectInfo, Iterator[bytes]]:
-        """Open an object, from `start` on while it still has `etag`.
+        """Open an object, from `start` to the byte `end` while it still has `etag`.
 
         The blocks end with BrokenError when the connection does.
         """
-        extra = {"Range": f"bytes={start}-", "IfMatch": f'"{etag}"'} if etag else {}
+        extra = {"Range": f"bytes={start}-{end}", "IfMatch": f'"{etag}"'} if etag else {}
         with self.translated(key, "GetObject"):
             found = self.client.get_object(**self.at(key), **cast("Any", extra))
         return _info(key, found), _blocks(found["Body"], self.locate(key))
 
     def part(self, info: ObjectInfo, start: int, size: int) -> bytes:
         """Read some bytes of an object that still is what `info` says."""
-        with self.translated(info.key, "GetObject"):
-            found = self.client.get_object(
-                **self.at(info.key),
-                Range=f"bytes={start}-{start + size - 1}",
-                IfMatch=f'"{info.etag}"',
-            )
+        end = str(start + size - 1)
         try:
-            return b"".join(_blocks(found["Body"], self.locate(info.key)))
+            return b"".join(self.get(info.key, start=start, end=end, etag=info.etag)[1])
         except BrokenError as exc:
             raise StoreError(
                 f"{self.locate(info.key)}: the download broke: {exc}",
@@ -222,11 +218,16 @@ class Bucket:
             found = self.client.put_object(Body=body, **kwargs)
             advance(count, len(body))
         else:
-            with body.open("rb") as file, Window(file, 0, body.stat().st_size, count) as window:
-                found = self.client.put_object(Body=window.as_io(), **kwargs)
+            with body.open("rb") as file:
+                upload = _Upload(file, count)
+                try:
+                    found = self.client.put_object(Body=cast("IO[bytes]", upload), **kwargs)
+                except BaseException:
+                    upload.seek(0)
+                    raise
         return found["ETag"].strip('"')
 
-    def copy(self, source: str, target: str, **extra: str) -> bool:
+    def copies(self, source: str, target: str, **extra: str) -> bool:
         """Return one server-side copy that asks for a SHA-256, untranslated; return True."""
         self.client.copy_object(
             **self.at(target),
@@ -240,7 +241,7 @@ class Bucket:
         with self.translated(key, "DeleteObject"):
             self.client.delete_object(**self.at(key))
 
-    def keys(self, prefix: str) -> Iterator[ObjectInfo]:
+    def keys(self, prefix: str = "") -> Iterator[ObjectInfo]:
         pages = iter(
             self.client.get_paginator("list_objects_v2").paginate(
                 Bucket=self.name, Prefix=self._base + prefix
@@ -262,9 +263,9 @@ class Bucket:
 
     def see(self) -> None:
         """Ask once whether the bucket exists. Raises StoreError."""
-        if not self._seen:
+        if not self._exists:
             self._ask()
-            self._seen = True
+            self._exists = True
 
     def conditional(self, call: Callable[[], Result]) -> Result | None:
         """Make a conditional write: None when the condition does not hold; 409 is tried again.
@@ -340,48 +341,29 @@ class Bucket:
         )
 
 
-class Window:
-    """A part of an open file as botocore wants a body, telling how far it was read.
+class _Upload:
+    """An open file as botocore wants a body, telling how far it was read.
 
     Going back (a retry, a failure) counts back.
     """
 
-    def __init__(self, file: IO[bytes], start: int, size: int, count: Counter | None) -> None:
-        self._file, self._start, self._size, self._count = file, start, size, count
-        self._position = 0
-
-    def __enter__(self) -> Window:  # noqa: PYI034 (typing.Self is not in 3.10)
-        self.seek(0)
-        return self
-
-    def __exit__(self, exc_type: object, *_: object) -> None:
-        if exc_type:
-            self.seek(0)
+    def __init__(self, file: IO[bytes], count: Counter | None) -> None:
+        self._file, self._count = file, count
+        self.tell = file.tell
 
     def __len__(self) -> int:
-        return self._size
+        return os.fstat(self._file.fileno()).st_size
 
-    def as_io(self) -> IO[bytes]:
-        """Return what the stubs call a body; botocore itself needs read, seek and tell."""
-        return cast("IO[bytes]", self)
-
-    def read(self, size: int | None = -1) -> bytes:
+    def read(self, size: int = -1) -> bytes:
         ending.check()
-        left = self._size - self._position
-        block = self._file.read(left if size is None or size < 0 else min(size, left))
-        self._position += len(block)
+        block = self._file.read(size)
         advance(self._count, len(block))
         return block
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        target = offset + (0, self._position, self._size)[whence]
-        advance(self._count, target - self._position)
-        self._file.seek(self._start + target)
-        self._position = target
-        return target
-
-    def tell(self) -> int:
-        return self._position
+        before = self._file.tell()
+        advance(self._count, self._file.seek(offset, whence) - before)
+        return self._file.tell()
 
 
 def _before_request(**_: object) -> None:

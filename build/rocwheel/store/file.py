@@ -58,9 +58,8 @@ class FileStore:
         return Abilities(copy_lacks=(), folder_keys=False)
 
     def info(self, key: str, /) -> ObjectInfo | None:
-        digest = hashlib.sha256()
         try:
-            return self._stream(key, digest.update, digest)
+            return self.stream(key, len)
         except ObjectMissingError:
             return None
 
@@ -69,12 +68,21 @@ class FileStore:
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> ObjectInfo:
         digest = hashlib.sha256()
-
-        def both(block: bytes) -> None:
-            digest.update(block)
-            sink(block)
-
-        return self._stream(key, both, digest)
+        with self._translated(key):
+            file = self._path(key).open("rb")
+        with file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+                sink(block)
+            stat = os.fstat(file.fileno())
+        return ObjectInfo(
+            key=key,
+            size=stat.st_size,
+            etag=digest.hexdigest(),
+            sha256=digest.hexdigest(),
+            modified=_time(stat),
+            now=datetime.now(tz=timezone.utc),
+        )
 
     def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
         with self._translated(info.key), self._path(info.key).open("rb") as file:
@@ -87,13 +95,7 @@ class FileStore:
     def digest(self, info: ObjectInfo, /, *, count: Counter | None = None) -> str:
         if info.sha256:
             return info.sha256
-        digest = hashlib.sha256()
-
-        def both(block: bytes) -> None:
-            digest.update(block)
-            advance(count, len(block))
-
-        return self._stream(info.key, both, digest).sha256
+        return self.stream(info.key, lambda block: advance(count, len(block))).sha256
 
     def create(
         self,
@@ -212,25 +214,6 @@ class FileStore:
         if not all(parts) or {".", "..", OURS} & set(parts):
             raise StoreError(f"{self.locate(key)}: a file cannot have this name", hint="a bug")
         return self.root.joinpath(*parts)
-
-    def _stream(
-        self, key: str, sink: Callable[[bytes], object], digest: hashlib._Hash
-    ) -> ObjectInfo:
-        with self._translated(key):
-            file = self._path(key).open("rb")
-        with file:
-            while block := file.read(BLOCK):
-                sink(block)
-            stat = os.fstat(file.fileno())
-        sha256 = digest.hexdigest()
-        return ObjectInfo(
-            key=key,
-            size=stat.st_size,
-            etag=sha256,
-            sha256=sha256,
-            modified=_time(stat),
-            now=datetime.now(tz=timezone.utc),
-        )
 
     def _same(self, key: str, expected: str) -> None:
         there = self.info(key)

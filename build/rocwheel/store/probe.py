@@ -7,8 +7,6 @@ once, and a runner may not delete.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -58,15 +56,6 @@ class ProbeResult:
     folder_keys: bool
     etags: Etags
 
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> ProbeResult:
-        """Parse what `to_json` wrote."""
-        fields = json.loads(text)
-        return cls(**fields | {"etags": Etags(**fields["etags"])})
-
     def refusal(self) -> str:
         """Return why nothing may be written to this server, with what it lacks; "" where it may."""
         if self.create_only and self.swap:
@@ -108,12 +97,14 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
     create_only = not all(puts(sha256, IfNoneMatch="*") for _ in range(2))
     if bucket.head(key) is None:  # the server knows no such condition at all
         puts(sha256)
-    copy_create_only = not all(accepts(bucket.copy, key, copied, IfNoneMatch="*") for _ in range(2))
+    copy_create_only = not all(
+        accepts(bucket.copies, key, copied, IfNoneMatch="*") for _ in range(2)
+    )
     accepts(bucket.put, folder, BODY)
     listed = [(item.key, item.size) for item in bucket.keys(folder.rstrip("/"))]
     write = _spelling(bucket, key, lambda tag: puts(sha256, IfMatch=tag))
     source = _spelling(
-        bucket, key, lambda tag: accepts(bucket.copy, key, copied, CopySourceIfMatch=tag)
+        bucket, key, lambda tag: accepts(bucket.copies, key, copied, CopySourceIfMatch=tag)
     )
     # Read last: an object that an earlier run left without its SHA-256 has been written anew.
     stored, copy = bucket.head(key), bucket.head(copied)
@@ -153,7 +144,7 @@ def _accepted(bucket: Bucket, call: Callable[..., object], *args: Any, **conditi
     """Return whether the server did what it may decline; failures of other kinds are raised."""
     from botocore.exceptions import ClientError
 
-    key, operation = (args[1], "CopyObject") if call == bucket.copy else (args[0], "PutObject")
+    key, operation = (args[1], "CopyObject") if call == bucket.copies else (args[0], "PutObject")
     try:
         with bucket.translated(key, operation):
             try:

@@ -11,15 +11,16 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from rocwheel import files
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import (
     Abilities,
-    Ability,
     Body,
     Counter,
     Headers,
@@ -33,34 +34,22 @@ from rocwheel.store import (
     stale,
     whole,
 )
-from rocwheel.store.bucket import BrokenError, Bucket, Contact, checksum
+from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.probe import ProbeResult, probe
 
 
-class S3Store:
+class S3Store(Bucket):
     """Objects below one prefix of a bucket. Its methods may be called from many threads."""
 
     def __init__(self, bucket: str, base: str, options: Options) -> None:
-        self._bucket = Bucket(bucket, base, options)
-        self.url = self._bucket.url
+        super().__init__(bucket, base, options)
         self.connections = options.connections
-        self._options = options
         self._lock = threading.Lock()
-        self._seen = ProbeResult.from_json(options.tried) if options.tried else None
+        self._seen = msgspec.json.decode(options.tried, type=ProbeResult) if options.tried else None
 
     @property
     def tried(self) -> str:
-        return self._seen.to_json() if self._seen else ""
-
-    def locate(self, key: str, /) -> str:
-        return self._bucket.locate(key)
-
-    def http(self, key: str, /) -> str:
-        return self._bucket.http(key)
-
-    def contact(self) -> Contact:
-        """Return who we are to the server, and its clock. Raises StoreError."""
-        return self._bucket.contact()
+        return msgspec.json.encode(self._seen).decode() if self._seen else ""
 
     def abilities(self) -> Abilities:
         return self._writable("").abilities()
@@ -68,14 +57,14 @@ class S3Store:
     # Reading
 
     def info(self, key: str, /) -> ObjectInfo | None:
-        found = self._bucket.head(key)
+        found = self.head(key)
         return found[0] if found else None
 
     def read(self, key: str, /) -> tuple[bytes, ObjectInfo]:
         return whole(self, key)
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> ObjectInfo:
-        info, blocks = self._bucket.get(key)
+        info, blocks = self.get(key)
         done = failures = 0
         while True:
             try:
@@ -84,13 +73,13 @@ class S3Store:
                     sink(block)
             except BrokenError as exc:
                 failures += 1
-                if failures >= self._bucket.attempts:
+                if failures >= self.attempts:
                     raise StoreError(
                         f"{self.locate(key)}: the download broke {failures} times: {exc}",
                         hint="run the same command again; check the network if it stays",
                     ) from exc
                 pause(failures)
-                _, blocks = self._bucket.get(key, start=done, etag=info.etag)
+                _, blocks = self.get(key, start=done, etag=info.etag)
                 continue
             if done != info.size:
                 raise StoreError(
@@ -98,9 +87,6 @@ class S3Store:
                     hint="run the same command again",
                 )
             return info
-
-    def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
-        return self._bucket.part(info, start, size)
 
     def digest(self, info: ObjectInfo, /, *, count: Counter | None = None) -> str:
         if info.sha256 and self._seen and self._seen.checksums:
@@ -113,9 +99,6 @@ class S3Store:
 
         self.stream(info.key, both)
         return digest.hexdigest()
-
-    def keys(self, prefix: str = "", /) -> Iterator[ObjectInfo]:
-        return self._bucket.keys(prefix)
 
     # Writing
 
@@ -162,9 +145,8 @@ class S3Store:
     def copy(
         self, source: ObjectInfo, target: str, /, *, sha256: str, count: Counter | None = None
     ) -> int:
-        able = self._writable(target).abilities()
         moved = _Moved()
-        if able.ability is Ability.CARRIED:
+        if self._writable(target).abilities().copy_lacks:
             self._carry(source, target, sha256, moved)
             advance(count, source.size)
             return moved.size
@@ -183,16 +165,13 @@ class S3Store:
         advance(count, source.size)
         return moved.size
 
-    def delete(self, key: str, /) -> None:
-        self._bucket.delete(key)
-
     def sweep(self, before: datetime, /) -> tuple[str, ...]:  # noqa: ARG002
         return ()  # nothing stays of a PUT that was cut
 
     def _tried(self) -> ProbeResult:
         with self._lock:
             if self._seen is None:
-                self._seen = probe(self._bucket, self._options.probe_key)
+                self._seen = probe(self, self._options.probe_key)
             return self._seen
 
     def _writable(self, key: str) -> ProbeResult:
@@ -218,9 +197,9 @@ class S3Store:
         """Return one PUT, proven to have arrived. False when the condition did not hold."""
         checksums = self._tried().checksums
         extra = {**condition, **({"ChecksumSHA256": checksum(sha256)} if checksums else {})}
-        with self._bucket.translated(key, "PutObject"):
-            etag = self._bucket.conditional(
-                lambda: self._bucket.put(key, body, headers=headers, count=count, **extra)
+        with self.translated(key, "PutObject"):
+            etag = self.conditional(
+                lambda: self.put(key, body, headers=headers, count=count, **extra)
             )
         if etag is None:
             return False
@@ -230,9 +209,9 @@ class S3Store:
 
     def _copied(self, source: ObjectInfo, target: str) -> bool:
         """Copy on the server. False when one of the two conditions did not hold."""
-        with self._bucket.translated(target, "CopyObject"):
-            done = self._bucket.conditional(
-                lambda: self._bucket.copy(
+        with self.translated(target, "CopyObject"):
+            done = self.conditional(
+                lambda: self.copies(
                     source.key,
                     target,
                     CopySourceIfMatch=self._tried().etags.source.format(source.etag),
@@ -257,7 +236,7 @@ class S3Store:
             file.flush()
             if digest.hexdigest() != sha256:
                 raise replaced(self.locate(source.key), digest.hexdigest(), sha256)
-            found = self._bucket.head(source.key)
+            found = self.head(source.key)
             headers = found[1] if found else Headers(content_type="")
             if self.create(target, Path(file.name), headers=headers, sha256=sha256):
                 moved(source.size)

@@ -74,7 +74,7 @@ class _Envelope(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """A statement and the signatures on it, none of which has been checked."""
+    """A statement, and signatures on it; `read` has checked them, `parse` has not."""
 
     name: str  # what errors call it
     sha256: str  # of the envelope's bytes
@@ -82,15 +82,12 @@ class Envelope:
     payload: bytes
     signatures: Mapping[str, bytes]  # by the id of the key
 
+    @property
+    def pae(self) -> bytes:
+        """What is signed: the payload and its type."""
+        from securesystemslib import dsse
 
-@dataclass(frozen=True, kw_only=True)
-class Signed:
-    """A statement whose every signature is that of a key of the trust file."""
-
-    name: str
-    sha256: str
-    statement: Statement
-    keyids: tuple[str, ...]
+        return dsse.Envelope(self.payload, PAYLOAD, {}).pae()
 
 
 def parse(data: bytes, *, name: str) -> Envelope:
@@ -114,38 +111,24 @@ def parse(data: bytes, *, name: str) -> Envelope:
     )
 
 
-def check(envelope: Envelope, trust: Trust) -> Signed:
-    """Check every signature; one bad one among good ones is an error. Raises TrustError."""
-    from securesystemslib import dsse
-    from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
+def read(data: bytes, trust: Trust, *, name: str) -> Envelope:
+    """Read an envelope and check every signature; one bad one is an error. Raises TrustError."""
+    from securesystemslib.exceptions import UnverifiedSignatureError
     from securesystemslib.signer import Signature
 
-    name = envelope.name
+    envelope = parse(data, name=name)
     if not envelope.signatures:
         raise TrustError(f"{name}: signature: it has none", hint="`trust sign` signs it")
-    pae = dsse.Envelope(envelope.payload, PAYLOAD, {}).pae()
     for keyid, signature in envelope.signatures.items():
         if keyid not in trust.keys:
             hint = "add the public key to ci/trust.yaml, if it is one of yours"
             raise TrustError(f"{name}: key: {keyid[:12]} is not in the trust file", hint=hint)
         try:
-            trust.keys[keyid].key.verify_signature(Signature(keyid, signature.hex()), pae)
-        except (UnverifiedSignatureError, VerificationError) as exc:
-            raise TrustError(
-                f"{name}: signature: that of {trust.name(keyid)} does not fit: it was changed",
-                hint=AGAIN,
-            ) from exc
-    return Signed(
-        name=name,
-        sha256=envelope.sha256,
-        statement=envelope.statement,
-        keyids=tuple(envelope.signatures),
-    )
-
-
-def read(data: bytes, trust: Trust, *, name: str) -> Signed:
-    """Read an envelope and check its signatures. Raises TrustError."""
-    return check(parse(data, name=name), trust)
+            trust.keys[keyid].key.verify_signature(Signature(keyid, signature.hex()), envelope.pae)
+        except UnverifiedSignatureError as exc:
+            what = f"signature: that of {trust.name(keyid)} does not fit: it was changed"
+            raise TrustError(f"{name}: {what}", hint=AGAIN) from exc
+    return envelope
 
 
 def unsigned(statement: Statement) -> bytes:
@@ -155,10 +138,8 @@ def unsigned(statement: Statement) -> bytes:
 
 def sign(data: bytes, signer: Signer, *, name: str) -> bytes:
     """Return the envelope with the signature of one more key. Raises TrustError."""
-    from securesystemslib import dsse
-
     envelope = parse(data, name=name)
-    signature = signer.sign(dsse.Envelope(envelope.payload, PAYLOAD, {}).pae())
+    signature = signer.sign(envelope.pae)
     made = {signature.keyid: bytes.fromhex(signature.signature)}
     return _written(envelope.payload, {**envelope.signatures, **made})
 

@@ -11,17 +11,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocwheel import files
-from rocwheel.errors import ConfigError, ObjectDiffersError
+from rocwheel.build_record import BUILD_RECORD, BuildRecord
+from rocwheel.errors import ObjectDiffersError
 from rocwheel.manifest import Manifest
 from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.store import ObjectInfo
 from rocwheel.trust import TrustError, envelope, statements
-from rocwheel.trust.envelope import LARGEST, Signed, Statement
-from rocwheel.trust.policy import SKEW, KeyRole, Trust, time_of
+from rocwheel.trust.envelope import LARGEST, Envelope, Statement
+from rocwheel.trust.policy import Case, KeyRole
 from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -29,50 +31,9 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
 BUNDLE: Final = "bundle.jsonl"
+PROVENANCE: Final = "provenance.json"  # in a wheelhouse
 _PROVENANCE: Final = re.compile(r"provenance/([0-9a-f]{64})\.json")
 _RESULT: Final = re.compile(r"test-result/([^/]+)/([^/]+)/([0-9a-f]{64})/([1-9]\d{0,8})\.json")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """What statements are held against."""
-
-    trust: Trust
-    channel: str
-    family: str
-    now: datetime
-
-    @property
-    def required(self) -> frozenset[KeyRole]:
-        return self.trust.required(self.channel)
-
-    def refusal(
-        self,
-        signed: Signed,
-        role: KeyRole,
-        *,
-        claimed: object,
-        seen: datetime | None,
-        suite: str = "",
-    ) -> str:
-        """Return why a statement does not count, "" where it does; all its keys must be allowed.
-
-        A signer can state any time, so the time when the store got it counts as well.
-        """
-        try:
-            time = time_of(claimed)
-        except ConfigError as exc:
-            return f"time: {exc}"
-        if time > self.now + SKEW:
-            return f"time: it was made at {claimed}, later than now"
-        times = (time, seen or time)
-        refusals = (
-            (keyid, self.trust.keys[keyid].refusal(
-                role, channel=self.channel, family=self.family, suite=suite, times=times
-            ))
-            for keyid in signed.keyids
-        )  # fmt: skip
-        return next((f"{self.trust.name(key)}: {why}" for key, why in refusals if why), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +45,35 @@ class Evidence:
     refused: Mapping[str, str] = field(default_factory=dict)  # of others: by which rule
 
 
-def add_provenance(place: Place, manifest: str, data: bytes) -> str:
-    """Store an envelope with a provenance; return its key. Raises StoreError."""
+def state_build(wheelhouse: Path, signer: Signer | None, *, finished: str) -> None:
+    """Write a wheelhouse's provenance, unsigned without a key; one that is signed stays."""
+    path = wheelhouse / PROVENANCE
+    if path.exists() and envelope.parse(path.read_bytes(), name=str(path)).signatures:
+        return
+    record = BuildRecord.from_bytes((wheelhouse / BUILD_RECORD).read_bytes(), name=BUILD_RECORD)
+    made = statements.provenance(Manifest.load(wheelhouse), record, finished=finished)
+    data = envelope.unsigned(made)
+    files.write(path, envelope.sign(data, signer, name=str(path)) if signer else data)
+
+
+def built(wheelhouse: Path) -> bytes:
+    """Return a wheelhouse's signed provenance; nothing where it has none. Raises TrustError."""
+    path = (wheelhouse if wheelhouse.is_dir() else wheelhouse.parent) / PROVENANCE
+    data = path.read_bytes() if path.is_file() else b""
+    return data if data and envelope.parse(data, name=str(path)).signatures else b""
+
+
+def add_provenance(place: Place, manifest: str, data: bytes) -> None:
+    """Store an envelope with a provenance, where there is one. Raises StoreError."""
+    if data:
+        key = place.attestation(manifest, f"provenance/{files.sha256(data)}.json")
+        place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))
+
+
+def has_provenance(place: Place, manifest: str, data: bytes) -> bool:
+    """Return whether a provenance is stored already, or there is none."""
     key = place.attestation(manifest, f"provenance/{files.sha256(data)}.json")
-    place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))
-    return key
+    return not data or place.store.info(key) is not None
 
 
 def add_result(place: Place, verdict: Verdict, signer: Signer, *, parts: Sequence[str] = ()) -> str:
@@ -195,12 +180,10 @@ class _Shelf:
                 continue
             signed = envelope.read(self.data[name], self.case.trust, name=where)
             verdict = check_result(signed, verdicts, number=number, previous=before)
-            if (verdict.python, verdict.suite, signed.keyids) != (python, suite, (keyid,)):
+            if (verdict.python, verdict.suite, *signed.signatures) != (python, suite, keyid):
                 raise _broken(where, "name: it belongs to another cell or key")
-            seen, ended = self.infos[name].modified, verdict.ended
-            if why := self.case.refusal(
-                signed, KeyRole.RUNNER, claimed=ended, seen=seen, suite=suite
-            ):
+            seen = self.infos[name].modified
+            if why := self.case.refusal((keyid,), KeyRole.RUNNER, verdict.ended, seen, suite):
                 refused[verdict.sha256] = f"{where}: {why}"
             else:
                 good[verdict.sha256] = self.data[name]
@@ -256,13 +239,15 @@ def _unchecked(data: bytes) -> str:
         return ""
 
 
-def check_provenance(signed: Signed, manifest: Manifest, case: Case, seen: datetime | None) -> None:
+def check_provenance(
+    signed: Envelope, manifest: Manifest, case: Case, seen: datetime | None
+) -> None:
     """Raise TrustError unless it is a builder's word on exactly this manifest's set."""
     statement = signed.statement
     _of_kind(signed, statements.PROVENANCE)
     run, definition = (statement.predicate.get(n) or {} for n in ("runDetails", "buildDefinition"))
     claimed = (run.get("metadata") or {}).get("finishedOn")
-    if why := case.refusal(signed, KeyRole.BUILDER, claimed=claimed, seen=seen):
+    if why := case.refusal(signed.signatures, KeyRole.BUILDER, claimed, seen):
         raise _broken(signed.name, f"{why}")
     wanted = {item.name: item.digest.sha256 for item in statements.subjects(manifest)}
     if statement.subjects != wanted:
@@ -274,13 +259,13 @@ def check_provenance(signed: Signed, manifest: Manifest, case: Case, seen: datet
         raise _broken(signed.name, "externalParameters: not the manifest's")
 
 
-def _of_kind(signed: Signed, kind: str) -> None:
+def _of_kind(signed: Envelope, kind: str) -> None:
     if signed.statement.predicate_type != kind:
         raise _broken(signed.name, f"predicateType: {signed.statement.predicate_type}, not {kind}")
 
 
 def check_result(
-    signed: Signed, verdicts: Mapping[str, Verdict], *, number: int, previous: str
+    signed: Envelope, verdicts: Mapping[str, Verdict], *, number: int, previous: str
 ) -> Verdict:
     """Return the verdict that a test result states; raise TrustError where they differ."""
     _of_kind(signed, statements.TEST_RESULT)

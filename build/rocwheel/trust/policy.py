@@ -7,7 +7,7 @@ promotion needs; one that names none goes on without. Mistakes are errors with f
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from functools import cached_property
@@ -74,16 +74,17 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
         return sslib_key(serialization.load_pem_public_key(self.public.encode()), self.algorithm)
 
     def refusal(
-        self, role: KeyRole, *, channel: str, family: str, suite: str, times: Collection[datetime]
+        self, role: KeyRole, scopes: tuple[str, str, str], times: tuple[datetime, datetime]
     ) -> str:
-        """Return why the key may not have signed a statement of this role then; "" if it may."""
+        """Return why the key may not have signed a statement of this role then; "" if it may.
+
+        `scopes` are a channel, a family and a suite, "" for a statement without one.
+        """
         if self.role is not role:
             return f"role: it is a {self.role.value}'s key, not a {role.value}'s"
-        for what, scope, wanted in (
-            ("channels", self.channels, channel),
-            ("families", self.families, family),
-            ("suites", self.suites, suite),
-        ):
+        names = ("channels", "families", "suites")
+        own = (self.channels, self.families, self.suites)
+        for what, scope, wanted in zip(names, own, scopes, strict=True):
             if scope and wanted not in scope and (wanted or what == "channels"):
                 return f"scope: {what} are {', '.join(scope)}, not {wanted or 'none'}"
         if (min(times) + SKEW).date() < self.since:
@@ -151,6 +152,42 @@ class Trust:
     def name(self, keyid: str) -> str:
         """Return what people call a key."""
         return self.names.get(keyid, f"unknown key {keyid[:12]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What statements are held against."""
+
+    trust: Trust
+    channel: str
+    family: str
+    now: datetime
+
+    @property
+    def required(self) -> frozenset[KeyRole]:
+        return self.trust.required(self.channel)
+
+    def refusal(
+        self,
+        keyids: Iterable[str],
+        role: KeyRole,
+        claimed: object,
+        seen: datetime | None = None,
+        suite: str = "",
+    ) -> str:
+        """Return why a statement does not count, "" where it does; all its keys must be allowed.
+
+        A signer can state any time, so the time when the store got it counts as well.
+        """
+        try:
+            time = time_of(claimed)
+        except ConfigError as exc:
+            return f"time: {exc}"
+        if time > self.now + SKEW:
+            return f"time: it was made at {claimed}, later than now"
+        times, scopes = (time, seen or time), (self.channel, self.family, suite)
+        refusals = ((key, self.trust.keys[key].refusal(role, scopes, times)) for key in keyids)
+        return next((f"{self.trust.name(key)}: {why}" for key, why in refusals if why), "")
 
 
 def load(path: Path, *, channels: Collection[str] | None = None) -> Trust:

@@ -52,7 +52,7 @@ def diff(first: Path, second: Path) -> tuple[Difference, ...]:
             return () if same_name else tuple(_names(first.name, second.name))
         return (
             *_names(first.name, second.name),
-            *_differing("", ("size in bytes", str(old.size), str(new.size))),
+            *_differing("", *({"size in bytes": str(each.size)} for each in (old, new))),
             *_at_most(LISTED, _archives(old, new)),
         )
 
@@ -78,36 +78,35 @@ def _at_most(lines: int, found: Iterator[Difference]) -> Iterator[Difference]:
         if item.aspect != LINE or seen <= lines:
             yield item
     if seen > lines:
-        yield from _differing("", ("further lines that differ", "", str(seen - lines)))
+        yield from _differing("", {}, {"further lines that differ": str(seen - lines)})
 
 
 def _names(first: str, second: str) -> Iterator[Difference]:
-    old, new = WheelName.parse(first), WheelName.parse(second)
-    yield from _differing(
-        "",
-        ("project", old.project, new.project),
-        ("version", old.version_text, new.version_text),
-        ("tags", ", ".join(old.tags), ", ".join(new.tags)),
-    )
+    both = (WheelName.parse(name) for name in (first, second))
+    yield from _differing("", *(
+        {"project": x.project, "version": x.version_text, "tags": ", ".join(x.tags)} for x in both
+    ))  # fmt: skip
 
 
-def _differing(member: str, *rows: tuple[str, str, str]) -> Iterator[Difference]:
-    """Yield those of (aspect, before, after) that are not the same before and after."""
-    for aspect, before, after in rows:
-        if before != after:
-            yield Difference(member=member, aspect=aspect, before=before, after=after)
+def _differing(member: str, before: dict[str, str], after: dict[str, str]) -> Iterator[Difference]:
+    """Yield what is not the same before and after, aspect by aspect."""
+    for aspect in before | after:
+        pair = before.get(aspect, ""), after.get(aspect, "")
+        if pair[0] != pair[1]:
+            yield Difference(member=member, aspect=aspect, before=pair[0], after=pair[1])
 
 
 def _archives(old: ZipArchive, new: ZipArchive) -> Iterator[Difference]:
     olds, news = _members(old), _members(new)
     yield from _sets("", "member", set(olds), set(news))
     if [name for name in olds if name in news] != [name for name in news if name in olds]:
-        yield from _differing("", ("order of members", ", ".join(olds), ", ".join(news)))
-    comments = repr(old.directory.comment), repr(new.directory.comment)
-    yield from _differing("", ("comment", *comments))
+        orders = ({"order of members": ", ".join(names)} for names in (olds, news))
+        yield from _differing("", *orders)
+    comments = ({"comment": repr(each.directory.comment)} for each in (old, new))
+    yield from _differing("", *comments)
     for name, member in olds.items():
         if name in news:
-            yield from _headers(name, member, news[name])
+            yield from _differing(name, _headers(member), _headers(news[name]))
             yield from _contents(name, old, member, new, news[name])
 
 
@@ -129,14 +128,11 @@ def _members(archive: ZipArchive) -> dict[str, ZipMember]:
     }
 
 
-def _headers(name: str, old: ZipMember, new: ZipMember) -> Iterator[Difference]:
-    yield from _differing(
-        name,
-        ("mode", f"{old.mode:o}", f"{new.mode:o}"),
-        ("time", _time(old.stamp), _time(new.stamp)),
-        ("compression method", str(old.method), str(new.method)),
-        ("flags", f"{old.flags:#x}", f"{new.flags:#x}"),
-    )
+def _headers(member: ZipMember) -> dict[str, str]:
+    return {
+        "mode": f"{member.mode:o}", "time": _time(member.stamp), "flags": f"{member.flags:#x}",
+        "compression method": str(member.method),
+    }  # fmt: skip
 
 
 def _time(stamp: tuple[int, int]) -> str:
@@ -157,15 +153,13 @@ def _contents(
     if (before.crc, before.size) == (after.crc, after.size) and same_bytes(
         old.stream(before), new.stream(after)
     ):
-        yield Difference(
-            member=name,
-            aspect="compressed bytes",
-            before=str(before.compressed),
-            after=str(after.compressed),
-        )
+        packed = ({"compressed bytes": str(each.compressed)} for each in (before, after))
+        yield from _differing(name, *packed)
         return
     if _is_elf(old, before) and _is_elf(new, after):
-        yield from _libraries(name, _facts(old, before), _facts(new, after))
+        facts = _facts(old, before), _facts(new, after)
+        yield from _differing(name, *map(_library, facts))
+        yield from _sets(name, "NEEDED", *(set(each.needed) for each in facts))
     elif max(before.size, after.size) <= TEXT and not name.endswith(".dist-info/RECORD"):
         # Of RECORD, whose lines follow the members, it is enough that it differs.
         texts = [archive.read(item.name) for archive, item in ((old, before), (new, after))]
@@ -175,12 +169,8 @@ def _contents(
                 yield Difference(member=name, aspect=LINE, before=line, after="")
             for line in (is_now - was).elements():
                 yield Difference(member=name, aspect=LINE, before="", after=line)
-    yield Difference(
-        member=name,
-        aspect="bytes",
-        before=f"{before.size} (CRC {before.crc:08x})",
-        after=f"{after.size} (CRC {after.crc:08x})",
-    )
+    contents = (f"{each.size} (CRC {each.crc:08x})" for each in (before, after))
+    yield Difference(member=name, aspect="bytes", before=next(contents), after=next(contents))
 
 
 def _facts(archive: ZipArchive, member: ZipMember) -> ElfFacts:
@@ -190,26 +180,18 @@ def _facts(archive: ZipArchive, member: ZipMember) -> ElfFacts:
         archive.refuse(f"{member.name}: a broken ELF file: {exc}")
 
 
-def _libraries(name: str, old: ElfFacts, new: ElfFacts) -> Iterator[Difference]:
-    """Compare what two builds of a shared object need, promise and have GPU code for."""
-    yield from _differing(
-        name,
-        ("machine", old.machine, new.machine),
-        ("SONAME", old.soname, new.soname),
-        ("RPATH", ":".join(old.rpath), ":".join(new.rpath)),
-        ("RUNPATH", ":".join(old.runpath), ":".join(new.runpath)),
-        ("GPU code bundles", str(len(old.bundles)), str(len(new.bundles))),
-    )
-    yield from _sets(name, "NEEDED", set(old.needed), set(new.needed))
-    both = [
-        {
-            f"GPU code for {target}": f"{count(number, 'code object')}, {size(total)}"
-            for target, (number, total) in facts.gpu_code.items()
-        }
-        for facts in (old, new)
-    ]
-    for aspect in sorted(both[0].keys() | both[1].keys()):
-        yield from _differing(name, (aspect, both[0].get(aspect, ""), both[1].get(aspect, "")))
+def _library(facts: ElfFacts) -> dict[str, str]:
+    """Return what a shared object says of itself, and has GPU code for."""
+    return {
+        "machine": facts.machine,
+        "SONAME": facts.soname,
+        "RPATH": ":".join(facts.rpath),
+        "RUNPATH": ":".join(facts.runpath),
+        "GPU code bundles": str(len(facts.bundles)),
+    } | {
+        f"GPU code for {target}": f"{count(number, 'code object')}, {size(total)}"
+        for target, (number, total) in facts.gpu_code.items()
+    }
 
 
 def _is_elf(archive: ZipArchive, member: ZipMember) -> bool:

@@ -268,6 +268,7 @@ class Scan:
         strings_size = dynamic.get(_DT_STRSZ, [0])[-1]
         self._want((strings_at, strings_at + strings_size))
         sections = self._get(sections_at[0], sections_at[1] - sections_at[0])
+        self._budget.take("entries", header.shnum)
         needs = self._described(sections, _SHT_VERNEED, dynamic.get(_DT_VERNEED), loads)
         symbols = self._described(sections, _SHT_DYNSYM, dynamic.get(_DT_SYMTAB), loads)
         strings = _Strings(self._get(strings_at, strings_size), self._budget)
@@ -335,13 +336,9 @@ class Scan:
     ) -> Iterable[int]:
         """Return the numbers of symbols that the hash table has for a name."""
         self._budget.take("entries", 1)
-        for tag, search in (
-            (loader.DT_GNU_HASH, loader.lookup), (loader.DT_HASH, loader.lookup_sysv),
-        ):  # fmt: skip
-            if tag in dynamic:
-                at = _offset(loads, dynamic[tag][-1])
-                return search(self._get, at, name.encode("utf-8", "backslashreplace"), count)
-        return ()
+        at = _offset(loads, dynamic.get(loader.DT_GNU_HASH, [0])[-1])
+        raw = name.encode("utf-8", "backslashreplace")
+        return loader.lookup(self._get, at, raw, count) if at else ()
 
     def _dynamic(self, segments: list[Segment]) -> dict[int, list[int]]:
         values: dict[int, list[int]] = {}
@@ -417,16 +414,10 @@ def _offset(loads: list[Segment], address: int) -> int:
 
 def _section(table: bytes, kind: int) -> tuple[int, int] | None:
     """Offset and size of the only section of a kind. Raises ElfError where there are two."""
-    found: tuple[int, int] | None = None
-    kinds, at = table[4 :: _SECTION.size], -1  # the low byte of each type
-    while (at := kinds.find(kind & 0xFF, at + 1)) >= 0:
-        item = _SECTION.unpack_from(table, at * _SECTION.size)
-        if item[1] != kind:
-            continue
-        if found:
-            raise ElfError("two sections where one can be used")
-        found = item[4], item[5]
-    return found
+    places = [(item[4], item[5]) for item in _SECTION.iter_unpack(table) if item[1] == kind]
+    if len(places) > 1:
+        raise ElfError("two sections where one can be used")
+    return places[0] if places else None
 
 
 def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:

@@ -86,44 +86,30 @@ def parse(front: bytes, *, offset: int, room: int = 1 << 62) -> Bundle | None:
     that is longer than the `room` that its file has, or does not unpack, has no objects.
     """
     if front.startswith(PLAIN):
-        objects, extent = _table(front), _extent(front)
-        return _bundle(offset, extent, extent, "", objects, is_whole=extent <= room)
-    if not front.startswith(PACKED) or len(front) < 32:  # noqa: PLR2004
+        objects, size, damaged = _table(front), _extent(front), False
+        unpacked, name = size, ""
+    elif not front.startswith(PACKED) or len(front) < 32:  # noqa: PLR2004
         return None
-    version, method = struct.unpack_from("<HH", front, 4)
-    layout = _WRAPPERS.get(version)
-    if layout is None or method > 1:
-        return None
-    *sizes, _hash = layout.unpack_from(front, 8)
-    size, unpacked = sizes if len(sizes) > 1 else (0, sizes[0])
-    body = front[8 + layout.size : size or None]
-    try:
-        inner = _unzstd(body) if method else zlib.decompressobj().decompress(body, TABLE)
-    except (zlib.error, ValueError):
-        inner = b""
-    objects = _table(inner)
-    # Enough of a header that a damaged bundle is more likely than a text.
-    damaged = not inner.startswith(PLAIN) and 8 + layout.size < size < unpacked < 1 << 40
-    name = "zstd" if method else "zlib"
-    return _bundle(offset, size, unpacked, name, objects, is_whole=size <= room, damaged=damaged)
-
-
-def _bundle(
-    offset: int,
-    size: int,
-    unpacked: int,
-    compression: str,
-    objects: tuple[CodeObject, ...],
-    *,
-    is_whole: bool,
-    damaged: bool = False,
-) -> Bundle | None:
+    else:
+        version, method = struct.unpack_from("<HH", front, 4)
+        layout = _WRAPPERS.get(version)
+        if layout is None or method > 1:
+            return None
+        *sizes, _hash = layout.unpack_from(front, 8)
+        size, unpacked = sizes if len(sizes) > 1 else (0, sizes[0])
+        body = front[8 + layout.size : size or None]
+        name = "zstd" if method else "zlib"
+        try:
+            inner = _unzstd(body) if method else zlib.decompressobj().decompress(body, TABLE)
+        except (zlib.error, ValueError):
+            inner = b""
+        objects = _table(inner)
+        # Enough of a header that a damaged bundle is more likely than a text.
+        damaged = not inner.startswith(PLAIN) and 8 + layout.size < size < unpacked < 1 << 40
     if not objects and not damaged:
         return None
-    objects = objects if is_whole else ()
-    return Bundle(
-        offset=offset, size=size, unpacked=unpacked, compression=compression, objects=objects
-    )
+    objects = objects if size <= room else ()
+    return Bundle(offset=offset, size=size, unpacked=unpacked, compression=name, objects=objects)
 
 
 def _unzstd(body: bytes) -> bytes:

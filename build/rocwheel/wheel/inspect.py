@@ -295,20 +295,11 @@ def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
     return {group: tuple(points) for group, points in groups.items()}
 
 
-def graft_name(member: str) -> str:
-    """Return the file name that a grafted library had before auditwheel put a hash into it."""
-    return _GRAFT_HASH.sub("", member.rpartition("/")[2])
-
-
 def _grafted(members: tuple[MemberFacts, ...]) -> tuple[str, ...]:
-    """Libraries in a top-level `*.libs` folder."""
-    return tuple(
-        sorted(
-            graft_name(member.name)
-            for member in members
-            if member.name.partition("/")[0].endswith(LIBRARIES) and not member.name.endswith("/")
-        )
-    )
+    """Return the libraries in a top-level `*.libs` folder, without the hash in their names."""
+    paths = (member.name.split("/") for member in members)
+    names = (path[-1] for path in paths if path[0].endswith(LIBRARIES))
+    return tuple(sorted(_GRAFT_HASH.sub("", name) for name in names if name))
 
 
 def _provenance(

@@ -16,7 +16,6 @@ PT_LOAD: Final = 1
 PT_DYNAMIC: Final = 2
 PT_GNU_STACK: Final = 0x6474E551
 PT_GNU_RELRO: Final = 0x6474E552
-DT_HASH: Final = 4
 DT_GNU_HASH: Final = 0x6FFFFEF5
 _X, _W = 1, 2  # flags of a segment
 PAGE: Final = 4096
@@ -24,7 +23,7 @@ SPAN: Final = 4 << 30  # bytes of address space; code cannot reach further than 
 
 # Tables that the loader reads: tag -> name, tag of their size or the bytes they have at least.
 _TABLES: Final = {
-    4: ("DT_HASH", 0, 8), 5: ("DT_STRTAB", 10, 1), 6: ("DT_SYMTAB", 0, 24), 7: ("DT_RELA", 8, 0),
+    5: ("DT_STRTAB", 10, 1), 6: ("DT_SYMTAB", 0, 24), 7: ("DT_RELA", 8, 0),
     23: ("DT_JMPREL", 2, 0), 25: ("DT_INIT_ARRAY", 27, 0), 26: ("DT_FINI_ARRAY", 28, 0),
     36: ("DT_RELR", 35, 0), 0x6FFFFFF0: ("DT_VERSYM", 0, 2), 0x6FFFFFFC: ("DT_VERDEF", 0, 20),
     0x6FFFFFFE: ("DT_VERNEED", 0, 16), DT_GNU_HASH: ("DT_GNU_HASH", 0, 16),
@@ -122,6 +121,8 @@ def _others(segments: Sequence[Segment], loads: Sequence[Segment]) -> Iterator[s
 def _dynamic(dynamic: Mapping[int, Sequence[int]], loads: Sequence[Segment]) -> Iterator[str]:
     if 5 not in dynamic or 6 not in dynamic:  # noqa: PLR2004
         yield "no dynamic strings or symbols"
+    if DT_GNU_HASH not in dynamic:
+        yield "no DT_GNU_HASH, in which dlsym() finds names"
     yield from (f"dynamic entry {tag:#x} twice" for tag, x in dynamic.items() if len(x) > 1 < tag)
     last = {tag: values[-1] for tag, values in dynamic.items()}
     for tag, (name, sized_by, least) in _TABLES.items():
@@ -148,7 +149,7 @@ def sysv_hash(name: bytes) -> int:
     return value
 
 
-def _gnu_hash(name: bytes) -> int:
+def gnu_hash(name: bytes) -> int:
     value = 5381
     for byte in name:
         value = (value * 33 + byte) & 0xFFFFFFFF
@@ -160,7 +161,7 @@ def lookup(get: Callable[[int, int], bytes], at: int, name: bytes, count: int) -
 
     `get` reads bytes of the file; the table lies at `at`; the file has `count` symbols.
     """
-    value = _gnu_hash(name)
+    value = gnu_hash(name)
     buckets, first, words, shift = struct.unpack("<4I", get(at, 16))
     if not buckets or not words or words & (words - 1):
         return
@@ -176,17 +177,3 @@ def lookup(get: Callable[[int, int], bytes], at: int, name: bytes, count: int) -
         if link & 1:
             return
         number += 1
-
-
-def lookup_sysv(
-    get: Callable[[int, int], bytes], at: int, name: bytes, count: int
-) -> Iterator[int]:
-    """Yield the same of DT_HASH."""
-    buckets, _ = struct.unpack("<2I", get(at, 8))
-    place = at + 8 + sysv_hash(name) % max(buckets, 1) * 4
-    for _ in range(count):  # a chain that is longer leads in a circle
-        (number,) = struct.unpack("<I", get(place, 4))
-        if not 0 < number < count:
-            return
-        yield number
-        place = at + 8 + 4 * buckets + 4 * number

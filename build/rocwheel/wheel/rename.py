@@ -149,8 +149,6 @@ def plan_retag(
                 abis=abis or before.abis,
                 platforms=platforms or before.platforms,
             )
-            if pythons or abis:
-                _check_pairs(after)
             wheel = draft.headers("WHEEL")
             if tuple(sorted(wheel.all("Tag"))) != after.tags:
                 wheel.replace_all("Tag", after.tags)
@@ -343,29 +341,6 @@ def _tags(text: str, kind: str) -> tuple[str, ...]:
             shown = brief(repr(tag if len(tags) > 1 and tag else text))
             raise ConfigError(f"{shown}: not a {kind} tag", hint=f"write for example {example}")
     return tags
-
-
-def _check_pairs(name: WheelName) -> None:
-    """Raise ConfigError where an interpreter or an ABI of a wheel fits no other part of its tag.
-
-    PEP 425: an ABI that names a CPython is that one's own, abi3 is any CPython 3's, none is all's.
-    """
-
-    def fits(python: str, abi: str) -> bool:
-        if own := re.match(r"cp[0-9]+", abi):
-            return python == own[0]
-        if abi in ("abi3", "abi3t"):
-            return python.startswith("cp3")
-        return abi == "none" or not python.startswith("cp")
-
-    for python in name.pythons:
-        for abi in name.abis:
-            alone = not any(fits(python, each) for each in name.abis)
-            if alone or not any(fits(each, abi) for each in name.pythons):
-                raise ConfigError(
-                    f"{python}-{abi}: no Python has this interpreter tag with this ABI tag",
-                    hint="give --python-tag and --abi-tag that belong together, as cp312 and cp312",
-                )
 
 
 def _pins(

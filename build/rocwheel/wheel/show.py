@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from rocwheel.wheel.verify.rules import Finding
 
 PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI")
+PLAIN: Final = (  # what a report calls as JSON does
+    "project", "version", "tags", "size", "sha256", "requires", "requires_python", "entry_points",
+    "gfx_targets", "grafted", "provenance",
+)  # fmt: skip
 FEW: Final = 4  # entries of a list that are all shown; of a longer one, its length and its first
 
 
@@ -27,21 +31,11 @@ def document(report: WheelReport) -> dict[str, Any]:
     return {
         "path": str(report.path),
         "filename": report.path.name,
-        "project": report.project,
-        "version": report.version,
-        "tags": report.tags,
-        "size": report.size,
-        "sha256": report.sha256,
-        "requires": report.requires,
-        "requires_python": report.requires_python,
-        "entry_points": report.entry_points,
-        "gfx_targets": report.gfx_targets,
+        **{name: getattr(report, name) for name in PLAIN},
         "gpu_code": {
             target: {"objects": count, "bytes": total}
             for target, (count, total) in report.gpu_code.items()
         },
-        "grafted": report.grafted,
-        "provenance": report.provenance,
         "members": [
             asdict(item) | {"mode": f"{item.mode & 0o7777:04o}"} for item in report.members
         ],
@@ -118,10 +112,9 @@ def verdict_document(
     found: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
 ) -> dict[str, Any]:
     """Return what was found, wheel by wheel, and whether all of them may ship."""
-    clients = {each.name: each.version for each in installers.clients} if installers else {}
     return {
         "ships": ships(found),
-        "installed_with": clients,
+        "installed_with": installers.versions if installers else {},
         "wheels": {
             name: [asdict(item) | {"severity": item.severity.value} for item in findings]
             for name, findings in found.items()

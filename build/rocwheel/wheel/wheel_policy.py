@@ -173,10 +173,9 @@ class _Runpath(Value, frozen=True, kw_only=True):
         """Refuse the name of a list or template that does not exist."""
         for template, entries in self.templates.items():
             for number, entry in enumerate(entries):
+                at = ("templates", template, number)
                 for name in _PLACEHOLDER.findall(entry):
-                    _refuse_unknown(
-                        f"{{{name}}}: no such list", name, self.lists, "templates", template, number
-                    )
+                    _refuse_unknown(f"{{{name}}}: no such list", name, self.lists, *at)
         for number, use in enumerate(self.use):
             if not use.templates:
                 hint = f"choose from: {', '.join(self.templates)}"
@@ -235,8 +234,8 @@ def load(path: Path) -> WheelPolicy:
     """Read the policy. Raises ConfigError."""
     file = yaml_file.read(path, _File)
     levels = (
-        Manylinux(level=level, highest={k: _numbers(text) for k, text in asdict(highest).items()})
-        for level, highest in file.manylinux.items()
+        Manylinux(level=level, highest={k: tuple(map(int, v.split("."))) for k, v in each.items()})
+        for level, each in ((level, asdict(each)) for level, each in file.manylinux.items())
     )
     return WheelPolicy(
         manylinux=tuple(sorted(levels, key=lambda item: item.order)),
@@ -258,10 +257,6 @@ def load(path: Path) -> WheelPolicy:
         runpath_uses=file.runpath.use,
         kinds={WheelKind(name): policy for name, policy in asdict(file.kinds).items()},
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")))
 
 
 def _refuse_unknown(problem: str, name: str, valid: Collection[str], *at: str | int) -> None:

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from rocwheel.console import brief
 from rocwheel.errors import WheelError
-from rocwheel.wheel.limits import LIMITS, Limits
+from rocwheel.wheel.limits import LIMITS
 
 LOCAL: Final = struct.Struct("<IHHHHHIIIHH")
 CENTRAL: Final = struct.Struct("<IHHHHHHIIIHHHHHII")
@@ -134,13 +134,12 @@ class ZipArchive:
     was read need not belong together.
     """
 
-    def __init__(self, path: Path, *, limits: Limits = LIMITS, stamp: Stamp | None = None) -> None:
+    def __init__(self, path: Path, *, stamp: Stamp | None = None) -> None:
         """Open and check the structure; with `stamp`, also that the file is still that one.
 
         Raises WheelError, also when the file cannot be read.
         """
         self.path = path
-        self.limits = limits
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as exc:
@@ -220,7 +219,7 @@ class ZipArchive:
         if member is None:
             self.refuse(f"{name} is missing")
         is_record = name.endswith(".dist-info/RECORD")
-        if member.size > (self.limits.record if is_record else self.limits.text):
+        if member.size > (LIMITS.record if is_record else LIMITS.text):
             self.refuse(f"{name}: {member.size} bytes are too many for a text file")
         return b"".join(self.stream(member))
 
@@ -298,7 +297,7 @@ class ZipArchive:
             self.refuse("its zip64 end record is missing")
         if directory.offset + directory.size != end:
             self.refuse("its central directory does not lie where its end record says")
-        if directory.size > self.limits.directory or directory.members > self.limits.members:
+        if directory.size > LIMITS.directory or directory.members > LIMITS.members:
             self.refuse(f"{directory.members} members are more than a wheel has")
         return directory
 
@@ -331,7 +330,8 @@ class ZipArchive:
             at += len(records[-1].raw)
         if len(records) != self.directory.members:
             self.refuse(f"{self.directory.members} members declared, {len(records)} listed")
-        self._check_names(records)
+        if conflict := path_conflict(record.name for record in records):
+            self.refuse(conflict)
         self._check_sizes(records)
         bounds = [*sorted(record.offset for record in records), self.directory.offset]
         if bounds[0] != 0:
@@ -344,7 +344,7 @@ class ZipArchive:
         for record in records:
             members.append(self._member(record, ends[record.offset]))
             local += len(members[-1].local)
-            if local > self.limits.directory:
+            if local > LIMITS.directory:
                 self.refuse("its local headers are larger than any wheel's")
         return tuple(members)
 
@@ -416,21 +416,16 @@ class ZipArchive:
             self.refuse(f"{name[:60]}…: a name of {len(raw)} bytes, too long for a file system")
         return name
 
-    def _check_names(self, records: list[_Record]) -> None:
-        if conflict := path_conflict(record.name for record in records):
-            self.refuse(conflict)
-
     def _check_sizes(self, records: list[_Record]) -> None:
-        limits = self.limits
         total = sum(record.size for record in records)
-        if total > min(limits.total, max(limits.total_from, limits.total_ratio * self.size)):
+        if total > min(LIMITS.total, max(LIMITS.total_from, LIMITS.total_ratio * self.size)):
             self.refuse(f"{self.size} bytes that expand to {total}")
         for record in records:
             if record.name.endswith("/") and record.size:
                 self.refuse(f"{record.name}: a folder with content")
             if record.fields[4] == STORED and record.size != record.compressed:
                 self.refuse(f"{record.name}: stored, but its two sizes differ")
-            if record.size > max(limits.ratio_from, limits.ratio * record.compressed):
+            if record.size > max(LIMITS.ratio_from, LIMITS.ratio * record.compressed):
                 self.refuse(
                     f"{record.name}: {record.compressed} bytes that expand to {record.size}"
                 )

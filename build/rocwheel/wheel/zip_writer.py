@@ -162,7 +162,8 @@ class _Writer:
 
     def _compress(self, part: Fresh) -> _Sizes:
         offset = self._at
-        flags = _flags(part.name, part.like.flags)
+        # The sizes of a member that is written anew stand in its header.
+        flags = part.like.flags & ~FLAG_DESCRIPTOR | (0 if part.name.isascii() else FLAG_UTF8)
         # Room for 64-bit sizes is made before they are known, where they could be needed.
         wide = isinstance(part.content, Path) and part.content.stat().st_size >= U32 - (64 << 20)
         empty = _Sizes(method=part.like.method, flags=flags, crc=0, compressed=0, size=0)
@@ -251,11 +252,6 @@ def _member(part: Part) -> ZipMember:
 
 def _sizes(member: ZipMember) -> _Sizes:
     return _Sizes(member.method, member.flags, member.crc, member.compressed, member.size)
-
-
-def _flags(name: str, flags: int) -> int:
-    """Return flags of a member that is written anew: its sizes stand in its header."""
-    return flags & ~FLAG_DESCRIPTOR | (0 if name.isascii() else FLAG_UTF8)
 
 
 def pieces(content: bytes | Path) -> Iterator[bytes]:

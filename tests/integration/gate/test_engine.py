@@ -23,7 +23,8 @@ from rocwheel.gate.setup_errors import InfraError
 from rocwheel.gate.suite.suites import Library
 from rocwheel.gate.verdict.judge import judge
 from rocwheel.process import Command
-from rocwheel.results import Attempt, Outcome, Results
+from rocwheel.report import gate_page
+from rocwheel.results import Attempt, Fault, LastRun, Outcome, Results
 from rocwheel.verdict import Demand, State
 
 pytestmark = pytest.mark.usefixtures("each_pytest")
@@ -1229,3 +1230,36 @@ def _gone(pid):
             return True
         time.sleep(0.05)
     return False
+
+
+MEASURES = """
+def test_a(record_property):
+    record_property("product, GFLOP/s", 1234)
+    record_property("its name", "no number")
+    record_property("wrong", -1)
+"""
+
+
+def test_a_figure_that_a_test_measured_is_in_the_results_and_on_the_page(tmp_path):
+    found = gate.run(tmp_path, {"test_a.py": MEASURES}).results
+    assert found.figures == {"product, GFLOP/s": 1234}
+    passed = Fault(state=State.PASS, message="")
+    before = LastRun.of(found, State.PASS, ended="")
+    for last, floor in ((None, "none yet"), (before, "1,234")):
+        page = gate_page.render(found, passed, {}, last).decode()
+        row = page.partition("product, GFLOP/s</th>")[2].partition("</tr>")[0]
+        assert "1,234" in row
+        assert f">{floor}<" in row
+
+
+def test_a_file_that_is_taken_over_is_collected_again_in_a_fresh_process(tmp_path):
+    """The other lane has imported it: what cannot here is spoilt by what ran before."""
+    tests = "".join(f"def test_{n}(): time.sleep(0.5)\n" for n in range(8))
+    files = {
+        "test_long.py": f"import json, time\nassert not hasattr(json, 'broken')\n{tests}",
+        "test_a.py": "import json\ndef test(): json.broken = True\n",
+    }
+    found = gate.run(tmp_path, files, lanes=gate.lanes(2)).results
+    assert found.collect_errors == ()
+    assert found.counts.passed == 9
+    assert any("could not collect test_long.py" in item.ended for item in found.processes)

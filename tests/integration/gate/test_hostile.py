@@ -403,21 +403,31 @@ BEHAVIOURS = {
 }
 
 
-@settings(
-    max_examples=int(os.environ.get("HOSTILE_EXAMPLES", "12")),
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(
-    scripts=st.lists(
-        st.lists(st.sampled_from(sorted(BEHAVIOURS)), min_size=1, max_size=8),
-        min_size=1,
-        max_size=3,
-    ),
-    lanes=st.integers(1, 2),
-)
+def examples(number: int):
+    """Make a test of so many suites, each a few files of behaviours in any order."""
+    quietly = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    made = settings(
+        max_examples=number, deadline=None, derandomize=True, suppress_health_check=quietly
+    )
+    file = st.lists(st.sampled_from(sorted(BEHAVIOURS)), min_size=1, max_size=8)
+    drawn = given(scripts=st.lists(file, min_size=1, max_size=3), lanes=st.integers(1, 2))
+    return lambda test: made(drawn(test))
+
+
+@examples(4)
 def test_any_sequence_of_behaviours_has_the_outcomes_of_its_parts(tmp_path_factory, scripts, lanes):
+    try_sequence(tmp_path_factory, scripts, lanes)
+
+
+@pytest.mark.soak
+@examples(int(os.environ.get("HOSTILE_EXAMPLES", "60")))
+def test_many_sequences_of_behaviours_have_the_outcomes_of_their_parts(
+    tmp_path_factory, scripts, lanes
+):
+    try_sequence(tmp_path_factory, scripts, lanes)
+
+
+def try_sequence(tmp_path_factory, scripts, lanes):
     root = tmp_path_factory.mktemp("script") / "suite"
     root.mkdir()
     head = HEAD.replace("def test_before(): pass\n", "")

@@ -81,11 +81,12 @@ def smoke(interpreter, tmp_path_factory):
     request = asked(interpreter, folder, wheels=wheels, device=DeviceChoice.CPU, keep=True)
     host = gate.host(folder)
     gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
-    (env,) = (host.cache / "gate/environments").glob("*/env")
+    (env,) = (host.cache / "gate/work").glob("*/environment/env")
     yield request, gated, env / "bin/python"
     shutil.rmtree(host.cache / "gate")
 
 
+@pytest.mark.soak  # a merge holds honest answers to its bounds: test_smoke_mutants.py
 def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):
     """Its tests name every ROCm library; on the CPU all of them are nominal."""
     request, gated, _ = smoke
@@ -130,6 +131,7 @@ def rocm_wheels(interpreter, tmp_path_factory):
     return folder
 
 
+@pytest.mark.soak
 def test_real_rocm_wheels_on_a_machine_without_a_gpu_are_no_runner(
     rocm_wheels, interpreter, tmp_path, monkeypatch, capsys
 ):

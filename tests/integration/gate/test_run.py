@@ -44,7 +44,7 @@ from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Attempt, Outcome, Results
 from rocwheel.values import replace
-from rocwheel.verdict import Counts, Demand, Ran, RocmProvided, State, Verdict
+from rocwheel.verdict import Counts, Ran, RocmProvided, State, Verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]
 
@@ -86,7 +86,9 @@ SUITE = Suite(
     environment={"FROM": "the suite"},
     requirements=("pytest==8.4.2",),
     deadlines=Deadlines(test=300, shard=900, suite=900),
-    demand=Demand(must_run=1, may_skip=1, flaky_budget=0),
+    must_run=1,
+    may_skip=1,
+    flaky_budget=0,
     retries=3,
     trace=False,
 )
@@ -191,7 +193,7 @@ def test_rocm_lies_where_the_wheels_look_for_it():
     assert (root / "lib/libamdhip64.so").is_file()
     assert os.environ["ROCWHEEL_ROCM_VERSION"] == "7.10.0"
 def test_one_gpu_is_seen():
-    SEEN.joinpath(os.environ["HIP_VISIBLE_DEVICES"]).touch()
+    SEEN.joinpath(os.environ["ROCR_VISIBLE_DEVICES"]).touch()
     assert os.environ["OMP_NUM_THREADS"] == "1"
 """
 
@@ -265,7 +267,7 @@ def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, hos
     wheels = subject.of_folder(tmp_path / "odd", request_.python)
     gated = gate(replace(request_, wheels=wheels, manifest=None), host, console)
     assert gated.found.state is State.FAIL
-    assert "pip check" in gated.found.message
+    assert "requirements are not met" in gated.found.message
     assert gated.verdict is None
 
 
@@ -294,7 +296,7 @@ def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host, consol
     assert [test.test for test in gated.results.tests] == ["test_a.py::test_listed"]
     assert gated.found.state is State.FAIL
     tests = frozenset({"test_b.py::test_b"})
-    more = replace(request_.suite, demand=Demand(must_run=3))
+    more = replace(request_.suite, must_run=3, may_skip=0)
     named = replace(request_, suite=more, choice=Choice.NAMED, tests=tests)
     gated = gate(named, host, console)
     assert [test.test for test in gated.results.tests] == ["test_b.py::test_b"]
@@ -456,11 +458,11 @@ def test_what_killed_runs_left_goes_with_the_next_run_and_what_lives_stays(reque
 
 def test_a_requirement_that_no_version_meets_is_no_word_on_the_machine(request_, host, console):
     suite = replace(SUITE, requirements=("pytest == 0.0.99",))
-    with pytest.raises(ConfigError, match=r"^pytest==0\.0\.99: pip finds other versions only"):
+    with pytest.raises(ConfigError, match=r"^pytest==0\.0\.99: no index has it"):
         gate(replace(request_, suite=suite), host, console)
     nameless = replace(SUITE, requirements=("pytest==8.4.2", "rocwheel-no-such-package==1"))
-    gated = gate(replace(request_, suite=nameless), host, console)
-    assert gated.found.state is State.INFRA, "an index that does not answer says the same"
+    with pytest.raises(ConfigError, match=r"^rocwheel-no-such-package==1: no index has it"):
+        gate(replace(request_, suite=nameless), host, console)
 
 
 def test_no_suite_begins_where_one_asks_for_what_cannot_be(at, interpreter, capsys):
@@ -497,7 +499,6 @@ def test_a_dry_run_shows_devices_files_and_commands_and_makes_nothing(request_, 
     before = sorted(tmp_path.rglob("*"))
     text = "\n".join(room.lines(request_, host))
     assert "--require-hashes" in text
-    assert "unless a kept environment is what these would make" in text
     assert "2 files below" in text
     for wheel in request_.wheels.wheels:
         assert wheel.sha256 in text
@@ -678,17 +679,6 @@ def test_several_suites_are_one_command_each_with_its_own_reports(
         assert main([*words, *wrong]) == 2
 
 
-def test_suites_that_want_other_versions_of_a_package_share_no_environment(request_):
-    other = replace(SUITE, name="other", requirements=("absl-py==2.3.1", "pytest==8.4.2"))
-    shared = replace(request_, beside=(other,))
-    assert shared.packages == ("absl-py==2.3.1", "pytest==8.4.2")
-    against = replace(other, requirements=("pytest==9.0.0",))
-    with pytest.raises(
-        ConfigError, match=r"own wants pytest==8\.4\.2, other wants pytest==9\.0\.0"
-    ):
-        _ = replace(request_, beside=(against,)).packages
-
-
 def test_a_test_that_changes_the_environment_is_no_pass(request_, host, console, checkout):
     (checkout / "suites/own/test_b.py").write_text(
         "import jaxlib\nfrom pathlib import Path\n"
@@ -697,7 +687,6 @@ def test_a_test_that_changes_the_environment_is_no_pass(request_, host, console,
     gated = gate(request_, host, console)
     assert gated.found.state is State.INFRA
     assert "changed while tests ran: env/lib" in gated.found.message
-    assert not list(host.cache.glob("gate/environments/*/environment.json"))
 
 
 REWRITES = """
@@ -835,7 +824,7 @@ def shard(number):
 
 def verdict_of(results, manifest, **changes):
     """The verdict that a runner would have drawn from results of the smoke suite."""
-    demand = replace(SUITES["smoke"].demand_for(manifest.jax_version), must_run=0)
+    demand = replace(SUITES["smoke"].demands.of(manifest.jax_version), must_run=0)
     drawn = run_record.drawn(results, room.judge(results, demand), demand)
     what = ran("smoke", manifest, collected=run_record.collected(results))
     return make_verdict(manifest, **{**drawn, "ran": what, **changes})

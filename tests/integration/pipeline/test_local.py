@@ -42,6 +42,7 @@ def page(world: World) -> str:
     return (Path(world.store.removeprefix("file://")) / "status" / "index.html").read_text()
 
 
+@pytest.mark.soak  # with real parts: tests/e2e/test_nights.py
 def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
     world.plan("one", check=True)
     done = world.local("one")
@@ -126,7 +127,7 @@ def test_what_another_users_engine_runs_here_is_not_told_as_killed(world):
     assert "build.jax: running: on" in done.err
     attempts = Nights(open_store(world.store)).book("one").attempts
     assert [item.ended for item in attempts["build.jax"]] == [None]
-    assert attempts["prune"][0].ended.reason == "the engine was killed"
+    assert attempts["prune"][0].ended.reason == "its process was killed"
 
 
 def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(world):

@@ -55,3 +55,26 @@ def test_text_cannot_become_markup():
     assert "<i>" not in html
     ET.fromstring(f"<body>{html}</body>")
     assert "| <i>\\| |" in list(table.md())
+
+
+def test_a_page_beside_the_index_says_what_is_released_and_the_index_leads_to_it(
+    tmp_path, console, capsys
+):
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    manifest = shop.released(tmp_path / "set")
+    (folder,) = (path.parent for path in (tmp_path / "store" / "v2").glob("*/index.html"))
+    where = (
+        f"--store={shop.store.url}",
+        f"--family={FAMILY.name}",
+        f"--manifest={manifest.sha256}",
+    )
+    assert "action='compat.html'" in (folder / "index.html").read_text()
+    assert cli.main(["yank", *where, "--reason=x", "--dry-run"]) == 0
+    assert not (folder / "compat.html").exists()
+    assert cli.main(["yank", *where, "--reason=x"]) == 0
+    page = (folder / "compat.html").read_text()
+    assert "<td>smoke, unit</td>" in page
+    assert cli.main(["rollback", *where, "--reason=x"]) == 0
+    assert "smoke, unit" not in (folder / "compat.html").read_text()
+    staging = next((tmp_path / "store" / "v2-staging").glob("*/index.html"))
+    assert "compat" not in staging.read_text()

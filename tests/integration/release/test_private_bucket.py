@@ -15,25 +15,26 @@ from pathlib import Path
 
 import pytest
 from support import gate as machines
-from support.s3 import READER
+from support.s3 import BUCKET, READER, SECRET, seaweedfs
 from support.serving import serving
 from support.wheelset import FAMILY, Shop, make_set, pass_gate
 
 from rocwheel.cli import main
-from rocwheel.errors import ObjectDiffersError
+from rocwheel.errors import ObjectDiffersError, RefusedError
 from rocwheel.gate import run as gate
 from rocwheel.gate import subject
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.request import DeviceChoice, GateRequest
 from rocwheel.gate.suite.suites import DEVICE_ERRORS, Deadlines, Suite, SuiteSource
 from rocwheel.home import Home
+from rocwheel.index import channels
 from rocwheel.ledger import manifests
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command, HostRunner, base_env
-from rocwheel.release import pip_resolution
+from rocwheel.release import pip_resolution, rights
 from rocwheel.store.opening import open_store
 from rocwheel.values import replace
-from rocwheel.verdict import Demand, State
+from rocwheel.verdict import State
 
 PYTHON = PythonVersion(major=3, minor=sys.version_info.minor)
 SUITE = Suite(
@@ -46,7 +47,9 @@ SUITE = Suite(
     environment={},
     requirements=("pytest==8.4.2",),
     deadlines=Deadlines(test=300, shard=900, suite=900),
-    demand=Demand(must_run=1, may_skip=0, flaky_budget=0),
+    must_run=1,
+    may_skip=0,
+    flaky_budget=0,
     retries=0,
     trace=False,
 )
@@ -165,6 +168,85 @@ def test_what_is_brought_has_the_manifests_digest_or_does_not_stay(shop, tmp_pat
     (folder / wheel.filename).write_bytes(b"damaged")
     (path,) = manifests.bring(shop.staging, {wheel.filename: wheel.sha256}, folder)
     assert path.read_bytes() == (tmp_path / "wh" / wheel.filename).read_bytes()
+
+
+ROLES = ("builder", "stager", "runner", "promoter", "reporter")
+
+
+@pytest.fixture
+def with_roles(tmp_path, monkeypatch):
+    """SeaweedFS, with a user for each role who may write what `channels rights` lets him, no more."""
+    channel = channels.of_store(f"s3://{BUCKET}/place")
+    users = {}
+    for name in ROLES:
+        statements = rights.policy(channel, rights.ROLES[name], family=FAMILY.name)["Statement"]
+        keys = [
+            key.removeprefix("arn:aws:s3:::")
+            for statement in statements
+            if statement["Effect"] == "Allow" and "s3:PutObject" in statement["Action"]
+            for key in statement["Resource"]
+        ]
+        users[name] = ("Read", "List", *(f"Write:{key}" for key in keys))
+    with seaweedfs(tmp_path, users=users) as server:
+        server.bucket(BUCKET)
+
+        def become(name: str) -> None:
+            for key, value in server.environ(f"rocwheel{name}", SECRET).items():
+                monkeypatch.setenv(key, value)
+
+        yield become
+
+
+def test_each_role_does_its_part_and_no_other_does_it(
+    with_roles, tmp_path, console, capsys
+) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
+    url = f"s3://{BUCKET}/place"
+    where = ("--store", url, "--family", FAMILY.name)
+
+    def only(role: str, *line: str) -> None:
+        for other in sorted(ROLES, key=role.__eq__):  # the one that may comes last
+            with_roles(other)
+            status = main([*line, *where])
+            said = capsys.readouterr().err
+            assert status == (0 if other == role else 7), f"{other}: {line}: {said}"
+            assert other == role or "403 AccessDenied" in said, said
+
+    def as_role(name: str) -> Shop:
+        with_roles(name)
+        return Shop(url, console)
+
+    for other in ("builder", "runner", "reporter"):
+        with_roles(other)
+        assert main(["stage", str(tmp_path / "wh"), *where]) == 7
+        assert "403 AccessDenied" in capsys.readouterr().err
+    shop = as_role("stager")
+    assert main(["stage", str(tmp_path / "wh"), *where]) == 0
+    assert answer(shop.staging.link(manifest.built[0].filename)) == 403, "strangers may not read"
+
+    for other in ("builder", "reporter"):
+        with pytest.raises(RefusedError, match="403 AccessDenied"):
+            pass_gate(as_role(other).staging, manifest)
+    shop = as_role("runner")
+    request = request_for(shop, manifest, tmp_path)
+    gated = gate.run(request, machines.host(tmp_path), console, Watcher())
+    assert gated.found.state is State.PASS, gated
+    runners = shop.channel.open(probe_key=shop.staging.runners_probe)
+    pass_gate(replace(shop.staging, store=runners), manifest)  # as a GPU of the family would have
+
+    only("promoter", "promote", "--manifest", manifest.sha256)
+    only("promoter", "rollback", "--manifest", manifest.sha256, "--reason", "x")
+    only("promoter", "restore", "--manifest", manifest.sha256, "--reason", "x")
+    for reader in ROLES:
+        with_roles(reader)
+        assert main(["index", "check", *where]) == 0, reader
+        assert main(["status", *where]) == 0, reader
+    store = as_role("reporter").store
+    with (
+        serving(store) as site,
+        urllib.request.urlopen(f"{site.url}{shop.release.root}/jaxlib/") as page,
+    ):
+        assert b".whl#sha256=" in page.read()
 
 
 def test_a_public_bucket_is_a_case_of_its_own(servers, tmp_path, monkeypatch, console) -> None:

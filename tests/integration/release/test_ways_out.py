@@ -497,7 +497,7 @@ def test_a_clock_that_is_off_writes_nothing_into_a_log(desk, monkeypatch) -> Non
 def test_another_public_address_is_one_finding_not_one_per_page(desk) -> None:
     desk.shop.released(desk.folder / "a", pythons=("3.12",))
     place = replace(desk.shop.release, public_url="https://wheels.example.org")
-    (problem,) = audit.check_pages(place)
+    (problem,) = audit.check_pages(place, log.read(place, None))
     assert "pages name another address than https://wheels.example.org/v2/gfx90a/" in problem
 
 

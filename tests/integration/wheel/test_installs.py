@@ -23,6 +23,14 @@ def with_file(name: str, mode: int = 0o644) -> Wheel:
     return DEMO.but(files={**DEMO.files, name: File(b"#!python\n", mode=mode)})
 
 
+def with_info(name: str, content: bytes) -> Wheel:
+    return DEMO.but(files={**DEMO.files, f"demo-1.0.dist-info/{name}": File(content)})
+
+
+def with_wheel(text: bytes) -> Wheel:
+    return DEMO.but(wheel=text + b"\nTag: py3-none-any\n")
+
+
 def with_points(text: str) -> Wheel:
     return DEMO.but(entry_points=text)
 
@@ -59,6 +67,32 @@ ODD = {
     "a section twice": (with_points("[x]\na = demo\n[x]\nb = demo\n"), "install.refused"),
     "a vertical tab": (with_points("[console_scripts]\nrun = demo:main\x0bx = demo:main\n"), "install.refused"),
     "a line separator": (with_points("[console_scripts]\nrun = demo:main\u2028x = demo:main\n"), "install.refused"),
+    "a next line": (with_points("[console_scripts]\nrun = demo:main\x85x = demo:main\n"), "install.refused"),
+    "a form feed": (with_points("[console_scripts]\nrun = demo:main\x0cx = demo:main\n"), "install.refused"),
+    "a text that is not UTF-8": (with_info("entry_points.txt", b"[console_scripts]\nrun = demo:main\n\xff"), "install.refused"),
+    "a group between blanks": (with_points("[ console_scripts ]\nrun = demo:main\n"), ""),
+    "a comment behind a program": (with_points("[console_scripts]\nrun = demo:main # x\n"), "install.refused"),
+    "a program with a window": (with_points("[gui_scripts]\nrun = demo:main\n"), ""),
+    "a program that begins with a dot": (with_points("[console_scripts]\n.run = demo:main\n"), ""),
+    "a program without a name": (with_points("[console_scripts]\n= demo:main\n"), "install.refused"),
+    "a program of two words": (with_points("[console_scripts]\nrun it = demo:main\n"), "install.differs"),
+    "two programs that differ in case": (
+        with_points("[console_scripts]\nrun = demo:main\nRUN = demo:main\n"), "",
+    ),
+    "a data folder in a data folder": (with_file("demo-1.0.data/purelib/demo-1.0.data/scripts/do"), "install.differs"),
+    "a scheme in another case": (with_file("demo-1.0.data/PureLib/x.py"), "install.refused"),
+    "a file that no scheme has": (with_file("demo-1.0.data/x.py"), "install.refused"),
+    "a build number": (DEMO.but(filename="demo-1.0-1-py3-none-any.whl"), ""),
+    "a build number of letters": (DEMO.but(filename="demo-1.0-1x_y-py3-none-any.whl"), ""),
+    "a name with two underscores": (
+        Wheel(project="h__x", tag="py3-none-any", files={"h/__init__.py": File()}), "",
+    ),
+    "a file of an installer": (with_info("INSTALLER", b"me\n"), ""),
+    "an address of an installer": (with_info("direct_url.json", b"{}"), ""),
+    "a signature": (with_info("RECORD.jws", b"{}"), ""),
+    "no Requires-Python that holds": (DEMO.but(requires_python="<3"), ""),
+    "a WHEEL of the future": (with_wheel(b"Wheel-Version: 2.0"), "install.refused"),
+    "a WHEEL that says neither": (with_wheel(b"Wheel-Version: 1.0\nRoot-Is-Purelib: maybe"), ""),
 }  # fmt: skip
 
 
@@ -94,27 +128,6 @@ def test_a_build_installs_its_wheels_before_they_are_published(tmp_path: Path) -
     bad = with_points("[console_scripts]\nrun = demo\n").write(tmp_path)
     with pytest.raises(WheelError, match=f"{bad.name}: .*install.refused"):
         assemble._installed([*paths, bad], by)
-
-
-def test_a_machine_without_uv_installs_with_pip_and_says_so(tmp_path: Path) -> None:
-    alone = Installers.find(HostRunner({"PATH": ""}), beside=tmp_path / "python")
-    assert [each.name for each in alone.clients] == ["pip"]
-    assert str(alone).endswith(" (uv is not installed)")
-    made = with_file("demo-1.0.data/scripts/do").write(tmp_path)  # uv makes it executable
-    assert installs([made], alone) == {made: ()}
-    bad = with_points("[console_scripts]\nrun = demo\n").write(tmp_path)
-    assert [item.rule for item in installs([bad], alone)[bad]] == ["install.refused"]
-
-
-def test_uv_is_found_on_path_and_beside_our_interpreter(tmp_path: Path) -> None:
-    for place, env in (("own", "/nowhere"), ("path", str(tmp_path / "path"))):
-        program = tmp_path / place / "uv"
-        program.parent.mkdir()
-        program.write_text("#!/bin/sh\necho uv 0.9.8\n")
-        program.chmod(0o755)
-        by = Installers.find(HostRunner({"PATH": env}), beside=tmp_path / "own" / "python")
-        assert str(by).endswith(" and uv 0.9.8"), place
-        program.unlink()
 
 
 def test_a_set_is_installed_together_and_the_bad_one_is_named(tmp_path: Path, capsys) -> None:

@@ -232,7 +232,7 @@ def test_whenever_one_that_is_kept_is_killed_its_folder_is_found_a_day_later(tmp
 
 
 def test_the_context_of_an_image_build_is_claimed_from_the_first(tmp_path):
-    """It holds a whole ROCm where one is baked in; the process that makes it may be killed."""
+    """The process that makes it may be killed."""
     root = Path(rocwheel.__file__).parents[2]
     recipe = recipes.load(root / "ci" / "images.yaml").builder("debian_12")
     inputs = recipes.gather(recipe, checkout=root, base="sha256:" + "0" * 64)

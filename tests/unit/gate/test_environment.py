@@ -72,6 +72,7 @@ def test_a_plan_installs_the_set_alone_and_holds_everything_to_it():
         WHEELS,
         interpreter=INTERPRETER,
         folder=Path("/w"),
+        cache=Path("/c"),
         requirements=("pytest==8.4.2",),
         constraints=("numpy==2.0", "jaxlib==0.8.0"),
         with_jax=True,
@@ -79,11 +80,13 @@ def test_a_plan_installs_the_set_alone_and_holds_everything_to_it():
     texts = {path.name: text.splitlines() for path, text in planned.files}
     assert texts["others.txt"] == ["jax==0.9.1", "pytest==8.4.2"]
     assert texts["constraints.txt"] == ["jax-x-plugin==0.9.1", "jaxlib==0.9.1", "numpy==2.0"]
-    first, second, third, last = (command for _, command in planned.commands)
-    assert first.argv == ("/py", "-m", "venv", "/w/env")
-    assert {"--no-deps", "--require-hashes"} <= set(second.argv)
-    assert "-c" in third.argv
-    assert last.argv[-1] == "check"
+    venv, compiled, synced, check, listed = (command for _, command in planned.commands)
+    assert venv.argv[-3:] == ("--python", "/py", "/w/env")
+    files = ["/w/constraints.txt", "-o", "/w/all.txt", "/w/wheels.txt", "/w/others.txt"]
+    assert list(compiled.argv[-5:]) == files
+    assert {"--require-hashes", "--link-mode", "copy", "/w/all.txt"} <= set(synced.argv)
+    assert ("check" in check.argv, "list" in listed.argv) == (True, True)
+    assert {command.env["UV_CACHE_DIR"] for _, command in planned.commands} == {"/c/gate/uv"}
 
 
 def test_hashes_of_the_fake_wheels_are_real(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocwheel.errors import CommandError
-from rocwheel.image.contents import FoundPython, ImageFacts, ImagePrograms
+from rocwheel.image.contents import ImageFacts, ImagePrograms
 from rocwheel.process import Command, HostRunner
 
 
@@ -104,7 +104,7 @@ def test_where_nothing_shall_be_kept_nothing_is_written(image):
 @pytest.mark.parametrize("said", ["{}", "[]", '{"implementation": "cpython", "version": [1]}'])
 def test_what_is_no_answer_of_a_cpython_is_none_of_the_image(said):
     facts = ImageFacts(
-        architecture="", glibc="", tool="", rocm="", bazels=(), compilers=(),
-        pythons=(FoundPython(path="/usr/bin/python3", said=said),),
+        architecture="", glibc="", tool="", bazels=(), compilers=(),
+        pythons=(said,),
     )  # fmt: skip
     assert facts.interpreters == ()

@@ -43,7 +43,6 @@ def test_every_base_has_a_dated_tag(images):
         {"lock": "a" * 64},
         {"tool": "a" * 64},
         {"bazel": "a" * 64},
-        {"rocm": "a" * 64},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -57,20 +56,6 @@ def test_a_package_more_changes_the_tag_and_their_order_does_not(inputs):
     turned = replace(inputs.recipe, packages=tuple(reversed(packages)))
     assert replace(inputs, recipe=more).tag != inputs.tag
     assert replace(inputs, recipe=turned).tag == inputs.tag
-
-
-def test_rocm_7_1_1_and_7_11_never_share_a_tag_and_plus_never_appears(inputs):
-    tags = {
-        replace(inputs, rocm_version=version, rocm=digest * 64).tag
-        for version, digest in (
-            ("7.1.1", "a"),
-            ("7.11", "b"),
-            ("7.11.0+gabc", "c"),
-            ("7.11.0-gabc", "d"),
-        )
-    }
-    assert len(tags) == 4
-    assert all("+" not in tag for tag in tags)
 
 
 def test_a_changed_file_of_the_tool_changes_its_digest(tmp_path):

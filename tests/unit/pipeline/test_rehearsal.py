@@ -68,7 +68,8 @@ class GitHub(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         asked = parse_qs(url.query)
-        first = 100 * (int(asked["page"][0]) - 1)
+        page = int(asked.get("page", ["1"])[0])
+        first = 100 * (page - 1)
         if url.path.startswith("/repos/team/rocm/"):
             code, names = 200, [f"other-{n}" for n in range(149)] + ["ours"]
         else:
@@ -80,6 +81,9 @@ class GitHub(http.server.BaseHTTPRequestHandler):
         body = json.dumps({"runners": runners}).encode() if code < 300 else b"<html>no"
         good = self.headers["Authorization"] == "Bearer token"
         self.send_response(code if good else 401)
+        if first + 100 < len(names):
+            where = f"http://{self.headers['Host']}{url.path}?per_page=100&page={page + 1}"
+            self.send_header("Link", f'<{where}>; rel="next"')
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

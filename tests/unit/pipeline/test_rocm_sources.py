@@ -91,3 +91,33 @@ def test_a_multiarch_tarball_has_no_family_and_tolerates_no_second_source(
     with pytest.raises(RocwheelError, match=problem) as caught:
         dist.plan(asked)
     assert caught.value.hint
+
+
+def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_sets(
+    tmp_path, runner, monkeypatch
+):
+    """A branch that moves at every look, which no real repository does on time."""
+    looks = iter("abcdef")
+    monkeypatch.setattr(resolving.git, "resolve_ref", lambda *_, **__: next(looks) * 40)
+    (tmp_path / "rocm").mkdir()
+    for family in ("gfx90a", "gfx94X-dcgpu"):
+        (tmp_path / name_of(family)).write_bytes(b"ROCm of " + family.encode())
+    branch = 'jax: {repository: "https://github.com/jax-ml/jax", branch: main, pin: default}'
+    (tmp_path / "nightly.yaml").write_text(
+        "sets:\n"
+        f"  - {{name: each, {branch}, families: [gfx90a, gfx94X-dcgpu], rocm: {{tarballs: .}}}}\n"
+        f"  - {{name: all, {branch}, families: [gfx90a], rocm: {{source: rocm}}}}\n"
+    )
+    with Client({}, retry=Retry(attempts=1), note=lambda _: None) as client:
+        recipes, absent = resolving.resolve(
+            settings_file.load(tmp_path / "nightly.yaml"),
+            matrix.FAMILIES,
+            resolving.World(
+                ci=CI, cwd=tmp_path, cache=tmp_path / "cache", runner=runner, client=client,
+                now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=lambda _: None, environ={},
+                tool="",
+            ),
+        )  # fmt: skip
+    assert not absent
+    assert [recipe.name for recipe in recipes] == ["each-gfx90a", "each-gfx94X-dcgpu", "all"]
+    assert {recipe.jax_commit for recipe in recipes} == {"a" * 40}

@@ -13,7 +13,6 @@ from rocwheel.ledger.nights import Begun, Cell, Ended, NightPlan, Nights
 from rocwheel.model import timestamp
 from rocwheel.pipeline.cell import Worker
 from rocwheel.pipeline.slurm import SlurmScheduler
-from rocwheel.process import HostRunner
 from rocwheel.store.opening import open_store
 from rocwheel.verdict import State
 
@@ -53,12 +52,12 @@ def client(tmp_path, console, slurm: Controller) -> tuple[Nights, SlurmScheduler
         NightPlan(night="n", made=now, by="me", tool="1", target=(), recipes=(), cells=CELLS)
     )
     worker = Worker(
-        runner=HostRunner({}), program=("rocwheel",), host="h", engine="slurm", job="",
+        runner=slurm, program=("rocwheel",), host="h", engine="slurm", job="",
         scratch=tmp_path, cache=tmp_path, console=console,
         now=lambda: datetime.now(tz=timezone.utc),
     )  # fmt: skip
     engine = SlurmScheduler(
-        nights=nights, night="n", worker=worker, runner=slurm, target=(), most=0,
+        nights=nights, night="n", worker=worker, target=(), most=0,
         logs=Path(tmp_path / "logs"),
     )  # fmt: skip
     return nights, engine

@@ -14,11 +14,13 @@ from rocwheel.index import channels
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.release.policy import Approval, Decision, decide
 from rocwheel.values import replace
-from rocwheel.verdict import SILENT, Counts, Demand, Device, RocmProvided, State, Verdict
+from rocwheel.verdict import SILENT, Counts, Demand, Demands, Device, RocmProvided, State, Verdict
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+# all but a pass, and what the checkout that promotes decides
+OTHERS = [state for state in State if state not in {State.PASS, State.UNCALIBRATED}]
 DEMAND = Demand(must_run=3, may_skip=2, may_xfail=1, flaky_budget=1)
-KNOWN = {name: replace(suite, demand=DEMAND) for name, suite in SUITES.items()}
+KNOWN = {name: replace(suite, demands=Demands(expected=DEMAND)) for name, suite in SUITES.items()}
 CHANNEL = replace(channels.of_store("file:///nowhere"), suites=KNOWN)
 NO_RUNNER = matrix.family("gfx906")
 ALONE = replace(FAMILY, policy=(matrix.Rule("smoke", matrix.Level.REQUIRED),))
@@ -60,7 +62,7 @@ def test_a_pass_of_exactly_these_bytes_lets_a_set_through(manifest) -> None:
     assert decision.bypass is None
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.PASS])
+@pytest.mark.parametrize("state", OTHERS)
 def test_every_other_state_blocks(manifest, state: State) -> None:
     (cell,) = judged(manifest, make_verdict(manifest, state=state)).blocking
     assert cell.state is state
@@ -119,7 +121,9 @@ def test_what_proves_nothing_about_these_wheels_blocks_in_every_state_and_is_not
 
 @pytest.mark.parametrize(("count", "blocks"), [(1, False), (2, False), (3, True)])
 def test_tests_that_are_gone_are_shown_and_block_beyond_a_budget(manifest, count, blocks) -> None:
-    suites = {"smoke": replace(KNOWN["smoke"], demand=replace(DEMAND, may_lose=2))}
+    suites = {
+        "smoke": replace(KNOWN["smoke"], demands=Demands(expected=replace(DEMAND, may_lose=2)))
+    }
     gone = tuple(f"test_a.py::test_{number}" for number in range(count))
     decision = decide(
         manifest,
@@ -267,14 +271,14 @@ def test_a_flaky_cell_passes_with_a_named_approval_which_is_kept(manifest) -> No
     flaky = make_verdict(manifest, state=State.FLAKY)
     decision = judged(manifest, flaky, approvals=(APPROVAL,))
     assert decision.blocking == ()
-    assert decision.evidence()["approvals"] == [
+    assert list(decision.evidence()["approvals"]) == [
         {"suite": "smoke", "python": "3.12", "by": "ann", "reason": "known race"}
     ]
     assert "approved by ann" in decision.cells[0].why
 
 
 def test_an_approval_excuses_nothing_but_its_flaky_cell(manifest) -> None:
-    for state in State:
+    for state in (State.PASS, *OTHERS):
         decision = judged(manifest, make_verdict(manifest, state=state), approvals=(APPROVAL,))
         assert bool(decision.blocking) == (state not in {State.PASS, State.FLAKY})
 
@@ -301,7 +305,7 @@ def test_a_bypass_excuses_a_missing_runner_until_its_last_day_and_is_kept(manife
     assert "expired on 2026-05-01" in cell.why
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.PASS])
+@pytest.mark.parametrize("state", OTHERS)
 def test_a_bypass_excuses_nothing_where_the_family_has_a_runner(manifest, state: State) -> None:
     decision = judged(manifest, make_verdict(manifest, state=state), family=bypassing())
     assert len(decision.blocking) == 1
@@ -309,7 +313,7 @@ def test_a_bypass_excuses_nothing_where_the_family_has_a_runner(manifest, state:
     assert judged(manifest, family=bypassing()).blocking[0].state is State.NOT_RUN
 
 
-@pytest.mark.parametrize("state", [s for s in State if s not in {*SILENT, State.PASS}])
+@pytest.mark.parametrize("state", [state for state in OTHERS if state not in SILENT])
 def test_a_bypass_excuses_no_failure_whoever_says_no_runner_afterwards(manifest, state) -> None:
     family = bypassing(replace(NO_RUNNER, policy=ALONE.policy))
     told = make_verdict(manifest, state=state, family=family)
@@ -347,6 +351,71 @@ def test_every_required_suite_of_every_cpython_is_a_cell(tmp_path) -> None:
     assert len(decision.blocking) == 6
 
 
+# --- suites whose tests must be counted on the family's GPUs --------------------------------------
+
+COUNTED = {FAMILY.name: {"0.9.0": replace(DEMAND, must_run=5)}}
+
+
+def counting(counted, manifest, state=State.PASS, *, passed=9, family=ALONE, **more):
+    """Judge one verdict of a suite with that much counted."""
+    suites = {"smoke": replace(KNOWN["smoke"], demands=Demands(expected=DEMAND, counted=counted))}
+    verdict = make_verdict(manifest, state=state, counts=Counts(passed=passed, **more))
+    channel = replace(CHANNEL, suites=suites)
+    return decide(manifest, family, channel, found(verdict), now=NOW, approvals=(APPROVAL,))
+
+
+def excusing(day):
+    excuse = matrix.Uncounted("ann", "first night", day, "smoke")
+    return replace(ALONE, uncalibrated=(excuse,))
+
+
+@pytest.mark.parametrize("state", [State.PASS, State.UNCALIBRATED])
+@pytest.mark.parametrize(
+    "counted", [{}, {"gfx942": COUNTED[FAMILY.name]}, {FAMILY.name: {"0.8.0": DEMAND}}]
+)
+def test_a_suite_that_was_never_counted_on_the_family_blocks(manifest, counted, state) -> None:
+    (cell,) = counting(counted, manifest, state).blocking
+    assert cell.state is State.UNCALIBRATED
+    assert cell.why == f"its tests were never counted on {FAMILY.name} with JAX 0.9"
+
+
+def test_what_was_counted_since_is_demanded_of_the_verdict_that_was_counted(manifest) -> None:
+    assert counting(COUNTED, manifest, State.UNCALIBRATED).blocking == ()
+    (cell,) = counting(COUNTED, manifest, State.UNCALIBRATED, passed=4).blocking
+    assert "tests that passed: 4, must: 5" in cell.why
+
+
+def test_the_matrix_excuses_it_by_name_until_a_day(manifest) -> None:
+    (cell,) = counting({}, manifest, family=excusing(NOW.date())).cells
+    assert (cell.state, cell.is_blocking) == (State.UNCALIBRATED, False)
+    assert cell.why.endswith(f"excuse of ann until {NOW.date()}: first night")
+    (cell,) = counting({}, manifest, family=excusing(date(2026, 4, 30))).blocking
+    assert cell.why.endswith("the excuse of ann expired on 2026-04-30")
+
+
+def test_an_excuse_is_of_nothing_else(manifest) -> None:
+    excused = excusing(NOW.date())
+    assert counting({}, manifest, State.FAIL, failed=1, family=excused).blocking
+    assert counting({}, manifest, passed=2, family=excused).blocking
+    other = replace(excused.uncalibrated[0], suite="unit")
+    policy = (*ALONE.policy, matrix.Rule("unit", matrix.Level.ADVISORY))
+    family = replace(ALONE, policy=policy, uncalibrated=(other,))
+    assert [cell.suite for cell in counting({}, manifest, family=family).blocking] == ["smoke"]
+
+
+def test_an_approval_is_not_enough_where_nothing_was_counted(manifest) -> None:
+    flaky = {"state": State.FLAKY, "flaky": 9}
+    (cell,) = counting({}, manifest, **flaky).blocking
+    assert cell.state is State.FLAKY
+    assert counting({}, manifest, **flaky, family=excusing(NOW.date())).blocking == ()
+    assert counting(COUNTED, manifest, **flaky).blocking == ()
+
+
+def test_an_excuse_names_a_suite_of_the_policy() -> None:
+    with pytest.raises(ValueError, match="uncalibrated: 'unti' is not in the policy"):
+        replace(FAMILY, uncalibrated=(matrix.Uncounted("ann", "why", NOW.date(), "unti"),))
+
+
 SAID = st.tuples(
     st.sampled_from(list(State)),
     st.sampled_from([Counts(passed=9), Counts(passed=9, failed=1), Counts(crashed=1), Counts()]),
@@ -374,11 +443,14 @@ def test_nothing_but_a_pass_an_approval_or_a_bypass_lets_a_cell_through(
     random.shuffle(verdicts)
     assert judged(manifest, *verdicts, **options) == decision, "the order does not matter"
     failed = any(
-        state not in {*SILENT, State.PASS} or counts.failed or counts.crashed
+        state not in {*SILENT, State.PASS, State.UNCALIBRATED} or counts.failed or counts.crashed
         for state, counts, _, _ in said
     )
     passed = any(
-        state in {State.PASS, State.FLAKY} and counts == Counts(passed=9) and sound and not shard
+        state in {State.PASS, State.FLAKY, State.UNCALIBRATED}
+        and counts == Counts(passed=9)
+        and sound
+        and not shard
         for state, counts, shard, sound in said
     )
     silent = all(state in SILENT - {State.INFRA} or shard for state, _, shard, _ in said)

@@ -441,11 +441,6 @@ def test_a_version_module_too_large_to_be_edited_is_refused(tmp_path: Path) -> N
         ({"platform": "manylinux_2_999_x86_64"}, "not a platform tag"),
         ({"platform": "manylinux_2_028_x86_64"}, "not a platform tag"),
         ({"platform": "musllinux_9_2_x86_64"}, "not a platform tag"),
-        ({"python": "cp311"}, "cp311-cp312: no Python has this"),
-        ({"python": "py3"}, "py3-cp312: no Python has this"),
-        ({"abi": "cp313t"}, "cp312-cp313t: no Python has this"),
-        ({"python": "cp311.cp312"}, "cp311-cp312: no Python has this"),
-        ({"python": "py3", "abi": "abi3"}, "py3-abi3: no Python has this"),
     ],
 )
 def test_tags_that_no_installer_ever_asks_for_are_refused(tags, said, tmp_path: Path) -> None:

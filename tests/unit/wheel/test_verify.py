@@ -320,7 +320,7 @@ BROKEN = {
         None, "pin.allowed", "does not know",
     ),
     "a RUNPATH with an empty entry": (
-        with_module(runpath=":".join((*SHORT_RUNPATH, ""))), None, "elf.runpath", "1 too many",
+        with_module(runpath=":".join((*SHORT_RUNPATH, ""))), None, "elf.runpath", "has besides 1",
     ),
     "a folder that ends like the one of grafts": (
         with_module(runpath=":".join(("/tmp/x/jax_rocm7_plugin.libs", *SHORT_RUNPATH))),
@@ -355,13 +355,13 @@ BROKEN = {
     "RPATH": (
         with_module(rpath=":".join(SHORT_RUNPATH)), None, "elf.rpath", "RPATH",
     ),
-    "no RUNPATH": (with_module(runpath=""), None, "elf.runpath", "no RUNPATH"),
+    "no RUNPATH": (with_module(runpath=""), None, "elf.runpath", "lacks 3, first $ORIGIN"),
     "a RUNPATH of /opt/rocm only": (
-        with_module(runpath="/opt/rocm/lib"), None, "elf.runpath", "lacks 2 of 3",
+        with_module(runpath="/opt/rocm/lib"), None, "elf.runpath", "lacks 2, first",
     ),
     "a RUNPATH that goes on": (
         with_module(runpath=":".join((*SHORT_RUNPATH, "/usr/lib"))),
-        None, "elf.runpath", "RUNPATH has 1 too many, first /usr/lib",
+        None, "elf.runpath", "RUNPATH has besides 1, first /usr/lib",
     ),
     "a RUNPATH in another order": (
         with_module(runpath=":".join(reversed(SHORT_RUNPATH))),
@@ -444,6 +444,9 @@ BROKEN = {
     "a marker on what cannot be known": (
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "amd-x-instinct; extra == 'x' or platform_release > '0'")),
         None, "pin.allowed", "can be judged",
+    ),
+    "another project's wheel that no Python may install": (
+        GENERAL.but(requires_python="<3"), None, "metadata.python", "no CPython 3",
     ),
     "a pjrt that no Python may install": (
         PJRT.but(requires_python=">=3.20"), None, "metadata.python", "3.11",

@@ -63,6 +63,7 @@ class Findings:
         detail: str = "",
         output: str = "",
         left: Iterable[str] = (),
+        figures: Mapping[str, int] | None = None,
     ) -> Attempt:
         """Return one attempt at a test by the process of a lane."""
         return Attempt(
@@ -75,6 +76,7 @@ class Findings:
             detail=protocol.printable(detail),
             output=output,
             left=tuple(map(protocol.one_line, left)),
+            figures={protocol.one_line(name): n for name, n in (figures or {}).items()},
         )
 
     def enter(

@@ -60,7 +60,8 @@ class TestRunner:
         self._works = [LaneWork(lane=lane, since=system.clock()) for lane in plan.lanes]
         self._selector = selectors.DefaultSelector()
         self._started_processes = 0
-        self._afresh: set[str] = set()  # files that a fresh process is to collect again
+        # files that a fresh process is to collect again, at first or for a test that was sent
+        self._afresh: set[tuple[str, bool]] = set()
         self._stop = ""  # why the run ends now
         self._closing = ""  # why nothing new is begun
         self._ticked = self._trimmed = system.clock()
@@ -256,8 +257,8 @@ class TestRunner:
             self._advance(work)
 
     def _collected(self, work: LaneWork, event: protocol.Collected) -> None:
-        failed = event.error and work.wanted.test is None
-        if failed and self._tries_afresh(work, _said(event.error)):
+        if event.error and self._tries_afresh(work, _said(event.error)):
+            work.step = work.wanted if work.wanted.test else None  # a test that it was sent
             work.collecting, work.importing = None, False
             self._enter(work, LaneMode.ENDING)
             work.process.send(op="end")
@@ -316,6 +317,7 @@ class TestRunner:
             detail=event.detail,
             output=output,
             left=event.left,
+            figures=event.figures,
         )
         self._scheduler.measured(step.file, event.test, event.seconds)
         work.running, work.last = None, event.test
@@ -340,11 +342,11 @@ class TestRunner:
 
     def _tries_afresh(self, work: LaneWork, why: str) -> bool:
         """Return whether a fresh process is to collect a file again: once, after another's work."""
-        file = work.wanted.file
+        file, key = work.wanted.file, (work.wanted.file, work.wanted.test is not None)
         used = bool(work.ran) or len(work.process.collected) > 0
-        if not used or work.rerun or file in self._afresh:
+        if not used or work.rerun or key in self._afresh:
             return False
-        self._afresh.add(file)
+        self._afresh.add(key)
         before = f", after {work.last}" if work.last else ""
         work.unfit = f", replaced: it could not collect {file}{before}: {why}"
         return True

@@ -80,6 +80,7 @@ class Finished(_Event, tag="finish", frozen=True, kw_only=True):
     seconds: Seconds
     evidence: tuple[str, ...]
     left: tuple[str, ...]
+    figures: dict[str, Count] = {}  # that it measured: pytest's `record_property`
     going: bool  # whether the session goes on
 
     @property

@@ -3,7 +3,7 @@
 It starts the worker, adopts whatever the worker's descendants leave behind (it is their subreaper,
 `prctl(2)`), and ends only after all of them have ended: daemons and sessions of their own included.
 When the gate dies, however it does, the end of the lifeline says so and everything is killed. The
-locks of the worker's devices are held here too, so that nobody is given a device that a process
+locks of the worker's devices are held here too, so that no other run gets a device that a process
 still uses. Standard library only; it runs isolated, with the interpreter of the tested environment.
 
     supervisor.py SETTINGS     (JSON: argv, lifeline, status, worker, own, scratch)

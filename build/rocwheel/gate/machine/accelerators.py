@@ -3,7 +3,8 @@
 AMD GPUs are read from the KFD topology in sysfs, without starting HIP; NVIDIA GPUs are asked of
 `nvidia-smi`; the CPU is one device that exists only for who asks for it by name. Masks found in
 the environment (ROCR_VISIBLE_DEVICES and the like) are an allotment: they are narrowed for a
-worker, never widened. A list that cannot be read is an InfraError, never a default.
+worker, never widened. A list that cannot be read is an InfraError, never a default; a GPU that
+cannot be read is left out and named.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import amdgpu_family_matrix as matrix
 from rocwheel.errors import CommandError, HostError
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
+from rocwheel.host import cgroup
 from rocwheel.process import Command, Runner
 from rocwheel.values import replace
 from rocwheel.verdict import Device
@@ -38,6 +41,7 @@ ROCR_MASK: Final = "ROCR_VISIBLE_DEVICES"
 HIP_MASK: Final = "HIP_VISIBLE_DEVICES"
 CUDA_MASK: Final = "CUDA_VISIBLE_DEVICES"
 MASKS: Final = (ROCR_MASK, HIP_MASK, CUDA_MASK)
+DMESG: Final = "check the amdgpu driver: dmesg"
 
 
 class Maker(enum.Enum):
@@ -57,16 +61,15 @@ class Accelerator:
     target: str  # gfx942; sm_90; "cpu"
     serial: str  # unique id; a partition of a GPU adds its number
     memory: int = 0  # bytes, 0 when unknown
+    free: int = 0  # of an APU, whose memory is the host's: bytes nothing uses now
     name: str = ""
+    board: str = ""  # what its partitions have in common
+    place: int = 0  # as ROCr numbers GPUs without any mask
+    ill: str = ""  # why it cannot be used
 
     @property
     def label(self) -> str:
         return "cpu" if self.maker is Maker.CPU else f"gpu{self.index}"
-
-    @property
-    def board(self) -> str:
-        """Names what its partitions have in common."""
-        return self.serial.partition(".")[0]
 
     @property
     def device(self) -> Device:
@@ -79,20 +82,20 @@ class Allotment:
 
     devices: tuple[Accelerator, ...]
     masks: Mapping[str, str] = field(default_factory=dict)
+    ill: tuple[str, ...] = ()  # of GPUs that are left out, why
 
     def environment(self, devices: Sequence[Accelerator]) -> dict[str, str]:
         """Masks for a child that gets exactly `devices`, all of which must be in the allotment.
 
-        An inherited ROCr mask is passed on as it is and HIP's mask counts within it, so that a
-        child cannot see more than this process could.
+        ROCr's mask hides the others from a process, which otherwise takes memory and queues of
+        each; within it HIP numbers from 0, whatever was inherited (as JAX's own conftest does).
         """
         if not set(devices) <= set(self.devices):
             raise ValueError("a device outside the allotment")
-        numbers = ",".join(str(device.index) for device in devices)
         match devices[0].maker if devices else Maker.CPU:
             case Maker.AMD:
-                rocr = {ROCR_MASK: self.masks[ROCR_MASK]} if ROCR_MASK in self.masks else {}
-                return {**rocr, HIP_MASK: numbers}
+                places = ",".join(str(device.place) for device in devices)
+                return {ROCR_MASK: places, HIP_MASK: ",".join(map(str, range(len(devices))))}
             case Maker.NVIDIA:
                 return {CUDA_MASK: ",".join(device.serial for device in devices)}
             case Maker.CPU:
@@ -104,8 +107,9 @@ def amd(root: Path, environ: Mapping[str, str]) -> Allotment:
     """Read the KFD topology below `root` (the machine's is `/`) and apply inherited masks.
 
     GPUs whose properties or render node this process may not open are not ours: container
-    runtimes hide devices that way, and the ROCm runtime does not count them either. Raises
-    InfraError when the topology exists but cannot be understood.
+    runtimes hide devices that way, and the ROCm runtime does not count them either. One that
+    cannot be understood keeps its number and is no device. Raises InfraError when none can be
+    read, or two look the same.
     """
     found = [gpu for node in _nodes(root / NODES) if (gpu := _gpu(root, node))]
     devices = tuple(_numbered(found))
@@ -116,7 +120,11 @@ def amd(root: Path, environ: Mapping[str, str]) -> Allotment:
     hip = HIP_MASK if HIP_MASK in masks else CUDA_MASK
     if hip in masks:
         devices = _masked(devices, masks[hip], hip)
-    return Allotment(devices=devices, masks=masks)
+    ill = tuple(device.ill for device in devices if device.ill)
+    well = tuple(device for device in devices if not device.ill)
+    if ill and not well:
+        raise InfraError(f"unreadable GPU topology: {'; '.join(ill)}", hint=DMESG)
+    return Allotment(devices=well, masks=masks, ill=ill)
 
 
 def nvidia(runner: Runner, environ: Mapping[str, str]) -> Allotment:
@@ -138,7 +146,7 @@ def nvidia(runner: Runner, environ: Mapping[str, str]) -> Allotment:
 
 def cpu() -> Allotment:
     """Return the CPU as a device; its verdict never stands for a GPU family."""
-    device = Accelerator(maker=Maker.CPU, index=0, target="cpu", serial="cpu")
+    device = Accelerator(maker=Maker.CPU, index=0, target="cpu", serial="cpu", board="cpu")
     return Allotment(devices=(device,))
 
 
@@ -147,7 +155,7 @@ def of_targets(allotment: Allotment, targets: Iterable[str], *, name: str) -> Al
     wanted = frozenset(targets)
     kept = tuple(device for device in allotment.devices if device.target in wanted)
     if kept:
-        return Allotment(devices=kept, masks=allotment.masks)
+        return replace(allotment, devices=kept)
     here = ", ".join(sorted({device.target for device in allotment.devices})) or "no GPU"
     masks = "".join(f", {name}={value!r}" for name, value in sorted(allotment.masks.items()))
     raise NoRunnerError(
@@ -177,56 +185,72 @@ def _nodes(folder: Path) -> list[Path]:
 
 def _gpu(root: Path, node: Path) -> Accelerator | None:
     """Read one node; None for a CPU and for a GPU that was not given to this process."""
+    banks: list[dict[str, int]] = []
     try:
-        properties = _properties(node / "properties")
-        banks = [_properties(bank / "properties") for bank in _nodes(node / "mem_banks")]
-    except PermissionError as exc:
+        properties, problem = _properties(node / "properties")
+        for bank in _nodes(node / "mem_banks"):
+            found, wrong = _properties(bank / "properties")
+            banks.append(found)
+            problem = problem or wrong
+    except OSError as exc:
         # what a device cgroup hides (kfd_devcgroup_check_permission):
         # https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_priv.h
         if exc.errno == errno.EPERM:
             return None
-        raise _unreadable(node, exc) from exc
-    except (OSError, ValueError) as exc:
-        raise _unreadable(node, exc) from exc
-    if not properties.get("simd_count") or not properties.get("gfx_target_version"):
+        properties, problem = {}, str(exc)
+    if 0 in (properties.get("simd_count"), properties.get("gfx_target_version")):
         return None
-    minor = properties.get("drm_render_minor")
-    if not minor or minor < 0:
-        raise InfraError(
-            f"{node}: a GPU without a render node", hint="check the amdgpu driver: dmesg"
-        )
-    if not os.access(root / f"dev/dri/renderD{minor}", os.R_OK | os.W_OK):
+    minor = properties.get("drm_render_minor", 0)
+    if not problem and minor <= 0:
+        problem = "a GPU without a render node"
+    if minor > 0 and not os.access(root / f"dev/dri/renderD{minor}", os.R_OK | os.W_OK):
         return None
     unique = properties.get("unique_id", 0)
-    place = properties.get("location_id", 0)
+    location = properties.get("location_id", 0)
     # the kernel numbers partitions in the upper four bits (kfd_topology_add_device), the same
-    # number whatever else is visible:
+    # number whatever else is visible; newer ones give each a unique id, too:
     # https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_topology.c
-    partition = place >> PARTITION_SHIFT
-    location = f"{properties.get('domain', 0):04x}-{place & PLACE_MASK:04x}"
+    partition = location >> PARTITION_SHIFT
+    board = f"pci-{properties.get('domain', 0):04x}-{location & PLACE_MASK:04x}"
+    target = gfx_name(properties.get("gfx_target_version", 0))
     return Accelerator(
         maker=Maker.AMD,
         index=0,
-        target=gfx_name(properties["gfx_target_version"]),
+        target=target,
         # boards without an id of their own are told apart by where they sit
-        serial=(f"{unique:016x}" if unique else f"pci-{location}")
+        serial=(node.name if problem else f"{unique:016x}" if unique else board)
         + (f".{partition}" if partition else ""),
+        board=board,
         memory=sum(bank["size_in_bytes"] for bank in banks if bank.get("heap_type") in (1, 2)),
+        free=_free(root, minor) if target in matrix.APUS else 0,
+        ill=f"{node}: {problem}" if problem else "",
     )
 
 
-def _properties(path: Path) -> dict[str, int]:
-    pairs = (line.partition(" ") for line in path.read_text(encoding="ascii").splitlines())
-    found = {name: int(value) for name, _, value in pairs if name in READ}
-    if not found:
-        raise ValueError(f"{path.name} is empty")
-    return found
+def _properties(path: Path) -> tuple[dict[str, int], str]:
+    """Return the numbers of a node, and what is wrong with one of them. Raises OSError."""
+    found: dict[str, int] = {}
+    for line in path.read_text(encoding="ascii", errors="replace").splitlines():
+        name, _, value = line.partition(" ")
+        if name in READ or not line.isascii():
+            try:
+                found[name] = int(value)
+            except ValueError:
+                return found, f"{name} {value!r} is no number"
+    return found, "" if found else f"{path.name} is empty"
 
 
-def _unreadable(node: Path, exc: Exception) -> InfraError:
-    return InfraError(
-        f"{node}: unreadable GPU topology: {exc}", hint="check the amdgpu driver: dmesg"
-    )
+def _free(root: Path, minor: int) -> int:
+    """Return what an APU may still take: of its carve-out, and of the host what is free there."""
+    folder = root / f"sys/class/drm/renderD{minor}/device"
+    try:
+        vram, vram_used, gtt, gtt_used = (
+            int((folder / f"mem_info_{name}").read_text(encoding="ascii"))
+            for name in ("vram_total", "vram_used", "gtt_total", "gtt_used")
+        )
+    except (OSError, ValueError):  # another driver: what KFD says is all there is to know
+        return 0
+    return max(0, vram - vram_used) + max(0, min(gtt - gtt_used, cgroup.available(root)))
 
 
 def _numbered(found: Sequence[Accelerator]) -> Iterable[Accelerator]:
@@ -238,7 +262,7 @@ def _numbered(found: Sequence[Accelerator]) -> Iterable[Accelerator]:
                 f"{serials[device.serial]} devices are called {device.serial}",
                 hint="partitions need a kernel that numbers them: amdgpu of ROCm 6.0 or newer",
             )
-        yield replace(device, index=index)
+        yield replace(device, index=index, place=index)
 
 
 def _masked(devices: Sequence[Accelerator], mask: str, name: str) -> tuple[Accelerator, ...]:
@@ -273,6 +297,7 @@ def _nvidia_line(line: str) -> Accelerator:
             index=int(index),
             target=f"sm_{capability.replace('.', '')}",
             serial=uuid,
+            board=uuid,
             memory=int(memory) << 20,
             name=name,
         )

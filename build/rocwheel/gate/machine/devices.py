@@ -42,6 +42,7 @@ class Allotted:
             f"{item.label} ({item.target}, {item.serial})" for item in self.allotment.devices
         )
         shared = f", {self.jobs} processes on each" if self.jobs > 1 else ""
+        shared += "".join(f"; left out: {why}" for why in self.allotment.ill)
         return f"{names}; {self.per_process} per process, up to {self.most} at once{shared}"
 
 
@@ -88,8 +89,10 @@ def _jobs(request: GateRequest, allotment: Allotment, usable: int) -> int:
     need = request.suite.process_memory << 30
     if request.jobs or not need:
         return max(1, request.jobs)
-    least = min(device.memory for device in allotment.devices)
+    least = min(device.free or device.memory for device in allotment.devices)
     host = cgroup.memory() // HOST_MEMORY // len(allotment.devices)
+    if any(device.free for device in allotment.devices):  # one memory for both
+        host = least // (need + HOST_MEMORY)
     return max(1, min(least // need, usable, host, MOST_JOBS))
 
 
@@ -140,4 +143,4 @@ def _allotment(request: GateRequest, host: Host) -> Allotment:
             f"device {', '.join(sorted(missing))}: not on this machine",
             hint="run it on the machine of the first run, or name the tests with --test",
         )
-    return Allotment(devices=kept, masks=found.masks)
+    return replace(found, devices=kept)

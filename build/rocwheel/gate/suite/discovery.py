@@ -10,7 +10,7 @@ import fnmatch
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rocwheel.console import count
@@ -48,6 +48,7 @@ class SuiteFiles:
     sizes: Mapping[str, int]
     alone: frozenset[str] = frozenset()  # files that need a process of their own
     modules: Path | None = None  # folder of modules that the installed wheels lack
+    variables: Mapping[str, str] = field(default_factory=dict)  # that JAX's own job sets
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -27,9 +27,12 @@ from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
 from rocwheel.results import Outcome, Results
 from rocwheel.values import Value, matching, replace
+from rocwheel.verdict import SILENT, State
+from rocwheel.yaml_file import FieldError
 
 FOLDER: Final = "skips"
 SUITES: Final = "suites"
+UNFINISHED: Final = SILENT | {State.TIMEOUT}  # states of a run that did not try all of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +51,13 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
     pattern: Annotated[
         str,
         matching(
-            r"\A[^:*]+\.py::[^:]",
+            r"\A([^:*]+\.py::[^:]|\Z)",
             "a node id",
             "write path/to_test.py::Class::test, * within a part",
         ),
-    ] = field(name="test")
+    ] = field(name="test", default="")
+    keyword: str = ""  # instead: a part of names, in any case, as `pytest -k` looks for it
+    unless: tuple[str, ...] = ()  # parts of names that the keyword does not mean
     suites: frozenset[str]
     targets: frozenset[str] = field(name="gfx", default=frozenset())  # empty: all
     rocm: SpecifierSet = SpecifierSet()
@@ -62,6 +67,11 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
     owner: str
     expires: date
     where: str = ""  # file:line
+
+    def __post_init__(self) -> None:
+        """Refuse an entry that names no test, or names some in two ways."""
+        if bool(self.pattern) == bool(self.keyword):
+            raise FieldError("names a `test` or a `keyword`", hint="write one of the two")
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
@@ -75,10 +85,27 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
         """Return what it leaves out, and where: two lists with equal entries are one list."""
         parts = (self.suites, self.targets)
         listed = (" ".join(sorted(part)) for part in parts)
-        return [self.pattern, *listed, str(self.rocm), str(self.jax), self.reason]
+        keywords = " ".join((self.keyword, *self.unless)).split()
+        return [self.pattern, *keywords, *listed, str(self.rocm), str(self.jax), self.reason]
+
+    @property
+    def named(self) -> str:
+        """What it leaves out, as messages call it."""
+        return self.pattern or f"keyword {self.keyword}"
 
     def meets(self, test: str) -> bool:
-        return bool(self._expression.fullmatch(test))
+        """Return whether it leaves out a test; folders of a file do not count for a keyword."""
+        if not self.keyword:
+            return bool(self._expression.fullmatch(test))
+        file, _, rest = test.lower().partition("::")
+        names = f"{file.rpartition('/')[2]}::{rest}"
+        return self.keyword.lower() in names and not any(u.lower() in names for u in self.unless)
+
+    def covers(self, other: Skip) -> bool:
+        """Return whether it leaves out all that another entry does, where both apply."""
+        if other.keyword:
+            return self.keyword.lower() == other.keyword.lower() and self.unless == other.unless
+        return self.meets(other.pattern)
 
     def applies(self, context: SkipContext) -> bool:
         """Return whether the entry is meant for such a run."""
@@ -98,28 +125,30 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
         return f"{self.reason} ({self.issue}, {self.owner}, until {self.expires.isoformat()})"
 
 
-def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
-    """Read every list of a `ci` folder.
+def load(ci: Path, *, today: date, new: tuple[Path, str] | None = None) -> tuple[Skip, ...]:
+    """Read every list of a `ci` folder, with the text of a `new` one in place of its file.
 
     Raises ConfigError for an entry that has expired, that another one covers, or that names a suite
     which does not exist.
     """
     suites = tuple(path.stem for path in sorted((ci / SUITES).glob("*.yaml")))
-    entries = [
-        entry
+    documents = {
+        path: yaml_file.load(path, name=str(path.relative_to(ci.parent)))
         for path in sorted((ci / FOLDER).glob("*.yaml"))
-        for entry in _read(yaml_file.load(path, name=str(path.relative_to(ci.parent))), suites)
-    ]
+    }
+    if new:
+        documents[new[0]] = yaml_file.parse(new[1], name=str(new[0].relative_to(ci.parent)))
+    entries = [entry for document in documents.values() for entry in _read(document, suites)]
     for entry in entries:
         if entry.expires < today:
             raise ConfigError(
-                f"{entry.where}: {entry.pattern}: expired on {entry.expires.isoformat()}",
+                f"{entry.where}: {entry.named}: expired on {entry.expires.isoformat()}",
                 hint=f"ask {entry.owner}: try it with `rocwheel skips verify`, remove or renew it",
             )
     for one, other in permutations(entries, 2):
-        if one.meets(other.pattern) and _overlap(one, other):
+        if one.covers(other) and _overlap(one, other):
             raise ConfigError(
-                f"{other.where}: {other.pattern}: {one.pattern} at {one.where} covers it",
+                f"{other.where}: {other.named}: {one.named} at {one.where} covers it",
                 hint="remove one of the two",
             )
     return tuple(entries)

@@ -151,7 +151,7 @@ def check_demand(suite: Suite, version: str, number: int) -> Iterator[str]:
     A test passes, is skipped or fails as expected. Where more must pass than `must_run` for the
     rest to be allowed, or more may skip than is left, the figure means nothing.
     """
-    demand = suite.demand_for(version)
+    demand = suite.demands.of(version)
     least = number - demand.may_skip - demand.may_xfail
     if demand.must_run < least:
         yield (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -27,23 +26,25 @@ from rocwheel.home import Home
 from rocwheel.model import suggest
 from rocwheel.source import git
 from rocwheel.values import Count, NonEmpty, Value, canonical_json, replace
-from rocwheel.verdict import Demand, KnownSuite, demand_for
+from rocwheel.verdict import Demand, Demands, KnownSuite
 from rocwheel.yaml_file import FieldError
 
 FOLDER: Final = skips.SUITES
 LIBRARIES: Final = "rocm_libraries.yaml"
 DEVICE_ERRORS: Final = "device_errors.yaml"
+CALIBRATION: Final = "calibration.yaml"
+OURS: Final = ("**/test_*.py",)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteSource:
+class SuiteSource(Value, frozen=True, kw_only=True):
     """Where tests are: a folder of ours, or paths in the JAX checkout of the wheels."""
 
-    folder: str  # relative to our checkout; "" for JAX's own tests
-    paths: tuple[str, ...]  # globs below the folder, or in the JAX checkout
+    folder: str = ""  # relative to our checkout; "" for JAX's own tests
+    paths: tuple[str, ...] = OURS  # globs below the folder, or in the JAX checkout
     exclude: tuple[str, ...] = ()  # globs of files left out
     support: tuple[str, ...] = ()  # further files of the JAX checkout that tests read
     modules: tuple[str, ...] = ()  # globs of modules of JAX that its wheel lacks and tests import
+    variables: tuple[str, ...] = ()  # its scripts whose variables stand for those of `environment`
 
     def has(self, file: str) -> bool:
         """Return whether a file of JAX's tests is one of the suite's."""
@@ -60,33 +61,92 @@ class Deadlines(Value, frozen=True, kw_only=True):
     suite: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Suite:
+Numbers = Mapping[str, Count]  # of a demand
+
+
+class Suite(Demand, frozen=True, kw_only=True):
     """One suite of `ci/suites`: where its tests are, what they need, what they must show."""
 
-    name: str
+    name: str = msgspec.field(name="suite")
     about: str
     source: SuiteSource
-    gpus: tuple[int, ...]  # devices per process: the first number the machine has; (0,) for none
-    with_jax: bool  # whether JAX is installed and asked for its backend
-    select: str  # a pytest marker expression
-    environment: Mapping[str, str]
+    gpus: tuple[Count, ...]  # devices per process: the first number the machine has; (0,) for none
     requirements: tuple[str, ...]
     deadlines: Deadlines
-    demand: Demand
-    retries: int  # failing tests that are tried once more
-    trace: bool  # whether ROCm libraries write traces, which is slow
-    by_jax: Mapping[str, Demand] = field(default_factory=dict)  # from a release on
+    with_jax: bool = True  # whether JAX is installed and asked for its backend
+    select: str = ""  # a pytest marker expression
+    environment: Mapping[str, str] = {}
+    retries: Count = 20  # failing tests that are tried once more
+    trace: bool = False  # whether ROCm libraries write traces, which is slow
+    jax: Mapping[str, Numbers] = {}  # what is demanded from a release on
+    counted: Mapping[str, Mapping[str, Numbers]] | None = None  # on GPUs, by family and JAX
     partitions: bool = False  # whether those of one board count as several GPUs
-    process_memory: int = 0  # GiB of a GPU a process takes; 0: a GPU has one process
+    process_memory: Count = 0  # GiB of a GPU a process takes; 0: a GPU has one process
 
-    def demand_for(self, jax: str) -> Demand:
-        """Return what is demanded of its results for one JAX."""
-        return demand_for(self.demand, self.by_jax, jax)
+    def __post_init__(self) -> None:
+        """Refuse a suite that proves nothing, or contradicts itself."""
+        for number, requirement in enumerate(self.requirements):
+            _refuse_open(requirement, number)
+        if not any(Requirement(line).name == "pytest" for line in self.requirements):
+            raise FieldError("pytest is missing", "requirements", hint="write pytest==VERSION")
+        if not self.source.folder and self.source.paths == OURS:
+            hint = "write `source: {folder: …}`, or `paths` of JAX's own tests"
+            raise FieldError("a source has a `folder` or `paths`", "source", hint=hint)
+        if not self.gpus or list(self.gpus) != sorted(set(self.gpus), reverse=True):
+            hint = "write [1], [8, 4, 2], or [0] for none"
+            raise FieldError("not a falling list of numbers", "gpus", hint=hint)
+        if 0 in self.gpus and self.gpus != (0,):
+            hint = "a suite that needs no GPU has `gpus: [0]`"
+            raise FieldError("0 stands alone", "gpus", hint=hint)
+        if not 0 < self.deadlines.test < self.deadlines.shard <= self.deadlines.suite:
+            hint = "test < shard <= suite, in seconds"
+            raise FieldError("deadlines do not nest", "deadlines", hint=hint)
+        _refuse_numbers({"must_run": self.must_run})
+        for version, numbers in self.jax.items():
+            _refuse_numbers(numbers, "jax", version)
+        for family, by_jax in (self.counted or {}).items():
+            for version, numbers in by_jax.items():
+                _refuse_numbers(numbers, "counted", family, version)
+
+    @property
+    def demand(self) -> Demand:
+        """What is demanded where nothing is known of a JAX or a family."""
+        return Demand(**{name: getattr(self, name) for name in Demand.__struct_fields__})
+
+    @property
+    def demands(self) -> Demands:
+        """What is demanded of its results, by JAX and family."""
+        demand = self.demand
+        by_jax = {version: replace(demand, **numbers) for version, numbers in self.jax.items()}
+        expected = Demands(expected=demand, by_jax=by_jax)
+        if self.counted is None:
+            return expected
+        return replace(
+            expected,
+            counted={
+                family: {
+                    version: replace(expected.of(version), uncounted="", **numbers)
+                    for version, numbers in found.items()
+                }
+                for family, found in self.counted.items()
+            },
+        )
 
     @property
     def needs_gpu(self) -> bool:
         return self.gpus != (0,)
+
+
+def _refuse_numbers(numbers: Numbers, *at: str) -> None:
+    """Refuse numbers of no JAX, of nothing that is demanded, or that prove nothing."""
+    if at and not _is_version(at[-1]):
+        hint = 'write "0.10.2": {must_run: …}'
+        raise FieldError(f"{at[-1]!r} is no version of JAX", *at, hint=hint)
+    for name in numbers.keys() - set(Demand.__struct_fields__):
+        raise FieldError("unknown key", *at, name, hint=suggest(name, Demand.__struct_fields__))
+    if not numbers.get("must_run", 1):
+        hint = "a suite without tests proves nothing"
+        raise FieldError("must be 1 at least", *at, "must_run", hint=hint)
 
 
 class Library(Value, frozen=True, kw_only=True):
@@ -146,6 +206,7 @@ def document(suite: Suite, required_by: Sequence[str]) -> dict[str, Any]:
         "tests": suite.source.folder or "jax",
         "deadlines": msgspec.structs.asdict(suite.deadlines),
         **msgspec.structs.asdict(suite.demand),
+        "counted": {family: sorted(found) for family, found in (suite.counted or {}).items()},
         "required_by": list(required_by),
     }
 
@@ -160,8 +221,7 @@ def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
         tests=_tests(home.tests / suite.source.folder) if suite.source.folder else "",
         selection=suite.select,
         pytest=next(iter(pytest.specifier)).version,
-        demand=suite.demand,
-        by_jax=suite.by_jax,
+        demands=suite.demands,
     )
 
 
@@ -200,98 +260,29 @@ def libraries(ci: Path) -> tuple[Library, ...]:
     return tuple(replace(library, name=name) for name, library in table.items())
 
 
-class _JaxTests(Value, frozen=True, kw_only=True):
-    paths: tuple[str, ...]
-    exclude: tuple[str, ...] = ()
-    support: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
+class _Calibration(Value, frozen=True, kw_only=True):
+    """A file that `gate calibrate` writes: numbers by suite, family and JAX."""
+
+    counted: Mapping[str, Mapping[str, Mapping[str, Numbers]]] = {}
 
 
-class _Source(Value, frozen=True, kw_only=True):
-    folder: str = ""
-    jax: _JaxTests | None = None
-
-    def source(self) -> SuiteSource:
-        """Make the source."""
-        if self.jax:
-            return SuiteSource(folder="", **msgspec.structs.asdict(self.jax))
-        return SuiteSource(folder=self.folder, paths=("**/test_*.py",))
-
-
-class _File(Demand, frozen=True, kw_only=True):
-    """A file of `ci/suites`; what it demands stands among the rest."""
-
-    suite: str
-    about: str
-    source: _Source
-    gpus: tuple[Count, ...]
-    requirements: tuple[str, ...]
-    deadlines: Deadlines
-    select: str = ""
-    environment: Mapping[str, str] = {}
-    retries: Count = 20
-    with_jax: bool = True
-    trace: bool = False
-    partitions: bool = False
-    process_memory: Count = 0
-    jax: Mapping[str, Mapping[str, Count]] = {}
-
-    def __post_init__(self) -> None:
-        """Refuse a suite that proves nothing, or contradicts itself."""
-        for number, requirement in enumerate(self.requirements):
-            _refuse_open(requirement, number)
-        if bool(self.source.folder) == bool(self.source.jax):
-            hint = "write `source: {folder: …}`"
-            raise FieldError("a source is one of `folder` and `jax`", "source", hint=hint)
-        if not self.gpus or list(self.gpus) != sorted(set(self.gpus), reverse=True):
-            hint = "write [1], [8, 4, 2], or [0] for none"
-            raise FieldError("not a falling list of numbers", "gpus", hint=hint)
-        if 0 in self.gpus and self.gpus != (0,):
-            hint = "a suite that needs no GPU has `gpus: [0]`"
-            raise FieldError("0 stands alone", "gpus", hint=hint)
-        if not 0 < self.deadlines.test < self.deadlines.shard <= self.deadlines.suite:
-            hint = "test < shard <= suite, in seconds"
-            raise FieldError("deadlines do not nest", "deadlines", hint=hint)
-        self._refuse_nothing(self.must_run)
-        for version, demand in self.jax.items():
-            if not _is_version(version):
-                hint = 'write "0.10.2": {must_run: …}'
-                raise FieldError(f"{version!r} is no version of JAX", "jax", version, hint=hint)
-            for name in demand.keys() - set(Demand.__struct_fields__):
-                hint = suggest(name, Demand.__struct_fields__)
-                raise FieldError("unknown key", "jax", version, name, hint=hint)
-            self._refuse_nothing(demand.get("must_run", 1), "jax", version)
-
-    def _refuse_nothing(self, must_run: int, *at: str) -> None:
-        if not must_run:
-            hint = "a suite without tests proves nothing"
-            raise FieldError("must be 1 at least", *at, "must_run", hint=hint)
+def calibration(ci: Path) -> dict[str, dict[str, dict[str, Numbers]]]:
+    """Read what was counted on GPUs, by suite, family and JAX. Raises ConfigError."""
+    path = ci / CALIBRATION
+    read = yaml_file.read(path, _Calibration).counted if path.exists() else {}
+    return msgspec.convert(msgspec.to_builtins(read), dict[str, dict[str, dict[str, Numbers]]])
 
 
 def _suite(path: Path) -> Suite:
     document = yaml_file.load(path)
-    file = document.to(_File)
-    if file.suite != path.stem or not re.fullmatch(r"[a-z][a-z0-9_]*", file.suite):
-        problem = f"{file.suite!r} is not the name of the file"
+    suite = document.to(Suite)
+    if suite.name != path.stem or not re.fullmatch(r"[a-z][a-z0-9_]*", suite.name):
+        problem = f"{suite.name!r} is not the name of the file"
         raise document.error(problem, "suite", hint=f"write {path.stem}")
-    demand = Demand(**{name: getattr(file, name) for name in Demand.__struct_fields__})
-    return Suite(
-        name=file.suite,
-        about=file.about,
-        source=file.source.source(),
-        gpus=file.gpus,
-        with_jax=file.with_jax,
-        select=file.select,
-        environment=file.environment,
-        requirements=file.requirements,
-        deadlines=file.deadlines,
-        demand=demand,
-        by_jax={version: replace(demand, **measured) for version, measured in file.jax.items()},
-        retries=file.retries,
-        trace=file.trace,
-        partitions=file.partitions,
-        process_memory=file.process_memory,
-    )
+    if suite.counted is None:
+        return suite
+    counted = calibration(path.parents[1]).get(suite.name, {})
+    return replace(suite, counted={**suite.counted, **counted})
 
 
 def _refuse_open(requirement: str, number: int) -> None:

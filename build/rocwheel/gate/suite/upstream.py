@@ -1,22 +1,32 @@
-"""What the ROCm jobs of JAX leave out of its own tests, as entries of a skip list."""
+"""What others' jobs for JAX on ROCm say: tests that they leave out, variables that they set.
+
+JAX's own jobs deselect tests by name; TheRock's deny keywords by release and GPU. Scripts and data
+files are read, never run.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+import amdgpu_family_matrix as matrix
 from rocwheel import files
 from rocwheel.errors import SourceError
 from rocwheel.gate.suite import skips
 from rocwheel.gate.suite.suites import Suite
 
 SCRIPTS: Final = "ci/run_pytest_rocm*.sh"  # of JAX: tests that its own job deselects
+DENIED: Final = "external-builds/jax/skip_tests"  # of TheRock: keywords by release and GPU
 _DESELECT: Final = re.compile(r"--deselect[= ]['\"]?([^\s'\"\\]+)")
+_EXPORT: Final = re.compile(r"^([ \t]*)export[ \t]+([A-Z_][A-Z0-9_]*)=(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +40,56 @@ class Provenance:
 
 
 def read(checkout: Path, suites: Sequence[Suite], about: Provenance) -> list[dict[str, Any]]:
-    """Read the entries of a checkout of JAX. Raises SourceError where there is nothing to read."""
+    """Read the entries of a checkout of JAX or TheRock. Raises SourceError where it has none."""
     scripts = sorted(checkout.glob(SCRIPTS))
-    if not scripts:
-        raise SourceError(f"{checkout}: has no {SCRIPTS}", hint="name a checkout of JAX")
+    folder = checkout / DENIED
+    if not scripts and not folder.is_dir():
+        hint = "name a checkout of JAX or TheRock"
+        raise SourceError(f"{checkout}: has no {SCRIPTS} and no {DENIED}", hint=hint)
+    found = _deselected(scripts, suites) if scripts else _denied(folder, suites, about.jax)
+    last = {"issue": about.issue, "owner": about.owner, "expires": about.expires}
+    return [entry | {"jax": f"=={about.jax}.*"} | last for entry in found if entry["suites"]]
+
+
+def _deselected(scripts: Iterable[Path], suites: Sequence[Suite]) -> Iterator[dict[str, Any]]:
     names = {n for path in scripts for n in _DESELECT.findall(path.read_text(encoding="utf-8"))}
-    entries = []
     for pattern in sorted(names):
         own = [suite.name for suite in suites if suite.source.has(pattern.partition("::")[0])]
         reason = "deselected by JAX's own job on ROCm"
-        entry = {"test": pattern, "suites": own, "jax": f"=={about.jax}.*", "reason": reason}
-        last = {"issue": about.issue, "owner": about.owner, "expires": about.expires}
-        entries += [entry | last] if own else []
-    return entries
+        yield {"test": pattern, "suites": own, "reason": reason}
+
+
+def _denied(folder: Path, suites: Sequence[Suite], jax: str) -> Iterator[dict[str, Any]]:
+    """Yield what TheRock denies for a release: by keyword, for all GPUs or those of a section."""
+    own = [suite.name for suite in suites if not suite.source.folder]
+    for path in (folder / "generic.py", folder / f"jax_{jax}.py"):
+        if not path.is_file():
+            continue
+        for section, entries in _literal(path).items():
+            targets = [
+                target
+                for family in matrix.FAMILIES.values()
+                for target in family.targets
+                if section in family.name or section in target
+            ]
+            if section != "common" and not targets:
+                raise SourceError(f"{path}: {section!r}: no GPU is called so", hint="mend it there")
+            where = {} if section == "common" else {"gfx": targets}
+            for entry in entries["keywords"]:
+                unless = {"unless": entry["unless"]} if entry.get("unless") else {}
+                reason = f"denied by TheRock's job for JAX ({path.name})"
+                yield {"keyword": entry["deny"], **unless, "suites": own, **where, "reason": reason}
+
+
+def _literal(path: Path) -> dict[str, Any]:
+    """Return the value of `skip_tests` in a data file. Raises SourceError for anything else."""
+    try:
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "skip_tests":
+                return dict(ast.literal_eval(node.value))
+    except (SyntaxError, ValueError, TypeError) as exc:
+        raise SourceError(f"{path}: is not data: {exc}", hint="look at the file") from exc
+    raise SourceError(f"{path}: has no skip_tests", hint="look at the file")
 
 
 def text(entries: Iterable[Mapping[str, Any]], source: str) -> str:
@@ -52,10 +99,39 @@ def text(entries: Iterable[Mapping[str, Any]], source: str) -> str:
 
 
 def write(
-    ci: Path, checkout: Path, jax: str, entries: Iterable[Mapping[str, Any]], *, dry_run: bool
+    ci: Path,
+    checkout: Path,
+    jax: str,
+    entries: Iterable[Mapping[str, Any]],
+    *,
+    today: date,
+    dry_run: bool,
 ) -> Path:
-    """Write the list of a checkout and a release, unless it is a dry run; return where."""
+    """Write the list of a checkout and a release, unless it is a dry run; return where.
+
+    Raises ConfigError where the lists would not be read with it; nothing is written then.
+    """
     path = ci / skips.FOLDER / f"{checkout.name.lower()}-{jax}.yaml"
+    body = text(entries, f"{checkout.name}, JAX {jax}")
+    skips.load(ci, today=today, new=(path, body))
     if not dry_run:
-        files.write(path, text(entries, f"{checkout.name}, JAX {jax}").encode())
+        files.write(path, body.encode())
     return path
+
+
+def variables(checkout: Path, scripts: Iterable[str], names: Iterable[str]) -> dict[str, str]:
+    """Return the values that the first of `scripts` in a checkout of JAX exports for `names`.
+
+    Raises SourceError for one that depends on something: it would have to be run to know.
+    """
+    path = next((checkout / name for name in scripts if (checkout / name).is_file()), None)
+    values: dict[str, str] = {}
+    for indent, name, raw in _EXPORT.findall(path.read_text(encoding="utf-8") if path else ""):
+        if name not in names:
+            continue
+        is_computed = bool(set(raw) & set("$`"))
+        value = "" if is_computed else " ".join(shlex.split(raw, comments=True))
+        if indent or is_computed or values.setdefault(name, value) != value:
+            hint = "write its value in the suite's `environment`, without `variables`"
+            raise SourceError(f"{path}: {name} depends on something", hint=hint)
+    return values

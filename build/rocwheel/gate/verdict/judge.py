@@ -26,8 +26,9 @@ PRECEDENCE: Final = (
     State.NOTHING_RAN,
     State.TOO_FEW_RAN,
     State.FLAKY,
+    State.UNCALIBRATED,
 )
-TOO_LITTLE: Final = frozenset({State.NOTHING_RAN, State.TOO_FEW_RAN})
+TOO_LITTLE: Final = frozenset({State.NOTHING_RAN, State.TOO_FEW_RAN, State.UNCALIBRATED})
 FOLLOWS_HARDWARE: Final = 3  # tests that fail on one device only, before the device is suspected
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from rocwheel.errors import ConfigError
+from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.gate.verdict.run_record import collected, drawn
@@ -33,7 +34,9 @@ def merge(
     suite = known(runs[0].suite)
     for verdict, run in shards:
         _check(verdict, run, suite)
-    demanded = suite.demand_for(runs[0].environment.get("jax", ""))
+    on_gpus = [run.environment for run in runs if run.environment.get("backend") == Maker.AMD.value]
+    jax, family = runs[0].environment.get("jax", ""), on_gpus[0]["family"] if on_gpus else ""
+    demanded = suite.demands.of(jax, family)
     results = with_unmet_skips(merge_results(runs, count, demanded))
     judged = judge(results, demanded)
     said = [verdict for verdict, _ in shards if verdict]
@@ -153,7 +156,7 @@ def _check(verdict: Verdict | None, results: Results, suite: KnownSuite) -> None
                 hint="merge a folder with all that `gate` left there, or run the shard again",
             )
         return
-    demand = suite.demand_for(verdict.jax_version).of_part()
+    demand = suite.demands.of(verdict.jax_version).of_part()
     follows = drawn(results, judge(results, demand), demand)
     if verdict.ran.definition != suite.definition:
         follows = {name: follows[name] for name in follows if name not in _JUDGED}

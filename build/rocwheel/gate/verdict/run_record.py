@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rocwheel import __version__, files
@@ -27,6 +28,9 @@ class Setup:
     prepared: str = ""  # how the environment came to be
     uncompared: str = ""  # which wheels are there on trust
     lanes: tuple[Lane, ...] = ()
+    env: Mapping[str, str] = field(
+        default_factory=dict
+    )  # variables of the suite, with their values
     tests: str = ""  # commit of JAX whose tests ran, or SHA-256 of the folder
     tool: str = __version__  # our commit, "-dirty" when files differ from it
 
@@ -62,6 +66,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
         "runner": host.label,
         "environment": "; ".join(filter(None, (setup.prepared, setup.uncompared))),
         "packages": "\n".join(packages),
+        "variables": "\n".join(f"{name}={value}" for name, value in setup.env.items()),
         "tests": setup.tests,
         "tool": setup.tool,
     }

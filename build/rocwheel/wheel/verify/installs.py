@@ -3,7 +3,7 @@
 Each client installs into a scratch folder, without a network, a configuration or a cache. Nothing
 is run of what comes: no byte-code is made, no build happens. What either refuses, or where their
 folders differ, is a finding; of a set that is refused, halves are tried until the wheel is known.
-pip is a dependency of ours; uv is asked where it is installed.
+Both are dependencies of ours.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import uv
+
 from rocwheel import files
 from rocwheel.console import brief
-from rocwheel.errors import CommandError, RocwheelError
+from rocwheel.errors import CommandError
 from rocwheel.process import Command, Runner
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.rules import Finding, finding
@@ -47,7 +48,7 @@ class InstallTarget(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class InstallClient:
-    """pip or uv: how it is told where to install for which Python."""
+    """pip or uv, and its options for where to install, for which Python."""
 
     name: str
     version: str
@@ -87,23 +88,21 @@ class Installers:
     folder: Path | None = None  # for scratch folders, which take what a set has unpacked
 
     @classmethod
-    def find(
-        cls, runner: Runner, *, folder: Path | None = None, beside: Path = Path(sys.executable)
-    ) -> Installers:
-        """Find pip, and uv: beside our interpreter, or on PATH."""
-        own = (sys.executable, "-m", "pip", "--isolated")
-        clients = [InstallClient(name="pip", version=version("pip"), argv=own)]
-        for uv in (str(beside.with_name("uv")), "uv"):
-            with suppress(RocwheelError):
-                text = runner.capture(Command(argv=(uv, "--version"), timeout=SECONDS))
-                number = (*text.split(), "", "")[1]
-                clients.append(InstallClient(name="uv", version=number, argv=(uv, "pip")))
-                break
-        return cls(runner=runner, clients=tuple(clients), folder=folder)
+    def find(cls, runner: Runner, *, folder: Path | None = None) -> Installers:
+        """Return pip and uv as they are installed with us."""
+        pip = (sys.executable, "-m", "pip", "--isolated")
+        clients = (
+            InstallClient(name="pip", version=version("pip"), argv=pip),
+            InstallClient(name="uv", version=version("uv"), argv=(uv.find_uv_bin(), "pip")),
+        )
+        return cls(runner=runner, clients=clients, folder=folder)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {each.name: each.version for each in self.clients}
 
     def __str__(self) -> str:
-        names = " and ".join(f"{each.name} {each.version}" for each in self.clients)
-        return names if len(self.clients) > 1 else f"{names} (uv is not installed)"
+        return " and ".join(f"{each.name} {each.version}" for each in self.clients)
 
 
 def installs(paths: Sequence[Path], by: Installers) -> Mapping[Path, tuple[Finding, ...]]:

@@ -115,7 +115,7 @@ class Libraries:
                 yield finding("elf.runpath-leak", what)
                 continue
             if templates and item.runpath not in templates:
-                what = f"{item.path}: {_difference(item.runpath, templates)}"
+                what = f"{item.path}: {_difference(item.runpath, templates[0])}"
                 yield finding("elf.runpath", what)
 
     def _strays(self) -> Iterator[Finding]:
@@ -200,14 +200,10 @@ def is_found(item: ElfFacts, name: str, sonames: Mapping[str, str]) -> bool:
     return False
 
 
-def _difference(found: tuple[str, ...], templates: tuple[tuple[str, ...], ...]) -> str:
-    wanted = templates[0]
-    missing = [entry for entry in wanted if entry not in found]
-    extra = [entry for entry in found if entry not in wanted]
-    if not found:
-        return "has no RUNPATH"
-    if missing:
-        return f"RUNPATH lacks {len(missing)} of {len(wanted)} entries, first {missing[0]}"
-    if extra:
-        return f"RUNPATH has {len(extra)} too many, first {extra[0]}"
-    return "RUNPATH has the right entries in another order"
+def _difference(runpath: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+    lists = {
+        "lacks": [entry for entry in wanted if entry not in runpath],
+        "has besides": [entry for entry in runpath if entry not in wanted],
+    }
+    words = [f"{word} {len(each)}, first {each[0]}" for word, each in lists.items() if each]
+    return f"RUNPATH {'; '.join(words) or 'has the right entries in another order'}"

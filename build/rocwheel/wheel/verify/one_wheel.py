@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 from rocwheel.console import count
 from rocwheel.model import WheelKind, project_name
@@ -23,7 +22,7 @@ from rocwheel.wheel.wheel_policy import WheelPolicy
 
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
 _CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
-PATCHES: Final = 40  # releases of one Python minor version that Requires-Python is tried with
+PYTHONS: Final = tuple(f"3.{minor}.{patch}" for minor in range(40) for patch in (0, 1, 9))
 INSTALLED: Final = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 LEFTOVERS: Final = re.compile(
     r"(^|/)(__pycache__|\.git|\.DS_Store|\.hypothesis|\.pytest_cache|node_modules)(/|$)"
@@ -55,10 +54,6 @@ class Judge:
                 report=self.report, policy=self.policy, kind=self.kind, rocm=self.rocm
             ).findings()
 
-    @property
-    def _needs_rocm(self) -> bool:
-        return self.kind is not None and self.kind.needs_rocm
-
     def _names(self) -> Iterator[Finding]:
         report, name = self.report, self.report.filename
         if report.dist_info != f"{name.stem}.dist-info":
@@ -78,31 +73,30 @@ class Judge:
             yield finding(
                 "name.canonical", f"{report.version}, in normal form {report.filename.version}"
             )
-        for what, value, meant in (
-            ("project", report.project, self.expected.project),
-            ("version", report.version, self.expected.version),
+        for rule, what, value, meant in (
+            ("name.expected", "project", report.project, self.expected.project),
+            ("name.expected", "version", report.version, self.expected.version),
+            ("tag.expected", "interpreter tag", ".".join(name.pythons), self.expected.python),
+            ("tag.expected", "ABI tag", ".".join(name.abis), self.expected.abi),
         ):
             if meant and value != meant:
-                yield finding("name.expected", f"{what} is {value}, expected {meant}")
+                yield finding(rule, f"{what} is {value}, expected {meant}")
 
     def _metadata(self) -> Iterator[Finding]:
         metadata, wheel = self.report.metadata, self.report.wheel
-        for name, fields, keys in (
-            ("METADATA", metadata, ("Metadata-Version", "Name", "Version")),
-            ("WHEEL", wheel, ("Wheel-Version", "Root-Is-Purelib")),
+        any_text: frozenset[str] = frozenset()
+        for name, fields, key, valid in (
+            ("METADATA", metadata, "Metadata-Version", METADATA_VERSIONS),
+            ("METADATA", metadata, "Name", any_text),
+            ("METADATA", metadata, "Version", any_text),
+            ("WHEEL", wheel, "Wheel-Version", frozenset({"1.0"})),
+            ("WHEEL", wheel, "Root-Is-Purelib", frozenset({"true", "false"})),
         ):
-            for key in keys:
-                if len(fields[key]) != 1:
-                    yield finding(
-                        "metadata.field", f"{name}: {key} stands {len(fields[key])} times"
-                    )
-        for name, values, valid in (
-            ("METADATA: Metadata-Version", metadata["Metadata-Version"], METADATA_VERSIONS),
-            ("WHEEL: Wheel-Version", wheel["Wheel-Version"], frozenset({"1.0"})),
-            ("WHEEL: Root-Is-Purelib", wheel["Root-Is-Purelib"], frozenset({"true", "false"})),
-        ):
-            if values and values[0].lower() not in valid:
-                yield finding("metadata.field", f"{name} {values[0]!r}")
+            values = fields[key]
+            if len(values) != 1:
+                yield finding("metadata.field", f"{name}: {key} stands {len(values)} times")
+            if values and valid and values[0].lower() not in valid:
+                yield finding("metadata.field", f"{name}: {key} {values[0]!r}")
         for text in self.report.requires:
             if requirements.requirement(text) is None:
                 yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} is not PEP 508")
@@ -114,10 +108,8 @@ class Judge:
         requires = requirements.specifiers(text)
         if requires is None:
             yield finding("metadata.field", f"METADATA: Requires-Python {text!r} is not PEP 440")
-            return
-        for tag in self.report.filename.pythons if self.kind is None else ():
-            if not _admits(requires, tag):
-                yield finding("metadata.python", f"Requires-Python {requires} excludes {tag}")
+        elif self.kind is None and not any(map(requires.contains, PYTHONS)):
+            yield finding("metadata.python", f"no CPython 3 satisfies Requires-Python {requires}")
 
     def _tags(self) -> Iterator[Finding]:
         report, name = self.report, self.report.filename
@@ -131,12 +123,6 @@ class Judge:
             yield finding("tag.agree", what)
         if self.kind and len({canonical_platform(tag) for tag in name.platforms}) > 1:
             yield finding("tag.single", f"platform tags {', '.join(name.platforms)}")
-        for what, values, meant in (
-            ("interpreter", name.pythons, self.expected.python),
-            ("ABI", name.abis, self.expected.abi),
-        ):
-            if meant and values != (meant,):
-                yield finding("tag.expected", f"{what} tag is {'.'.join(values)}, expected {meant}")
 
     def _layout(self) -> Iterator[Finding]:
         """Find files that have no place in this wheel; JAX's wheels have no `.data` folder."""
@@ -191,7 +177,8 @@ class Judge:
         project = normal_name(requirement.name)
         siblings = self.expected.siblings or {}
         known = kind_of(project)
-        related = self._needs_rocm and known is not None and known[0].needs_rocm
+        kinds = (self.kind, known and known[0])
+        related = all(kind and kind.needs_rocm for kind in kinds)
         # What only an extra brings may be another version on purpose: jax's minimum-jaxlib.
         optional = requirement.marker is not None and "extra" in str(requirement.marker)
         if not related and (optional or project not in siblings):
@@ -231,19 +218,3 @@ class Judge:
         budget = self.policy.kinds[self.kind].size
         if self.report.size > budget:
             yield finding("size.budget", f"{self.report.size} bytes, the budget is {budget}")
-
-
-def _admits(requires: SpecifierSet, tag: str) -> bool:
-    """Whether some Python that takes wheels of an interpreter tag satisfies Requires-Python.
-
-    Its first release alone does not count: `==3.11` is 3.11.0 and excludes all that followed.
-    """
-    match = _CPYTHON.match(tag)
-    if match is None:
-        return True
-    minors = [match[2]] if match[2] else [str(minor) for minor in range(PATCHES)]
-    return any(
-        requires.contains(f"{match[1]}.{minor}.{patch}")
-        for minor in minors
-        for patch in range(1, PATCHES)
-    )

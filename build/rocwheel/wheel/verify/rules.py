@@ -51,7 +51,7 @@ RULES: Final = {
         "METADATA and WHEEL have the fields that the specifications require, well formed.",
         "build the wheel again with a current setuptools"),
     "metadata.python": (ERROR,
-        "Requires-Python admits the Pythons that the tag is for; of JAX's wheels all releases.",
+        "Requires-Python admits a Python; of JAX's wheels those that tag and release are for.",
         "mend python_requires where the wheel is built, or the tag"),
     "tag.agree": (ERROR,
         "WHEEL has exactly the tags and the build number of the file name (PEP 425, 427).",

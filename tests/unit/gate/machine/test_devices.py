@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from support.topology import Gpu, machine, mi300x, mi300x_cpx
+from support.topology import GIB, Gpu, machine, mi300x, mi300x_cpx
 
 import amdgpu_family_matrix as matrix
 from rocwheel.gate.machine import devices
@@ -77,7 +77,7 @@ def test_fewer_gpus_than_the_least_are_no_runner(host):
 
 def test_each_process_has_a_gpu_and_a_part_of_the_cpus(host):
     found = share(asked(), host(*mi300x(8)))
-    assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == list("01234567")
+    assert [lane.env["ROCR_VISIBLE_DEVICES"] for lane in found] == list("01234567")
     assert {lane.env["OMP_NUM_THREADS"] for lane in found} == {"2"}
     assert {lane.env["FROM"] for lane in found} == {"suite"}
     assert devices.choose(asked(lanes=3), host(*mi300x(8))).most == 3
@@ -96,7 +96,8 @@ def test_of_a_mixed_machine_only_the_familys_gpus_are_taken_by_their_numbers(hos
         *(Gpu(version=90402, unique_id=n, minor=128 + n) for n in (2, 3)),
     )
     found = share(asked(), host(*mixed))
-    assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == ["1", "2"]
+    assert [lane.env["ROCR_VISIBLE_DEVICES"] for lane in found] == ["1", "2"]
+    assert {lane.env["HIP_VISIBLE_DEVICES"] for lane in found} == {"0"}
     (other,) = share(asked(family="gfx110X-all"), host(*mixed))
     assert other.devices[0].target == "gfx1100"
 
@@ -104,7 +105,7 @@ def test_of_a_mixed_machine_only_the_familys_gpus_are_taken_by_their_numbers(hos
 def test_an_inherited_mask_leaves_fewer_gpus(host):
     found = share(asked(gpus=(8, 4, 2)), host(*mi300x(8), ROCR_VISIBLE_DEVICES="2,3,4"))
     assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == ["0,1"]
-    assert found[0].env["ROCR_VISIBLE_DEVICES"] == "2,3,4"
+    assert found[0].env["ROCR_VISIBLE_DEVICES"] == "2,3"
 
 
 def test_a_rerun_keeps_to_the_devices_of_the_first_run(host):
@@ -128,7 +129,7 @@ def test_processes_share_a_gpu_where_the_suite_says_what_one_takes(host, monkeyp
     monkeypatch.setattr(devices.cgroup, "memory", lambda: 1 << 40)
     found = share(asked(memory=2), host(*mi300x(2)))
     assert [lane.name for lane in found] == [f"gpu{g}.{n}" for g in (0, 1) for n in range(8)]
-    assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == ["0"] * 8 + ["1"] * 8
+    assert [lane.env["ROCR_VISIBLE_DEVICES"] for lane in found] == ["0"] * 8 + ["1"] * 8
     assert {lane.env["OMP_NUM_THREADS"] for lane in found} == {"1"}, "of 16 CPUs"
     assert found[0].shares(found[7])
     assert not found[0].shares(found[8])
@@ -156,8 +157,36 @@ def test_memory_cpus_and_what_was_asked_limit_the_processes_of_a_gpu(
 def test_partitions_of_one_board_are_several_gpus_only_where_the_suite_says_so(host):
     with pytest.raises(NoRunnerError, match="needs 2 GPUs, this machine has 1"):
         devices.choose(asked(gpus=(8, 4, 2)), host(*mi300x_cpx()))
-    other = (replace(gpu, unique_id=7, minor=gpu.minor + 8) for gpu in mi300x_cpx())
+    other = (
+        replace(gpu, unique_id=7, minor=gpu.minor + 8, location=gpu.location + 256)
+        for gpu in mi300x_cpx()
+    )
     two = host(*mi300x_cpx(), *other)
     (lane,) = share(asked(gpus=(8, 4, 2)), two)
     assert len({device.board for device in lane.devices}) == len(lane.devices) == 2
     assert len(share(asked(), two)) == 16, "a process with one GPU may have a partition"
+
+
+STRIX = Gpu(version=110501, unique_id=0, minor=128, memory=GIB // 2, location=0xC300)
+
+
+@pytest.mark.parametrize(
+    ("gtt_used", "available", "jobs"),
+    [(0, 120, 7), (64, 120, 3), (0, 20, 2), (125, 120, 1)],  # 2 GiB and 6 of the host's each
+)
+def test_processes_on_an_apu_are_as_many_as_memory_is_really_free(
+    host, monkeypatch, gtt_used, available, jobs
+):
+    monkeypatch.setattr(devices.cgroup, "memory", lambda _root=None: 128 * GIB)
+    strix = host(STRIX)
+    folder = strix.root / "sys/class/drm/renderD128/device"
+    folder.mkdir(parents=True)
+    sizes = {"vram_total": GIB // 2, "vram_used": GIB // 4, "gtt_total": 60 * GIB,
+             "gtt_used": gtt_used * GIB // 2}  # fmt: skip
+    for name, size in sizes.items():
+        (folder / f"mem_info_{name}").write_text(f"{size}\n")
+    (strix.root / "proc").mkdir()
+    (strix.root / "proc/meminfo").write_text(
+        f"MemTotal: 1 kB\nMemAvailable: {available << 20} kB\n"
+    )
+    assert devices.choose(asked(family="gfx1151", memory=2), strix).jobs == jobs

@@ -71,3 +71,15 @@ def test_a_run_is_compared_with_the_last_of_its_cell(place, tmp_path, kept_in):
         history.keep_last(where, cell, tmp_path, last)
         assert history.read_last(where, cell, tmp_path) == last
     assert run.bad == {"a::t": "failed"}
+
+
+def test_what_was_measured_is_kept_beside_what_earlier_runs_measured():
+    def measuring(number):
+        found = results(result("a::t"))
+        attempt = replace(found.tests[0].attempts[0], figures={"product, GFLOP/s": number})
+        return replace(found, tests=(replace(found.tests[0], attempts=(attempt,)),))
+
+    last = None
+    for number in range(30):
+        last = LastRun.of(measuring(number), State.PASS, ended="", before=last)
+    assert last.figures == {"product, GFLOP/s": tuple(range(10, 30))}

@@ -70,8 +70,7 @@ def test_what_a_suite_misses_or_names_for_nothing_is_said(changes, needs, proble
 )
 def test_what_is_demanded_must_fit_the_number_of_tests(must_run, may_skip, problem):
     unit = suites.load(ROOT / "ci", "unit")
-    demand = replace(unit.demand, must_run=must_run, may_skip=may_skip, may_xfail=10)
-    suite = replace(unit, demand=demand, by_jax={})
+    suite = replace(unit, must_run=must_run, may_skip=may_skip, may_xfail=10, jax={})
     assert "\n".join(static.check_demand(suite, "0.9.1", 1000)) == problem
     found = static.check_all([suite], {}, {"0.9.1": {"unit": 1000, "other": 7}})
     assert [line.partition(": ")[2] for line in found] == ([problem] if problem else [])

@@ -61,7 +61,8 @@ def test_a_suite_is_read_with_its_defaults(tmp_path):
         ("gpus: [1]", "gpus: [2, 4]", "not a falling list"),
         ("gpus: [1]", "gpus: [1, 0]", "0 stands alone"),
         ("gpus: [1]", "gpus: []", "not a falling list"),
-        ("{folder: suites/own}", "{folder: a, jax: {paths: [b]}}", "one of `folder` and `jax`"),
+        ("{folder: suites/own}", "{exclude: [b]}", "a source has a `folder` or `paths`"),
+        ("[pytest==8.4.2]", "[rich==14.2.0]", r"own\.yaml:5:15: requirements: pytest is missing"),
         ("must_run: 3", "must_run: -3", "must_run: -3: expected a whole number >= 0"),
         ("must_run: 3", "must_run: 0", r"own\.yaml:7:11: must_run: must be 1 at least"),
         ("must_run: 3", 'must_run: 3\njax: {"0.9.0": {must_run: 0}}', "must be 1 at least"),
@@ -99,7 +100,7 @@ def test_what_is_demanded_follows_what_was_measured_for_the_jax(tmp_path, jax, m
     text = 'must_run: 3\nmay_skip: 1\njax:\n  "0.10.0": {must_run: 9, may_skip: 2}\n'
     text += '  "0.9.0": {must_run: 5}'
     suite = suites.load(tree(tmp_path, GOOD.replace("must_run: 3", text)), "own")
-    demand = suite.demand_for(jax)
+    demand = suite.demands.of(jax)
     assert (demand.must_run, demand.may_skip) == (must_run, may_skip)
     assert demand.flaky_budget == suite.demand.flaky_budget
 
@@ -108,10 +109,10 @@ def test_what_is_demanded_follows_what_was_measured_for_the_jax(tmp_path, jax, m
 def test_a_newer_jax_than_was_counted_borrows_no_demand_and_says_so(tmp_path, jax):
     text = 'must_run: 3\njax:\n  "0.10.0": {must_run: 9, may_skip: 2}\n'
     suite = suites.load(tree(tmp_path, GOOD.replace("must_run: 3", text)), "own")
-    (shortfall,) = suite.demand_for(jax).shortfalls(Counts(passed=9, skipped=2))
+    (shortfall,) = suite.demands.of(jax).shortfalls(Counts(passed=9, skipped=2))
     why = f"the tests of JAX {jax} were not counted, those of 0.10.0 were the last"
-    assert shortfall == (State.TOO_FEW_RAN, f"{why}; tests that passed: 9")
-    assert not list(suite.demand_for("0.10.2").shortfalls(Counts(passed=9, skipped=2)))
+    assert shortfall == (State.UNCALIBRATED, f"{why}; tests that passed: 9")
+    assert not list(suite.demands.of("0.10.2").shortfalls(Counts(passed=9, skipped=2)))
 
 
 def test_the_projects_own_suites_are_what_the_families_policy_names():

@@ -278,8 +278,8 @@ def _command_of(pid: int) -> str:
     """Return a process's command line, or its name in brackets; "" of a dead one.
 
     A new program has none for an instant: descriptors are closed before its arguments are laid
-    (`begin_new_exec` and `setup_arg_pages` in Linux's fs/exec.c), so whoever waited for that pipe
-    may look too early. Where they lie somewhere, and lie there still, what is empty stays empty.
+    (`begin_new_exec` and `setup_arg_pages` in Linux's fs/exec.c), so a process that waited for that
+    pipe may look too early. Where they lie somewhere, and lie there still, an empty one stays so.
     """
     until = _clock() + ARGUMENTS_SECONDS
     while fields := _stat(pid):

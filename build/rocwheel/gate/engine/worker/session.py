@@ -273,6 +273,11 @@ class Session:
             seconds=seconds,
             evidence=self._libraries.evidence(tags, before, offset),
             left=[readable(found) for found in self.leftovers.found],
+            figures={
+                readable(str(name)): number
+                for name, number in item.user_properties
+                if type(number) is int and number >= 0
+            },
             going=going,
         )
         return going

@@ -1,0 +1,207 @@
+"""`trust`: keys that sign, who may sign what, and the chain behind a downloaded wheel."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rocwheel.cli.app import App
+from rocwheel.cli.command import command, group, option, section
+from rocwheel.cli.imports import when_run
+from rocwheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
+
+with when_run():
+    from datetime import timedelta
+
+    from rocwheel import files
+    from rocwheel.console import columns
+    from rocwheel.manifest import MANIFEST
+    from rocwheel.trust import TrustError, chain, envelope, evidence, policy, signers
+
+_PATH = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignerOptions:
+    """The option that names the key a command signs with."""
+
+    signer: str
+
+    declared = section(
+        "Person",
+        option(
+            "--signer",
+            default="",
+            envvar="ROCWHEEL_SIGNER",
+            metavar="URI",
+            help="Sign what this command states: file:/path/key.pem, awskms:alias/NAME or "
+            "hsm:SLOT?label=TOKEN.",
+        ),
+    )
+
+    def key(self, app: App) -> Signer | None:
+        """Open the key; None without --signer. Raises ConfigError, TrustError."""
+        if not self.signer:
+            return None
+        scheme, _, rest = self.signer.partition(":")
+        path = f"file:{app.cwd / rest.removeprefix('//')}"
+        pin = app.environ.get("ROCWHEEL_SIGNER_PIN_FILE")
+        return signers.signer(
+            path if scheme == "file" and rest else self.signer,
+            pin=(lambda: (app.cwd / pin).read_text().strip()) if pin else None,
+        )
+
+
+@group("trust")
+def trust() -> None:
+    """Make keys, sign statements, verify what was built, tested and released."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeygenOptions:
+    """Options of `trust keygen`."""
+
+    file: Path
+    role: str
+    name: str
+    days: int
+
+
+@command("keygen", KeygenOptions, parent=trust)
+@click.argument("file", type=_PATH)
+@option("--role", type=click.Choice(["builder", "runner", "promoter"]), required=True,
+        help="What the key is for.")  # fmt: skip
+@option("--name", default="", help="What ci/trust.yaml calls it; default: the file's name.")
+@option("--days", type=click.IntRange(min=1), default=365, show_default=True,
+        help="How long it is valid.")  # fmt: skip
+def keygen(app: App, options: KeygenOptions) -> None:
+    """Make an Ed25519 key that its owner alone can read; print its entry of ci/trust.yaml."""
+    key = signers.generate(app.cwd / options.file)
+    today = app.now().date()
+    fields = {"role": options.role, "since": today, "until": today + timedelta(options.days)}
+    _entry(app, options.name or options.file.stem, key, fields)
+
+
+def _entry(app: App, name: str, key: Any, fields: dict[str, Any]) -> None:
+    public = "".join(f"      {line}\n" for line in signers.public_pem(key).splitlines())
+    rest = "".join(f"    {field}: {value}\n" for field, value in fields.items())
+    text = f"  {name}:\n    algorithm: {key.scheme}\n{rest}    public: |\n{public}"
+    app.emit({"name": name, "keyid": key.keyid, "entry": text}, text.rstrip("\n"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(SignerOptions):
+    """Options of `trust show`."""
+
+
+@command("show", ShowOptions, parent=trust)
+def show(app: App, options: ShowOptions) -> None:
+    """List the keys of ci/trust.yaml; with --signer print the public part of that key."""
+    if key := options.key(app):
+        public = key.public_key
+        app.emit({"keyid": public.keyid, "public": signers.public_pem(public)}, signers.public_pem(public))  # type: ignore[arg-type]  # fmt: skip # noqa: E501
+        return
+    known = policy.load(app.home.ci / policy.FILE)
+    rows = [
+        (known.name(keyid), item.role.value, str(item.since), str(item.until), keyid[:12],
+         f"revoked since {item.revoked.since}" if item.revoked else "")
+        for keyid, item in known.keys.items()
+    ]  # fmt: skip
+    rules = {name: [role.value for role in rule.required] for name, rule in known.rules.items()}
+    table = columns(("key", "role", "since", "until", "id", ""), rows)
+    lines = [*(table if rows else ["no key"]), *(f"{n} needs {', '.join(r)}" for n, r in rules.items())]  # fmt: skip # noqa: E501
+    app.emit({"keys": [row[0] for row in rows], "required": rules}, "\n".join(lines))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignOptions(SignerOptions):
+    """Options of `trust sign`."""
+
+    file: Path
+
+
+@command("sign", SignOptions, parent=trust)
+@click.argument("file", type=_PATH)
+def sign(app: App, options: SignOptions) -> None:
+    """Sign a statement that a machine without a key wrote, such as a wheelhouse's provenance.
+
+    FILE is the statement, or the wheelhouse.
+    """
+    path = app.cwd / options.file
+    path = path / evidence.PROVENANCE if path.is_dir() else path
+    signer = options.key(app)
+    if signer is None:
+        raise click.UsageError("give --signer")
+    files.write(path, envelope.sign(_read(path), signer, name=str(path)))
+    app.emit({"signed": str(path), "keyid": signer.public_key.keyid}, f"signed {path}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return files.read(path, most=64 << 20)
+    except OSError as exc:
+        hint = "check the path; statements of a release are fetched as docs/how-to/trust.md says"
+        raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotateOptions:
+    """Options of `trust rotate`."""
+
+    name: str
+    file: Path
+    overlap: int
+
+
+@command("rotate", RotateOptions, parent=trust)
+@click.argument("name")
+@click.argument("file", type=_PATH)
+@option("--overlap", type=click.IntRange(min=1), default=14, show_default=True, help="Days in which both count.")  # fmt: skip # noqa: E501
+def rotate(app: App, options: RotateOptions) -> None:
+    """Make the key that follows NAME, in FILE; print its entry and the last day of the old one."""
+    known = policy.load(app.home.ci / policy.FILE)
+    old = next((key for keyid, key in known.keys.items() if known.name(keyid) == options.name), None)  # fmt: skip # noqa: E501
+    if old is None:
+        raise ConfigError(f"{options.name}: no such key", hint="`trust show` lists them")
+    key = signers.generate(app.cwd / options.file)
+    today = app.now().date()
+    scopes = {name: list(getattr(old, name)) for name in ("channels", "families", "suites")}
+    fields = {"role": old.role.value, "since": today, "until": today + (old.until - old.since)}
+    app.console.info(f"{options.name}: set until: {today + timedelta(options.overlap)}")
+    _entry(app, options.file.stem, key, {**fields, **{n: v for n, v in scopes.items() if v}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Options of `trust verify`."""
+
+    what: str
+    keys: Path | None
+    statements: Path | None
+
+
+@command("verify", VerifyOptions, parent=trust)
+@click.argument("what", metavar="WHEEL|MANIFEST")
+@option("--keys", type=_PATH, help="The trust file; default: ci/trust.yaml.")
+@option("--statements", type=_PATH, help="The set's statements; default: bundle.jsonl beside it.")
+def verify(app: App, options: VerifyOptions) -> int:
+    """Verify offline who built, tested and released a wheel: one line per link.
+
+    MANIFEST is a manifest.json or its folder. Ends with 9 where a link is broken or missing.
+    """
+    known = policy.load(app.path(options.keys) or app.home.ci / policy.FILE)
+    path = app.cwd / options.what
+    path = path / MANIFEST if path.is_dir() else path
+    sha256 = files.sha256(path) if path.is_file() else _read(path).hex()
+    bundle = _read(app.path(options.statements) or path.parent / evidence.BUNDLE)
+    links = chain.follow(sha256, bundle, known, now=app.now())
+    holds = all(link.holds for link in links)
+    document = {"file": str(path), "sha256": sha256, "links": list(map(asdict, links))}
+    app.emit({**document, "state": "verified" if holds else "broken"}, "\n".join(map(str, links)))
+    return 0 if holds else TrustError.exit_code

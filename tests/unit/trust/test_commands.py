@@ -1,0 +1,343 @@
+"""`trust` and what other commands sign, as a person calls them; keys lie in files of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from support.trust import make_record
+from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict
+
+from rocwheel.build_record import BUILD_RECORD
+from rocwheel.cli import main
+from rocwheel.ledger import verdicts
+from rocwheel.trust import envelope, evidence, policy, signers
+from rocwheel.values import replace
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def world(tmp_path, console, monkeypatch):
+    """A team's data with one channel, three keys, and a set that is built and staged by nobody."""
+    return World(tmp_path, console, monkeypatch)
+
+
+class World:
+    def __init__(self, tmp_path: Path, console, monkeypatch) -> None:
+        self.tmp, self.monkeypatch = tmp_path, monkeypatch
+        # ours are not counted on any GPU yet, which blocks every release of a real family
+        monkeypatch.setattr("rocwheel.gate.suite.suites.load_known", lambda *_, **__: SUITES)
+        self.ci, self.keys, self.folder = tmp_path / "data/ci", tmp_path / "keys", tmp_path / "wh"
+        shutil.copytree(ROOT / "ci", self.ci)
+        for name in ("suites", "amdgpu_family_matrix.py"):
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, tmp_path / "data" / name)
+        self.keys.mkdir()
+        self.store = (tmp_path / "store").as_uri()
+        (self.ci / "channels.yaml").write_text(
+            f"channels:\n  mine:\n    store: {self.store}\n"
+            '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
+        )
+        entries = ""
+        for role in ("builder", "runner", "promoter"):
+            path = self.keys / f"{role}.pem"
+            key = signers.generate(path)
+            public = "".join(f"      {line}\n" for line in signers.public_pem(key).splitlines())
+            entries += (
+                f"  {role}:\n    algorithm: ed25519\n    role: {role}\n    since: 2026-01-01\n"
+                f"    until: 2099-01-01\n    public: |\n{public}"
+            )
+        (self.ci / "trust.yaml").write_text(
+            f"keys:\n{entries}channels:\n  mine: {{required: [builder, runner, promoter]}}\n"
+        )
+        self.manifest = make_set(self.folder, pythons=("3.12",))
+        (self.folder / BUILD_RECORD).write_bytes(make_record(self.manifest).to_bytes())
+        self.shop = Shop(self.store, console)
+
+    def uri(self, role: str) -> str:
+        return f"file:{self.keys / role}.pem"
+
+    def run(self, *words: str) -> int:
+        return main([*map(str, words), f"--ci-dir={self.ci}"])
+
+    def target(self, *words: str) -> tuple[str, ...]:
+        return (*words, "--channel=mine", f"--family={FAMILY.name}")
+
+    def gate(self) -> None:
+        for suite in ("smoke", "unit"):
+            verdict = make_verdict(self.manifest, suite=suite)
+            verdicts.add(self.shop.staging, verdict)
+            signer = signers.signer(self.uri("runner"))
+            evidence.add_result(self.shop.staging, verdict, signer)
+
+    @property
+    def bundle(self) -> Path:
+        return self.shop.store.root / self.shop.release.attestation(
+            self.manifest.sha256, "bundle.jsonl"
+        )
+
+
+def test_from_the_wheelhouse_to_a_fresh_machine_with_public_keys_alone(world, capsys) -> None:
+    """A machine without a key builds, another signs; a downloaded wheel is verified offline."""
+    evidence.state_build(world.folder, None, finished="2026-05-01T11:00:00+00:00")
+    assert world.run(*world.target("stage", world.folder)) == 0
+    promote = world.target("promote", f"--manifest={world.manifest.sha256}")
+    world.gate()
+    assert world.run(*promote, f"--signer={world.uri('promoter')}") == 9
+    assert "has no provenance" in capsys.readouterr().err
+    assert world.run("trust", "sign", world.folder, f"--signer={world.uri('builder')}") == 0
+    assert world.run(*world.target("stage", world.folder)) == 0
+    assert world.run(*promote) == 9
+    assert "needs the signature of a promoter" in capsys.readouterr().err
+    assert world.run(*promote, f"--signer={world.uri('promoter')}") == 0
+
+    fresh = world.tmp / "fresh"
+    fresh.mkdir()
+    shutil.copy(world.bundle, fresh)
+    shutil.copy(world.ci / "trust.yaml", fresh / "keys.yaml")
+    for wheel in world.manifest.built:
+        shutil.copy(world.shop.store.root / world.shop.release.key(wheel.filename), fresh)
+    shutil.rmtree(world.keys)
+    shutil.rmtree(world.shop.store.root)
+    capsys.readouterr()
+    for wheel in world.manifest.built:
+        assert (
+            main(["trust", "verify", str(fresh / wheel.filename), f"--keys={fresh}/keys.yaml"]) == 0
+        )
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[:2] for line in lines].count(["ok", "runner"]) == 2
+        assert {line.split()[1] for line in lines} == {"builder", "runner", "promoter"}
+        assert "promote to mine" in "".join(lines)
+
+    wheel = fresh / world.manifest.built[0].filename
+    wheel.write_bytes(wheel.read_bytes() + b"\0")
+    assert main(["trust", "verify", str(wheel), f"--keys={fresh}/keys.yaml", "--json"]) == 9
+    document = json.loads(capsys.readouterr().out)
+    assert document["state"] == "broken"
+    assert "is not about" in document["links"][0]["about"]
+
+
+def drop(number):
+    def change(lines):
+        del lines[number]
+
+    return change
+
+
+def swap(lines) -> None:
+    lines[0], lines[-1] = lines[-1], lines[0]
+
+
+def flip(lines) -> None:
+    lines[-1] = lines[-1].replace(b'"sig": "', b'"sig": "AAAA')
+
+
+def double(lines) -> None:
+    lines.insert(0, lines[0].replace(b" ", b""))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: lines.clear(), "unsigned: no statement holds"),
+        (drop(0), "other statements than these|unsigned"),
+        (drop(1), "other statements than these"),
+        (drop(-1), "promoter  unsigned"),
+        (flip, "does not fit"),
+        (double, "other statements than these"),
+        (lambda lines: lines.append(b"{}"), "payload"),
+        (lambda lines: lines.append(b""), "truncated|JSON"),
+    ],
+)  # fmt: skip
+def test_a_bundle_that_lacks_a_link_is_broken(world, capsys, change, message) -> None:
+    import re
+
+    evidence.state_build(
+        world.folder, signers.signer(world.uri("builder")), finished="2026-05-01T11:00:00Z"
+    )
+    world.run(*world.target("stage", world.folder))
+    world.gate()
+    assert world.run(
+        *world.target("promote", f"--manifest={world.manifest.sha256}"),
+        f"--signer={world.uri('promoter')}",
+    ) == 0  # fmt: skip
+    lines = world.bundle.read_bytes().splitlines()
+    change(lines)
+    bundle = world.tmp / "bundle.jsonl"
+    bundle.write_bytes(b"".join(line + b"\n" for line in lines))
+    capsys.readouterr()
+    wheel = world.folder / world.manifest.built[0].filename
+    assert world.run("trust", "verify", wheel, f"--statements={bundle}") == 9
+    assert re.search(message, capsys.readouterr().out)
+
+
+def test_a_key_is_made_shown_and_followed_by_another(world, capsys) -> None:
+    key = world.keys / "new.pem"
+    assert world.run("trust", "keygen", key, "--role=runner", "--days=30") == 0
+    assert key.stat().st_mode & 0o777 == 0o600
+    entry = capsys.readouterr().out
+    assert "PRIVATE" not in entry
+    text = (world.ci / "trust.yaml").read_text().replace("keys:\n", f"keys:\n{entry}", 1)
+    (world.ci / "trust.yaml").write_text(text)
+    assert world.run("trust", "show") == 0
+    shown = capsys.readouterr().out
+    assert "new" in shown
+    assert "mine needs builder, runner, promoter" in shown
+    assert world.run("trust", "show", f"--signer=file:{key}") == 0
+    assert capsys.readouterr().out.startswith("-----BEGIN PUBLIC KEY-----")
+    assert world.run("trust", "rotate", "runner", world.keys / "next.pem", "--overlap=3") == 0
+    said = capsys.readouterr()
+    assert "role: runner" in said.out
+    assert "runner: set until: " in said.err
+    assert world.run("trust", "rotate", "nobody", world.keys / "x.pem") == 3
+    assert world.run("trust", "keygen", key, "--role=runner") == 3
+    assert "never written over" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660])
+def test_a_key_that_others_can_read_is_refused(world, capsys, mode) -> None:
+    (world.keys / "builder.pem").chmod(mode)
+    assert world.run("trust", "sign", world.folder, f"--signer={world.uri('builder')}") == 3
+    assert "others can read the key" in capsys.readouterr().err
+
+
+def test_a_key_below_a_checkout_is_refused(world, capsys) -> None:
+    (world.tmp / "work" / ".git").mkdir(parents=True)
+    inside = world.tmp / "work" / "deep" / "key.pem"
+    inside.parent.mkdir()
+    assert world.run("trust", "keygen", inside, "--role=runner") == 3
+    assert not inside.exists()
+    shutil.copy(world.keys / "builder.pem", inside)
+    assert world.run("trust", "show", f"--signer=file:{inside}") == 3
+    assert "lies in the checkout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("ftp:x", "no such kind of key"),
+        ("file:", "no such kind of key"),
+        ("plain", "no such kind of key"),
+        ("file:/nowhere/key.pem", "No such file"),
+        ("file:/dev/null", "others can read|no private key"),
+        ("file:/etc", "directory|others can read"),
+    ],
+)
+def test_a_signer_that_cannot_be_is_two_lines(world, capsys, uri, message) -> None:
+    import re
+
+    assert world.run("trust", "show", f"--signer={uri}") == 3
+    said = capsys.readouterr().err
+    assert re.search(message, said)
+    assert "hint:" in said
+
+
+def test_a_key_file_that_is_none_is_refused(world, capsys) -> None:
+    path = world.keys / "bad.pem"
+    path.write_text("-----BEGIN PRIVATE KEY-----\nsecretsecret\n")
+    path.chmod(0o600)
+    assert world.run("trust", "show", f"--signer=file:{path}") == 3
+    assert "secretsecret" not in capsys.readouterr().err
+
+
+def test_no_private_key_is_stored_printed_or_in_the_environment_of_a_child(world, capfd) -> None:
+    world.monkeypatch.setenv("ROCWHEEL_SIGNER", world.uri("builder"))
+    evidence.state_build(world.folder, None, finished="2026-05-01T11:00:00Z")
+    assert world.run("trust", "sign", world.folder, "--debug") == 0  # the environment names the key
+    world.monkeypatch.setenv("ROCWHEEL_SIGNER", world.uri("promoter"))
+    world.gate()
+    assert world.run(*world.target("stage", world.folder)) == 0
+    assert (
+        world.run(*world.target("promote", f"--manifest={world.manifest.sha256}"), "--debug") == 0
+    )
+    secrets = [
+        line
+        for path in world.keys.glob("*.pem")
+        for line in path.read_text().splitlines()
+        if "-----" not in line
+    ]
+    stored = b"".join(
+        p.read_bytes() for p in world.tmp.rglob("*") if p.is_file() and p.parent != world.keys
+    )
+    said = "".join(capfd.readouterr())
+    for secret in secrets:
+        assert secret.encode() not in stored
+        assert secret not in said
+    from rocwheel.process import base_env
+
+    assert not [name for name in base_env(os.environ) if "SIGNER" in name]
+
+
+def test_a_store_that_is_a_channels_needs_what_the_channel_needs(world, capsys) -> None:
+    """`--store` names the same bucket without the channel: it is no way around it."""
+    world.run(*world.target("stage", world.folder))
+    world.gate()
+    words = ("promote", f"--manifest={world.manifest.sha256}", f"--store={world.store}")
+    assert world.run(*words, f"--family={FAMILY.name}") == 9
+    assert "has no provenance" in capsys.readouterr().err
+
+
+MISTAKES = [
+    ("role: runner", "role: king", r"trust\.yaml:\d+:\d+: keys\.runner\.role"),
+    ("algorithm: ed25519", "algorithm: md5", r"keys\.builder\.algorithm: unknown value 'md5'"),
+    ("algorithm: ed25519", "algorithm: rsassa-pss-sha256", r"keys\.builder\.public: no rsassa"),
+    ("BEGIN PUBLIC", "BEGIN PUBLIK", r"keys\.builder\.public"),
+    ("since: 2026-01-01", "since: today", r"keys\.builder\.since"),
+    ("until: 2099-01-01", "until: 2025-01-01", r"keys\.builder\.until: 2025-01-01 is before"),
+    ("  mine:", "  mien:", r"channels\.mien: no such channel"),
+    ("[builder, runner, promoter]", "[builder, judge]", r"channels\.mine\.required"),
+    ("[builder, runner, promoter]", "[builder, builder]", r"builder is given twice"),
+    ("    role: promoter\n", "    role: runner\n", r"required\[2\]: no key has the role promoter"),
+    ("    role: promoter\n", "    role: promoter\n    channels: [other]\n", r"no key has the role"),
+    ("    role: promoter\n", "    role: promoter\n    revoked: {since: 2026-01-01, reason: x}\n", r"no key has the role"),
+    ("    role: promoter\n", "    role: promoter\n    revoked: {since: 2026-01-01}\n", r"'reason' is missing"),
+    ("    role: promoter\n", "    role: promoter\n    rôle: x\n", r"unknown key"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"), MISTAKES, ids=[str(n) for n in range(len(MISTAKES))]
+)
+def test_a_mistake_in_the_trust_file_is_shown_where_it_is(world, capsys, old, new, message) -> None:
+    import re
+
+    path = world.ci / "trust.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    world.shop.store.root.mkdir()
+    assert world.run(*world.target("status")) == 3
+    said = capsys.readouterr().err
+    assert re.search(message, said), said
+
+
+def test_one_key_has_one_role(world, capsys) -> None:
+    path = world.ci / "trust.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    start = lines.index("  runner:\n")
+    pem = lines.index("    public: |\n", start)
+    own = lines.index("    public: |\n")
+    lines[pem : pem + 4] = lines[own : own + 4]
+    path.write_text("".join(lines))
+    assert world.run("trust", "show") == 3
+    assert "keys.runner.public: the same key as builder" in capsys.readouterr().err
+
+
+def test_no_trust_file_requires_nothing_and_ours_is_read() -> None:
+    assert policy.load(Path("/nowhere/trust.yaml")) == policy.Trust()
+    assert policy.load(ROOT / "ci" / "trust.yaml", channels=["dev"]).rules == {}
+
+
+def test_a_signed_provenance_stays_when_the_same_set_is_built_again(world) -> None:
+    signer = signers.signer(world.uri("builder"))
+    evidence.state_build(world.folder, signer, finished="2026-05-01T11:00:00Z")
+    before = (world.folder / evidence.PROVENANCE).read_bytes()
+    evidence.state_build(world.folder, None, finished="2026-06-01T11:00:00Z")
+    assert (world.folder / evidence.PROVENANCE).read_bytes() == before
+    assert envelope.parse(before, name="x").signatures
+    assert replace(world.manifest) == world.manifest
