@@ -373,7 +373,7 @@ def malicious() -> dict[str, tuple[bytes, str]]:
         ),
         "sparse file of absurd size": (
             [_sparse((0, 512), size=1 << 60, data=b"s" * 512)],
-            "absurdly big",
+            "sparse file",
         ),
         "control characters in a name": (
             [Raw(name=b"../\x1b[2J\x07evil", data=b"x")],

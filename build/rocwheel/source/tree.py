@@ -211,7 +211,7 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
         checkout=wanted,
         request=request,
         cache=cache,
-        like=replace(pin, repository=repository, ref=ref, commit=commit, xla_commit=None)
+        like=replace(pin, repository=repository, ref=ref, commit=commit)
         if request.jax_ref
         else None,
     )
@@ -313,7 +313,10 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
             pythons=tuple(pin.pythons),
             bazel=pin.bazel,
             jax=Source(repository=pin.repository, commit=pin.commit),
-            xla=Source(repository=layout.xla.repository, commit=pin.xla_commit or ""),
+            xla=Source(
+                repository=layout.xla.repository,
+                commit="" if planned.like else pin.xla_commit or "",
+            ),
             xla_dir=request.xla_source_dir,
             release=pins.find(pin.name, allow_unverified=True),
             warnings=_later(planned, pin),
