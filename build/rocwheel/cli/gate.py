@@ -29,6 +29,8 @@ with when_run():
     import shlex
     from tempfile import TemporaryDirectory
 
+    import msgspec
+
     import amdgpu_family_matrix as matrix
     from rocwheel import housekeeping
     from rocwheel.console import columns, count
@@ -261,7 +263,7 @@ def verify(app: App, options: GateCommandOptions) -> int:
     with housekeeping.using(app.cache):
         gated = session.run_unstored(job, app.console)
     found = skips.SkipAudit.of(gated.results)
-    app.emit(found.document(), "\n".join(found.lines()))
+    app.emit(msgspec.to_builtins(found), "\n".join(found.lines()))
     if gated.error:
         return gated.error.exit_code
     ends = [fault.state for fault in gated.results.faults if fault.state in skips.UNFINISHED]
