@@ -12,7 +12,10 @@ from io import StringIO
 import pytest
 from hypothesis import HealthCheck, settings
 
+import amdgpu_family_matrix as matrix
+from rocwheel import home
 from rocwheel.console import Console
+from rocwheel.gate.suite import suites
 from rocwheel.process import HostRunner, base_env
 
 # program -> the Debian package (or command) that brings it
@@ -150,6 +153,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if lacking:
         tools = ", ".join(f"{tool} ({number})" for tool, number in sorted(lacking.items()))
         reporter.write_line(f"{sum(lacking.values())} tests did not run for lack of: {tools}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def counted_on_gpus():
+    """As if the tests of every suite had been counted on every family: no GPU is here to do it."""
+    own, read = home.find(None).ci, suites.calibration
+    series = {key: {} for key in ("0.8.0", "0.9.0", "0.10.0", "0.11.0")}
+    made = dict.fromkeys(("unit", "multi_gpu"), dict.fromkeys(matrix.FAMILIES, series))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suites, "calibration", lambda ci: made if ci == own else read(ci))
+        yield
 
 
 @pytest.fixture

@@ -327,8 +327,8 @@ def cell(app: App, options: NightCellOptions) -> int:
         app.emit_plan([str(Command(argv=(*here.program, *item.argv)))])
         return 0
     ended = _run_cell(target, night, options, here)
-    if options.engine == "slurm" and (ended is None or ended.state in SILENT):
-        _go_on(app, target, night, here)
+    if options.engine == "slurm":
+        _go_on(app, target, here, night, ended)
     return _say_ended(app, target, night, options.cell, ended)
 
 
@@ -342,9 +342,14 @@ def _run_cell(
         return cells.run(target.nights, night, options.cell, here, signals)
 
 
-def _go_on(app: App, target: NightTarget, night: str, here: cells.Worker) -> None:
-    """Submit what is to be tried again, or has to wait again, now that this job ends."""
+def _go_on(
+    app: App, target: NightTarget, here: cells.Worker, night: str, ended: Ended | None
+) -> None:
+    """Submit what is to be tried or done again now that this job ends."""
     try:
+        standings = standing.stand(target.nights.book(night), app.now())
+        if ended and ended.state not in SILENT and not standing.repeats(standings):
+            return
         _scheduler(app, target, night, here).submit()
     except (HostError, StoreError) as exc:  # the next job, or `nightly run`, submits it
         app.console.warn(str(exc))

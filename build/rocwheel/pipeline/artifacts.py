@@ -92,13 +92,13 @@ def bring(store: Store, inputs: str, folder: Path) -> Path:
 
 def forget(store: Store, before: datetime) -> int:
     """Delete builds whose manifest is older; the manifest first, so that none is half there."""
-    found = list(store.keys(ROOT))
+    objects = list(store.keys(ROOT))
     old = {
         info.key.split("/")[2]
-        for info in found
+        for info in objects
         if info.key.endswith(f"/{MANIFEST}") and info.key.count("/") == 3 and info.modified < before  # noqa: PLR2004
     }
-    doomed = [info.key for info in found if info.key.split("/")[2] in old]
+    doomed = [info.key for info in objects if info.key.split("/")[2] in old]
     doomed.sort(key=lambda name: not name.endswith(f"/{MANIFEST}"))
     for name in doomed:
         store.delete(name)

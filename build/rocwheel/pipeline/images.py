@@ -56,7 +56,7 @@ class NightImage:
 
 def load(settings: NightSettings, ci: Path, families: Collection[str]) -> tuple[NightImage, ...]:
     """Return every entry with its recipe. Raises ConfigError for a name that nothing has."""
-    found = []
+    made = []
     for entry in settings.images:
         unknown = next((name for name in entry.families if name not in families), "")
         if unknown:
@@ -68,8 +68,8 @@ def load(settings: NightSettings, ci: Path, families: Collection[str]) -> tuple[
         base = recipe.base(entry.base)
         for python in entry.pythons:
             base.python(PythonVersion.parse(python))
-        found.append(NightImage(settings=entry, recipe=recipe, base=base))
-    return tuple(found)
+        made.append(NightImage(settings=entry, recipe=recipe, base=base))
+    return tuple(made)
 
 
 def wanted(

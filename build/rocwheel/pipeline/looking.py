@@ -126,10 +126,10 @@ def look(
 
 def _kept(store: Store, recipes: Sequence[WheelRecipe]) -> dict[str, _Built]:
     """Return the builds of these recipes that the store keeps, by their inputs."""
-    found = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
+    manifests = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
     return {
         recipe.inputs: _Built(sha256=manifest.sha256, major=rocm_major(manifest))
-        for recipe, manifest in zip(recipes, found, strict=True)
+        for recipe, manifest in zip(recipes, manifests, strict=True)
         if manifest
     }
 
@@ -163,16 +163,16 @@ def _sets(
             old |= retention.expired(staging, staged, channel, now=now)
         family = setting.families[name]
         rows = status.of((staging, staged), (release, released), family, channel, now=now).sets
-        found = {}
+        sets = {}
         for row in rows:
             if row.set_id in ids:
                 own = [r for r in recipes if (b := built.get(r.inputs)) and b.sha256 == row.set_id]
                 imaged = _imaged(setting, own, family, row, release)
-                found[name, row.set_id] = _seen(row, imaged)
-        return found, old
+                sets[name, row.set_id] = _seen(row, imaged)
+        return sets, old
 
-    found = each(of_family, wanted.items(), threads=4)
-    return {key: seen for part, _ in found for key, seen in part.items()}, any(o for _, o in found)
+    parts = each(of_family, wanted.items(), threads=4)
+    return {key: seen for part, _ in parts for key, seen in part.items()}, any(o for _, o in parts)
 
 
 def _young(setting: PlanInput, last: NightSummary | None) -> set[str]:
@@ -241,8 +241,8 @@ def _durations(
         past = history.read(place, suite, setting.ci)
         return (name, suite), sum(test.milliseconds for test in past.tests.values())
 
-    found = each(one, asked.items(), threads=store.connections)
-    return {key: took for key, took in found if took}
+    durations = each(one, asked.items(), threads=store.connections)
+    return {key: took for key, took in durations if took}
 
 
 def _major(recipe: WheelRecipe) -> int:

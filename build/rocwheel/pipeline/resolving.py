@@ -136,7 +136,7 @@ class _Resolver:
         for name in wanted:
             if name not in newest:
                 why = f"{without_secrets(page)}: lists no tarball of {name}"
-                if tarball_name.MULTIARCH in newest:
+                if any(item.name.is_multiarch for item in newest.values()):
                     why += "; name its multiarch tarball with `source` to build for all families"
                 yield _absent(item, why, name)
                 continue
@@ -197,7 +197,7 @@ class _Resolver:
             families=of,
             pythons=pythons,
             argv=words,
-            xla_commit=pin.xla_commit if pin and not isinstance(item.jax, Branch) else "",
+            xla_commit=(pin.xla_commit or "") if pin and not isinstance(item.jax, Branch) else "",
             tool=world.tool,
         )
 
@@ -215,23 +215,24 @@ class _Resolver:
             return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
         if pin:
             _check_pin(pin, world)
-            return pin.version, pin.repository, pin.commit, (f"--jax-version={pin.version}",)
+            return pin.name, pin.repository, pin.commit, (f"--jax-version={pin.name}",)
         folder = world.cwd / item.source_dir
-        found = git.identify(folder, runner=world.runner)
-        said = found.digest or found.commit
-        return folder.name, "", said, (f"--jax-source-dir={folder}",)
+        tree = git.identify(folder, runner=world.runner)
+        return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
 
 
 def _check_pin(pin: Pin, world: World) -> None:
     """Raise SourceError when the tag of a pin is another commit by now."""
     try:
-        found = git.resolve_ref(pin.repository, pin.ref, runner=world.runner)
+        commit = git.resolve_ref(pin.repository, pin.ref, runner=world.runner)
     except SourceError as exc:
         world.note(f"JAX {pin.version}: could not ask whether {pin.ref} still is the pin: {exc}")
         return
-    if found != pin.commit:
+    if commit != pin.commit and pin.name != pin.version:  # a branch moves on, its pin does not
+        world.note(f"JAX {pin.name}: {pin.ref} is {commit} by now, built is {pin.commit}")
+    elif commit != pin.commit:
         raise SourceError(
-            f"{pin.repository}: {pin.ref} is {found} now, pinned is {pin.commit}",
+            f"{pin.repository}: {pin.ref} is {commit} now, pinned is {pin.commit}",
             hint="find out why the tag moved before the pin follows it (ci/pins.yaml)",
         )
 
@@ -257,10 +258,10 @@ def one_image(name: str, world: World) -> str:
     """Return an image by digest: as given, or what its tag is at its registry now."""
     if not name or "@sha256:" in name:
         return name
-    found = registry.look(*registry.parts(name), environ=world.environ)
-    if found is None:
+    image = registry.look(*registry.parts(name), environ=world.environ)
+    if image is None:
         raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
-    return found.reference
+    return image.reference
 
 
 def with_authors(
@@ -268,13 +269,13 @@ def with_authors(
 ) -> tuple[WheelRecipe, ...]:
     """Add who wrote the commits of JAX since each recipe's last night, where GitHub says it."""
     old = {item.wheels: item.jax_commit for item in (last.sources if last else ())}
-    found: dict[tuple[str, str, str], tuple[str, ...]] = {}
+    authors: dict[tuple[str, str, str], tuple[str, ...]] = {}
     made = []
     for recipe in recipes:
         key = (recipe.jax_repository, old.get(recipe.name, ""), recipe.jax_commit)
-        if key not in found:
-            found[key] = _authors(*key, world)
-        made.append(replace(recipe, authors=found[key]))
+        if key not in authors:
+            authors[key] = _authors(*key, world)
+        made.append(replace(recipe, authors=authors[key]))
     return tuple(made)
 
 
@@ -294,5 +295,5 @@ def _authors(repository: str, old: str, new: str, world: World) -> tuple[str, ..
 
 def tool_of(ours: Home, runner: Runner) -> str:
     """Return rocwheel's commit and the digest of what differs from it: inputs of a build."""
-    found = home.tool(ours, partial(git.identify, runner=runner))
-    return " ".join(filter(None, (__version__, found.commit, found.digest)))
+    tree = home.tool(ours, partial(git.identify, runner=runner))
+    return " ".join(filter(None, (__version__, tree.commit, tree.digest)))

@@ -93,6 +93,12 @@ def nothing_built(standings: Mapping[str, CellStanding]) -> bool:
     return all(item.settled and not item.passed for item in builds)
 
 
+def repeats(standings: Mapping[str, CellStanding]) -> bool:
+    """Return whether a cell that ended is to run again, such as a page that knew less."""
+    open_ = {Phase.WAITING, Phase.OPEN}
+    return any(item.attempts and item.phase in open_ for item in standings.values())
+
+
 def ready(standings: Mapping[str, CellStanding], cell: Cell) -> bool:
     """Return whether a cell may start now."""
     return all(standings[name].passed for name in cell.after) and all(

@@ -70,10 +70,10 @@ def lines(differences: Sequence[Difference]) -> Iterator[str]:
         yield printable(f"{where}{items[0].aspect}: {counts}")
 
 
-def _at_most(lines: int, found: Iterator[Difference]) -> Iterator[Difference]:
-    """All of them but lines of texts beyond the first so many, which are counted."""
+def _at_most(lines: int, differences: Iterator[Difference]) -> Iterator[Difference]:
+    """Yield all of them but lines of texts beyond the first so many, which are counted."""
     seen = 0
-    for item in found:
+    for item in differences:
         seen += item.aspect == LINE
         if item.aspect != LINE or seen <= lines:
             yield item
@@ -118,7 +118,7 @@ def _sets(member: str, aspect: str, old: set[str], new: set[str]) -> Iterator[Di
 
 
 def _members(archive: ZipArchive) -> dict[str, ZipMember]:
-    """Members by name, with the version taken out of the folders that have it."""
+    """Return members by name, with the version taken out of the folders that have it."""
     stem = WheelName.parse(archive.path.name).stem
     return {
         f"*{member.name[len(stem) :]}"

@@ -112,33 +112,33 @@ class ElfFacts:
 
 def highest_version(names: Iterable[str], prefix: str) -> tuple[int, ...]:
     """Return the highest numeric version among symbol versions such as `GLIBC_2.27`."""
-    found: list[tuple[int, ...]] = [()]
+    numbers: list[tuple[int, ...]] = [()]
     for name in names:
         if match := _VERSION.match(name):
             if match[1] == prefix:
-                found.append(tuple(map(int, match[2].split("."))))
+                numbers.append(tuple(map(int, match[2].split("."))))
         elif prefix == "GLIBC" and name in _RELR:
-            found.append(_RELR[name])
-    return max(found)
+            numbers.append(_RELR[name])
+    return max(numbers)
 
 
 def scan(
     path: str, size: int, stream: Callable[[], Iterable[bytes]], *, budget: Budget | None = None
 ) -> ElfFacts:
-    """Facts about a file of `size` bytes; `stream` gives them, from the first, at every call.
+    """Return facts about a file of `size` bytes; each call of `stream` gives them from the first.
 
     Raises ElfError when headers cannot be right, or when `budget` has been spent.
     """
-    found = Scan(path, size, budget=budget or Budget())
+    reading = Scan(path, size, budget=budget or Budget())
     for piece in stream():
-        found.feed(piece)
-    while missing := found.again():
+        reading.feed(piece)
+    while missing := reading.again():
         for piece in stream():
-            found.feed(piece)
+            reading.feed(piece)
             missing -= len(piece)
             if missing <= 0:
                 break
-    return found.facts()
+    return reading.facts()
 
 
 class Scan:
@@ -209,7 +209,7 @@ class Scan:
         self._open.append(window)
 
     def _get(self, start: int, size: int) -> bytes:
-        """Bytes of the file; raises _LaterError when they have not passed (again) yet."""
+        """Return bytes of the file; raises _LaterError when they have not passed (again) yet."""
         end = start + size
         self._want((start, end))
         for (low, high), data in self._windows.items():
@@ -245,7 +245,7 @@ class Scan:
                 self._bundles.append(bundle)
 
     def _decode(self) -> ElfFacts | None:
-        """Facts from the windows that are full, or None after asking for what is missing."""
+        """Return facts from the windows that are full, or None after asking for what is missing."""
         try:
             return self._decoded()
         except _LaterError:
@@ -413,7 +413,7 @@ def _offset(loads: list[Segment], address: int) -> int:
 
 
 def _section(table: bytes, kind: int) -> tuple[int, int] | None:
-    """Offset and size of the only section of a kind. Raises ElfError where there are two."""
+    """Return offset and size of the only section of a kind. Raises ElfError where there are two."""
     places = [(item[4], item[5]) for item in _SECTION.iter_unpack(table) if item[1] == kind]
     if len(places) > 1:
         raise ElfError("two sections where one can be used")
@@ -427,8 +427,8 @@ def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
 
 
 def _versions(raw: bytes, strings: _Strings) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """SONAME -> the symbol versions needed of it; and what glibc refuses in the table."""
-    found: dict[str, list[str]] = {}
+    """Return SONAME -> the symbol versions needed of it; and what glibc refuses."""
+    wanted: dict[str, list[str]] = {}
     misfits: list[str] = []
     left = len(raw) // _NEED.size  # records, of both kinds: they are equally long
     at = 0
@@ -437,7 +437,7 @@ def _versions(raw: bytes, strings: _Strings) -> tuple[dict[str, tuple[str, ...]]
         left -= count + 1
         if left < 0:
             raise ElfError("version needs that overlap")
-        names = found.setdefault(strings.at(file), [])
+        names = wanted.setdefault(strings.at(file), [])
         misfits += [f"version needs of format {version}"] * (version != 1)
         position = at + aux
         for number in range(1, count + 1):
@@ -451,4 +451,4 @@ def _versions(raw: bytes, strings: _Strings) -> tuple[dict[str, tuple[str, ...]]
         if not following:
             break
         at += following
-    return {library: tuple(sorted(names)) for library, names in found.items()}, misfits
+    return {library: tuple(sorted(names)) for library, names in wanted.items()}, misfits

@@ -74,7 +74,7 @@ def sum_of_objects(bundles: Iterable[Bundle]) -> dict[str, tuple[int, int]]:
 
 
 def looks_like(front: bytes) -> bool:
-    """Whether these bytes may begin a bundle; a shorter `front` than a magic may."""
+    """Return whether these bytes may begin a bundle; a shorter `front` than a magic may."""
     front = front[: len(PLAIN)]
     return bool(front) and (PLAIN.startswith(front) or (front[:4] == PACKED[: len(front[:4])]))
 
@@ -145,10 +145,10 @@ def _entries(front: bytes) -> list[tuple[int, int, str]]:
 
 
 def _table(front: bytes) -> tuple[CodeObject, ...]:
-    found = ((offset, size, _DEVICE.match(name)) for offset, size, name in _entries(front))
+    rows = ((offset, size, _DEVICE.match(name)) for offset, size, name in _entries(front))
     return tuple(
         CodeObject(target=match[1], features=match[2], offset=offset, size=size)
-        for offset, size, match in found
+        for offset, size, match in rows
         if match
     )
 

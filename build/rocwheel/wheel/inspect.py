@@ -114,7 +114,7 @@ class WheelReport:
 
     @property
     def provides(self) -> frozenset[str]:
-        """What NEEDED may name inside: file names, and the SONAMEs of libraries once loaded."""
+        """Return what NEEDED may name inside: file names, and the SONAMEs of loaded libraries."""
         sonames = {item.soname for item in self.elf if item.soname}
         return frozenset({each.name.rpartition("/")[2] for each in self.members} | sonames)
 
@@ -125,7 +125,7 @@ class WheelReport:
 
     @property
     def gfx_targets(self) -> tuple[str, ...]:
-        """Every gfx target that some bundle has code for, sorted."""
+        """Return every gfx target that some bundle has code for, sorted."""
         return tuple(self.gpu_code)
 
 
@@ -306,7 +306,7 @@ def _provenance(
     archive: ZipArchive, folder: str, texts: Mapping[str, KeyValueText]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
     """Return commits, ROCm and generator as the builders leave them, and the version modules."""
-    found: dict[str, str] = {}
+    facts: dict[str, str] = {}
     releases: dict[str, str | None] = {}
     modules = (
         member
@@ -319,22 +319,22 @@ def _provenance(
         content = archive.read(member.name)
         text = content.decode("utf-8", "replace")
         if member.name.endswith("commit_info.py"):
-            found |= _commits(text)
+            facts |= _commits(text)
             continue
         releases[member.name] = release_of(content)
         if match := _GIT_HASH.search(text):
-            found["git"] = match[1]
+            facts["git"] = match[1]
     if match := _SUMMARY_ROCM.search("".join(texts["METADATA"].all("Summary")[:1])):
-        found["rocm"] = (match[1] or match[2]).strip()
+        facts["rocm"] = (match[1] or match[2]).strip()
     if generator := texts["WHEEL"].all("Generator"):
-        found["generator"] = generator[0]
-    return found, releases
+        facts["generator"] = generator[0]
+    return facts, releases
 
 
 def _commits(text: str) -> dict[str, str]:
-    """Repository -> commit, of `name = "<commit>"` and `"name": "<commit>"`."""
-    found = {}
+    """Return repository -> commit, of `name = "<commit>"` and `"name": "<commit>"`."""
+    commits = {}
     for match in itertools.islice(_COMMIT.finditer(text), _COMMITS):
         if name := _COMMIT_OF.search(text, max(0, match.start() - _KEY), match.start()):
-            found[name[1]] = match[1]
-    return found
+            commits[name[1]] = match[1]
+    return commits

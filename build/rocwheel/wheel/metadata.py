@@ -75,7 +75,7 @@ class WheelName:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Every single tag that the file name stands for, sorted."""
+        """Return every single tag that the file name stands for, sorted."""
         return tuple(
             sorted(
                 f"{python}-{abi}-{platform}"
@@ -87,7 +87,7 @@ class WheelName:
 
     @property
     def stem(self) -> str:
-        """What the names of the dist-info and data folders begin with."""
+        """Return what the names of the dist-info and data folders begin with."""
         return f"{self.distribution}-{self.version_text}"
 
     def __str__(self) -> str:
@@ -279,7 +279,7 @@ def edit_record(data: bytes, changes: Mapping[str, RecordRow]) -> bytes:
 
 
 def record_line(row: RecordRow, *, end: str = "\n") -> str:
-    """One line of RECORD."""
+    """Return one line of RECORD."""
     sink = io.StringIO()
     csv.writer(sink, lineterminator=end).writerow(row)
     return sink.getvalue()
@@ -294,14 +294,14 @@ def dist_info(names: Iterable[str], *, path: object) -> str:
     """Return the one dist-info folder among member names, without a slash. Raises WheelError."""
     # pip counts a file of that name, too: pip/_internal/utils/wheel.py, wheel_dist_info_dir.
     folders = {name.partition("/")[0] for name in names}
-    found = sorted(name for name in folders if name.lower().endswith(".dist-info"))
-    if len(found) != 1:
-        what = ", ".join(found) if found else "none"
+    matching = sorted(name for name in folders if name.lower().endswith(".dist-info"))
+    if len(matching) != 1:
+        what = ", ".join(matching) if matching else "none"
         raise WheelError(
             f"{path}: a wheel has one dist-info folder, this has {what}",
             hint="build the wheel again",
         )
-    return found[0]
+    return matching[0]
 
 
 def row_of(path: str, content: Iterable[bytes]) -> RecordRow:
@@ -315,5 +315,5 @@ def row_of(path: str, content: Iterable[bytes]) -> RecordRow:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their ends; only LF, CR and CRLF end one."""
+    """Split into lines with their ends; only LF, CR and CRLF end one."""
     return list(io.StringIO(text, newline=""))

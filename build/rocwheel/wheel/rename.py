@@ -79,7 +79,7 @@ class Rename:
         return f"{self.source} -> {self.after} (new: {changed or 'nothing'})"
 
     def path(self, member: str) -> str:
-        """Where a member of the old wheel is in the new one."""
+        """Return where a member of the old wheel is in the new one."""
         for ending in (".dist-info/", ".data/"):
             if member.startswith(self.before.stem + ending):
                 return self.after.stem + member[len(self.before.stem) :]
@@ -279,8 +279,8 @@ class _Draft:
             digest = hashlib.new(algorithm)
             for piece in self._archive.stream(member):
                 digest.update(piece)
-            found = record_digest(digest.digest(), algorithm=algorithm), str(member.size)
-            if found != (row.digest, row.size):
+            digest_now = record_digest(digest.digest(), algorithm=algorithm), str(member.size)
+            if digest_now != (row.digest, row.size):
                 self._archive.refuse(
                     f"{member.name}: differs from RECORD, it was changed after packing"
                 )
@@ -333,7 +333,7 @@ class _Draft:
 
 
 def _tags(text: str, kind: str) -> tuple[str, ...]:
-    """Tags of a kind, joined by dots, each once. Raises ConfigError for one that is none."""
+    """Split tags of a kind that dots join, each once. Raises ConfigError for one that is none."""
     pattern, example = _TAGS[kind]
     tags = tuple(dict.fromkeys(text.split("."))) if text else ()
     for tag in tags:
@@ -346,7 +346,7 @@ def _tags(text: str, kind: str) -> tuple[str, ...]:
 def _pins(
     requires: Iterable[str], name: WheelName, versions: Mapping[str, tuple[Version, Version]]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Old requirement -> new one, for wheels of the same set; projects that were not given."""
+    """Return old requirement -> new one, within the set; and its projects that were not given."""
     own_set = _SET.match(name.project)
     changed: dict[str, str] = {}
     alone: list[str] = []

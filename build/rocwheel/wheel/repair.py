@@ -73,7 +73,7 @@ class RepairResult:
     known: WheelReport | None  # of a wheel with the same bytes, which need not be read again
 
     def inspect(self) -> WheelReport:
-        """Every byte of the repaired wheel, compared with RECORD. Raises WheelError."""
+        """Read every byte of the repaired wheel, compared with RECORD. Raises WheelError."""
         return self.known or inspect(self.path, hashes=True)
 
 

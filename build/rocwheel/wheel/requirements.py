@@ -29,26 +29,26 @@ def specifiers(text: str) -> SpecifierSet | None:
     """Return a set of version specifiers by PEP 440; None where it is none."""
     from packaging.specifiers import SpecifierSet
 
-    found = _parsed(SpecifierSet, text)
-    return found if found is not None and _compares(found) else None
+    parsed = _parsed(SpecifierSet, text)
+    return parsed if parsed is not None and _compares(parsed) else None
 
 
 def requirement(text: str) -> Requirement | None:
     """Return a requirement by PEP 508 whose marker has a value on Linux; None where it is none."""
     from packaging.requirements import Requirement
 
-    found = _parsed(Requirement, text)
-    if found is None or not _compares(found.specifier):
+    parsed = _parsed(Requirement, text)
+    if parsed is None or not _compares(parsed.specifier):
         return None
     try:
-        applies(found, python_minor="12")
+        applies(parsed, python_minor="12")
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return None
-    return found
+    return parsed
 
 
 def applies(requirement: Requirement, *, python_minor: str) -> bool:
-    """Whether it is installed with CPython 3.`python_minor` where no extra is asked for."""
+    """Return whether it is installed with CPython 3.`python_minor` where no extra is asked for."""
     return requirement.marker is None or requirement.marker.evaluate({
         "extra": "", "python_version": f"3.{python_minor}",
         "python_full_version": f"3.{python_minor}.0", "sys_platform": "linux",
@@ -57,10 +57,10 @@ def applies(requirement: Requirement, *, python_minor: str) -> bool:
     })  # fmt: skip
 
 
-def _compares(found: SpecifierSet) -> bool:
-    """Whether a version can be held against it: packaging parses some numbers only then."""
+def _compares(specifier: SpecifierSet) -> bool:
+    """Return whether it compares with a version: packaging parses some numbers only then."""
     try:
-        found.contains("0", prereleases=True)
+        specifier.contains("0", prereleases=True)
     except ValueError:
         return False
     return True

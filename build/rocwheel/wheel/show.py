@@ -136,7 +136,7 @@ def verdict_lines(
 
 
 def ships(found: Mapping[str, tuple[Finding, ...]]) -> bool:
-    """Whether wheels with these findings may be published: none is an error."""
+    """Return whether wheels with these findings may be published: none is an error."""
     return not any(_errors(findings) for findings in found.values())
 
 
@@ -199,7 +199,7 @@ def _few(items: tuple[str, ...]) -> str:
 
 
 def _fields(fields: Iterable[tuple[str, Iterable[str]]]) -> Iterator[str]:
-    """One value a line, the label before the first."""
+    """Yield one value a line, the label before the first."""
     for name, values in fields:
         label = name
         for value in values:

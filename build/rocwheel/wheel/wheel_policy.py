@@ -114,7 +114,7 @@ class WheelPolicy:
         return self.platform_libraries | self.rocm_libraries
 
     def runpaths(self, version: Version) -> tuple[tuple[str, ...], ...]:
-        """RUNPATHs that ROCm wheels of this version may have, the one to set first."""
+        """Return RUNPATHs that ROCm wheels of this version may have, the one to set first."""
         base = Version(version.base_version)
         for use in self.runpath_uses:
             if use.jax.contains(base):

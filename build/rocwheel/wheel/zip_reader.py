@@ -200,14 +200,14 @@ class ZipArchive:
         )
 
     def bytes_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes of the file."""
+        """Read exactly `size` bytes of the file."""
         data = os.pread(self._fd, size, offset)
         if len(data) != size:
             self.refuse(f"cut short: {size} bytes expected at offset {offset}")
         return data
 
     def raw(self, offset: int, end: int, *, step: int = READ) -> Iterator[bytes]:
-        """Bytes of the file between two offsets, piece by piece."""
+        """Yield bytes of the file between two offsets, piece by piece."""
         while offset < end:
             piece = self.bytes_at(offset, min(step, end - offset))
             offset += len(piece)
@@ -437,7 +437,7 @@ class ZipArchive:
 
         Where none is wanted, the short ones may be `restated`: zipfile did so (Python's gh-103861).
         """
-        found: bytes | None = None
+        long_sizes: bytes | None = None
         at = 0
         while at < len(extra):
             if len(extra) - at < 4:  # noqa: PLR2004
@@ -445,15 +445,15 @@ class ZipArchive:
             tag, length = struct.unpack_from("<HH", extra, at)
             body = extra[at + 4 : at + 4 + length]
             at += 4 + length
-            if len(body) != length or (tag == ZIP64_EXTRA and found is not None):
+            if len(body) != length or (tag == ZIP64_EXTRA and long_sizes is not None):
                 self.refuse(f"{name}: a broken extra field")
             if tag in MISLEADING_EXTRAS:
                 self.refuse(f"{name}: {MISLEADING_EXTRAS[tag]} in an extra field")
             if tag == ZIP64_EXTRA:
-                found = body
-        if found is None and any(wanted):
+                long_sizes = body
+        if long_sizes is None and any(wanted):
             self.refuse(f"{name}: its zip64 sizes are missing")
-        rest = found or b""
+        rest = long_sizes or b""
         values: list[int | None] = []
         for width, want in zip((8, 8, 8, 4), wanted, strict=False):
             if want and len(rest) < width:
@@ -520,7 +520,7 @@ class ZipArchive:
 
 
 def _is_descriptor(record: _Record, raw: bytes, layout: str) -> bool:
-    """Whether these bytes are a data descriptor of the member, signed or not."""
+    """Return whether these bytes are a data descriptor of the member, signed or not."""
     sizes = (record.compressed, record.size)
     if layout == "<III" and max(sizes) > U32:
         return False

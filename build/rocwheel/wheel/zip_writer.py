@@ -255,7 +255,7 @@ def _sizes(member: ZipMember) -> _Sizes:
 
 
 def pieces(content: bytes | Path) -> Iterator[bytes]:
-    """Content as it stands in memory, or of a file in blocks."""
+    """Yield content as it stands in memory, or of a file in blocks."""
     if isinstance(content, bytes):
         yield content
         return
@@ -273,7 +273,7 @@ def deflated(content: Iterator[bytes], *, is_large: bool) -> Iterator[bytes]:
 
 
 def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
-    """Whether two streams have the same bytes, in whatever pieces they come."""
+    """Return whether two streams have the same bytes, in whatever pieces they come."""
     left = right = b""
     while True:
         left = left or next(first, b"")
@@ -352,14 +352,14 @@ def _central(part: Part, sizes: _Sizes, offset: int) -> bytes:
 
 
 def _extras(raw: bytes) -> list[tuple[int, bytes]]:
-    """Extra fields; `ZipArchive` has refused broken ones."""
-    found = []
+    """Split extra fields; `ZipArchive` has refused broken ones."""
+    extras = []
     at = 0
     while at < len(raw):
         tag, length = struct.unpack_from("<HH", raw, at)
-        found.append((tag, raw[at + 4 : at + 4 + length]))
+        extras.append((tag, raw[at + 4 : at + 4 + length]))
         at += 4 + length
-    return found
+    return extras
 
 
 def check_folder(folder: Path) -> None:

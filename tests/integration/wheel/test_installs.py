@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,33 @@ def test_a_shape_is_judged_by_what_the_clients_do(title: str, tmp_path: Path) ->
 def test_an_odd_shape_is_judged_by_what_the_clients_do(title: str, tmp_path: Path) -> None:
     made, rule = ODD[title]
     assert rules(made, tmp_path) == ({rule} if rule else set())
+
+
+# What a pip makes of a shape otherwise than the one that was installed with us, and why.
+OTHER_PIPS = {
+    ("21.3.1", "a group in two brackets"): "install.refused",  # distlib parsed names of groups
+    ("21.3.1", "a group between blanks"): "install.differs",  # distlib stripped them
+    (">=26", "a name with two underscores"): "install.refused",  # pip reads file names strictly
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("pip", ["21.3.1", "22.3.1", "24.0", ">=26"])
+def test_every_pip_makes_the_same_of_a_shape(pip: str, tmp_path: Path) -> None:
+    wanted = f"pip{pip}" if pip.startswith(">") else f"pip=={pip}"
+    target = tmp_path / "pip"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--target", target, wanted], check=True
+    )
+    by = Installers.find(HostRunner({"PYTHONPATH": str(target)}))
+    verdicts, expected = {}, {}
+    for number, (title, (made, rule)) in enumerate({**SHAPES, **ODD}.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = made.write(folder)
+        verdicts[title] = ",".join(sorted({item.rule for item in installs([path], by)[path]}))
+        expected[title] = OTHER_PIPS.get((pip, title), rule)
+    assert verdicts == expected
 
 
 def test_a_wheel_for_another_python_is_installed_too(tmp_path: Path) -> None:

@@ -167,7 +167,10 @@ def test_a_promotion_is_done_again_after_a_gate_that_was_retried():
     found = standing.stand(promoted("infra,infra,pass", asked, seen=2), NOW)
     assert standing.ready(found, found["promote"].cell)
     assert not found["promote"].settled
-    after = standing.stand(promoted("infra,infra,pass", asked, seen=4), NOW)["promote"]
+    assert standing.repeats(found), "the gate that passed now has its promotion submitted again"
+    done = standing.stand(promoted("infra,infra,pass", asked, seen=4), NOW)
+    assert not standing.repeats(done)
+    after = done["promote"]
     assert after.phase is Phase.ENDED, "once is enough"
 
 

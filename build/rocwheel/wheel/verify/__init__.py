@@ -81,7 +81,7 @@ def _tried(
 
 
 def libraries(root: Path) -> frozenset[str]:
-    """File names of shared libraries below a ROCm root: SONAMEs are links among them.
+    """Return file names of libraries below a ROCm root: SONAMEs are links among them.
 
     Raises RocmError where there is none.
     """
@@ -112,12 +112,12 @@ def verify(
         kind=expected.kind or (known[0] if known else None),
         rocm=known[1] if known else "",
     )
-    found = (
+    verdict = (
         *(finding("record.row", text) for text in wheel.record.rows),
         *(finding("record.hash", text) for text in wheel.record.digests),
         *judge.findings(),
     )
-    return tuple(sorted(found, key=lambda item: item.severity is not Severity.ERROR))
+    return tuple(sorted(verdict, key=lambda item: item.severity is not Severity.ERROR))
 
 
 def verify_set(
@@ -142,10 +142,10 @@ def verify_set(
         name = names.get(path)
         siblings = _siblings(name, names.values()) if name else None
         meant = replace(expected or Expectation(), siblings=siblings, partial=not whole)
-        found = verify(path, policy=policy, expected=meant)
+        verdict = verify(path, policy=policy, expected=meant)
         if name is None or cells[_cell(name)] == 1:
-            return found
-        return (finding("set.double", "one of several wheels for one Python"), *found)
+            return verdict
+        return (finding("set.double", "one of several wheels for one Python"), *verdict)
 
     return dict(zip(paths, parallel.each(judge, paths), strict=True))
 
@@ -156,11 +156,11 @@ def _cell(name: WheelName) -> tuple[object, ...]:
 
 def _siblings(name: WheelName, names: Iterable[WheelName]) -> dict[str, str]:
     """Return the versions that a wheel's pins must accept, its own before others."""
-    found: dict[str, str] = {}
+    newest: dict[str, str] = {}
     for other in names:
-        if other.project not in found or other.version_text == name.version_text:
-            found[other.project] = other.version_text
-    return found
+        if other.project not in newest or other.version_text == name.version_text:
+            newest[other.project] = other.version_text
+    return newest
 
 
 def verify_wheelhouse(
@@ -175,17 +175,17 @@ def verify_wheelhouse(
     listed = Counter(entry.filename for entry in manifest.built)
 
     def judge(entry: WheelEntry) -> tuple[Finding, ...]:
-        found = _verify_entry(folder, entry, manifest, siblings, policy)
+        verdicts = _verify_entry(folder, entry, manifest, siblings, policy)
         if listed[entry.filename] == 1:
-            return found
-        return (finding("set.manifest", "listed more than once in the manifest"), *found)
+            return verdicts
+        return (finding("set.manifest", "listed more than once in the manifest"), *verdicts)
 
     judged = parallel.each(judge, entries.values())
-    found = {folder / name: findings for name, findings in zip(entries, judged, strict=True)}
+    verdicts = {folder / name: findings for name, findings in zip(entries, judged, strict=True)}
     for path in sorted(folder.glob("*.whl")):
-        if path not in found:
-            found[path] = (finding("set.manifest", "not in the manifest"),)
-    return found
+        if path not in verdicts:
+            verdicts[path] = (finding("set.manifest", "not in the manifest"),)
+    return verdicts
 
 
 def _verify_entry(

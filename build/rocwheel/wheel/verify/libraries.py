@@ -58,7 +58,7 @@ class Libraries:
 
     @property
     def _own_elf(self) -> list[ElfFacts]:
-        """Libraries that were built, not grafted; GPU code in a file of its own is none."""
+        """Return libraries that were built, not grafted; GPU code in a file of its own is none."""
         return [
             item
             for item in self.report.elf

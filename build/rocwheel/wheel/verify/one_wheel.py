@@ -202,7 +202,7 @@ class Judge:
         return problem or (": that pins no version" if related and not exact else "")
 
     def _applies(self, requirement: Requirement) -> bool:
-        """Whether a requirement is installed with this wheel where no extra is asked for."""
+        """Return whether a requirement is installed with this wheel where no extra is asked for."""
         match = _CPYTHON.match(self.report.filename.pythons[0])
         minor = match[2] if match and match[2] else "12"
         return requirements.applies(requirement, python_minor=minor)
