@@ -28,7 +28,7 @@ ROOMS = {
     "ledger/ release/": (4420, 3950, 7, 38),
     "ledger/nights pipeline/": (4390, 3500, 0, 11),
     "runtime/": (2230, 1300, 0, 13),
-    "cli/trust release/proof trust/": (1550, 1400, 0, 0),
+    "cli/trust release/proof trust/": (1501, 1400, 0, 0),
     "wheel/": (5250, 5250, 0, 0),
 }
 UNCLEAR = re.compile(

@@ -40,7 +40,7 @@ def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[
             envelope.read(line + b"\n", trust, name=f"statement {number}")
             for number, line in enumerate(bundle.splitlines(), 1)
         ]
-        own = next((_own(i) for i in signed if _role(i) is KeyRole.PROMOTER), {})
+        own = next((i.statement.own for i in signed if _role(i) is KeyRole.PROMOTER), {})
     except TrustError as exc:
         return (ChainLink(role="bundle", holds=False, about=str(exc)),)
     channel, family = (str(own.get(name, "")) for name in ("channel", "family"))
@@ -64,13 +64,8 @@ def _role(signed: Envelope) -> KeyRole:
     return ROLES[kind]
 
 
-def _own(signed: Envelope) -> dict[str, object]:
-    own = signed.statement.predicate.get(statements.OWN)
-    return own if isinstance(own, dict) else {}
-
-
 def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) -> ChainLink:
-    role, own, content = _role(signed), _own(signed), signed.statement.predicate
+    role, own, content = _role(signed), signed.statement.own, signed.statement.predicate
     if role is KeyRole.BUILDER:
         run = content.get("runDetails", {})
         claimed = run.get("metadata", {}).get("finishedOn")

@@ -56,6 +56,12 @@ class Statement(Value, frozen=True, kw_only=True):
     )
 
     @property
+    def own(self) -> dict[str, Any]:
+        """What in-toto has no field for."""
+        own = self.predicate.get("rocwheel")
+        return own if isinstance(own, dict) else {}
+
+    @property
     def subjects(self) -> dict[str, str]:
         """The SHA-256 of each subject, by name."""
         return {item.name: item.digest.sha256 for item in self.subject}

@@ -272,7 +272,7 @@ CASES = [
     ("a payload of another statement", lambda a: a.edit(setting("payload", base64.b64encode(b"{}").decode())), "payload"),
     ("not JSON", lambda a: a.put_provenance(b"\xff"), "JSON|UTF-8|utf-8"),
     ("JSON of another kind", lambda a: a.put_provenance(b"[]"), "object"),
-    ("nothing", lambda a: a.put_provenance(b""), "JSON|truncated"),
+    ("nothing", lambda a: a.put_provenance(b""), "has no provenance"),
     ("truncated", lambda a: a.provenance.write_bytes(a.provenance.read_bytes()[:400]), "name: its bytes"),
     ("50 MB", huge, "name: its bytes|no statement"),
     ("deep nesting", lambda a: a.put_provenance(b"[" * 100_000), "JSON|recursion|object"),
