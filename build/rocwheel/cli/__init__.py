@@ -126,7 +126,7 @@ STAGES: Final = {
     "This machine": {
         "cache": (
             "rocwheel.cli.cache:cache",
-            "Show what is kept between runs, and remove what is not in use.",
+            "Show what is kept between runs, and remove the unused.",
         ),
         "demo": ("rocwheel.cli.demo:demo", "Run the whole main job on the miniature workspace."),
         "shell": (
