@@ -128,7 +128,7 @@ def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) 
         _refresh(app, planned.release)
     if moved:
         app.console.info(f"{size(moved)} of wheels passed through this machine")
-    return planned.published(moved)
+    return {**planned.to_json(state="published"), "bytes_through_client": moved}
 
 
 @dataclass(frozen=True, kw_only=True)
