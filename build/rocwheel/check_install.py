@@ -44,18 +44,19 @@ class Line(NamedTuple):
 
 def look(root: Path, *, run: bool) -> Iterator[Line]:
     """Look at everything; `root` is the file system, "/" but in tests."""
-    devices = list(_devices(root))
-    yield from devices
+    nodes = list(devices(root))
+    yield from nodes
     versions = _versions()
     yield from _packages(versions)
     yield from _rocm(root)
     if not run:
         yield Line("not looked at", "backend", "--no-run was given", "drop it to start JAX")
         return
-    yield from _backend(has_gpu=all(line.state == "ok" for line in devices))
+    yield from _backend(has_gpu=all(line.state == "ok" for line in nodes))
 
 
-def _devices(root: Path) -> Iterator[Line]:
+def devices(root: Path) -> Iterator[Line]:
+    """Look at the driver and the files by which a user reaches GPUs."""
     driver = root / "sys/module/amdgpu"
     if driver.is_dir():
         version = driver / "version"

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
 
-from rocwheel import container
+from rocwheel import check_install, container
 from rocwheel.choices import Purpose
 from rocwheel.console import size
 from rocwheel.dist import readiness
@@ -65,7 +65,6 @@ class Machine:
     environ: Mapping[str, str]
     cache: Path
     runner: Runner
-    groups: frozenset[str]
     hosts: tuple[str, ...] = ()  # network names that a release will need
     store: Store | None = None  # that will be read, and written where this machine may
     now: datetime | None = None
@@ -120,33 +119,9 @@ def _build(place: Machine) -> Iterator[Row]:
 
 
 def _gate(place: Machine) -> Iterator[Row]:
-    """Driver, device files, who may open them, and the locks that GPUs are shared by."""
-    version_file = place.root / "sys/module/amdgpu/version"
-    loaded = version_file.parent.is_dir()
-    driver = (
-        version_file.read_text(encoding="ascii").strip()
-        if version_file.is_file()
-        else "of the kernel"
-    )
-    yield Row(
-        name="amdgpu driver",
-        found=driver if loaded else "not loaded",
-        remedy="" if loaded else "load it: modprobe amdgpu",
-    )
-    nodes = [place.root / "dev/kfd", *sorted((place.root / "dev/dri").glob("renderD*"))]
-    for node in nodes:
-        name = f"/{node.relative_to(place.root)}"
-        if not node.exists():
-            yield Row(
-                name=name, found="none", remedy="the driver makes it; a container must be given it"
-            )
-            continue
-        may = os.access(node, os.R_OK | os.W_OK)
-        yield Row(
-            name=name,
-            found="open to this user" if may else f"groups: {', '.join(sorted(place.groups))}",
-            remedy="" if may else "add the user to the groups render and video, and log in again",
-        )
+    """Yield driver and device files, as users' machines are looked at, and a ROCm."""
+    for line in check_install.devices(place.root):
+        yield Row(name=line.what, found=line.found, remedy=line.todo)
     rocm = place.root / "opt/rocm"
     yield Row(
         name="ROCm",

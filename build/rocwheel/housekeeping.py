@@ -13,7 +13,7 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -73,13 +73,7 @@ class CacheItem:
 
     def document(self) -> dict[str, object]:
         """Return the same for a program."""
-        return {
-            "kind": self.kind,
-            "path": str(self.path),
-            "bytes": self.bytes,
-            "used": int(self.used),
-            "in_use": self.in_use,
-        }
+        return {**asdict(self), "path": str(self.path), "used": int(self.used)}
 
 
 def using(cache: Path) -> files.Lock:

@@ -26,7 +26,6 @@ def machine(tmp_path):
             environ=environ,
             cache=tmp_path / "cache",
             runner=HostRunner(base_env(environ)),
-            groups=frozenset({"users"}),
             root=tmp_path,
             **kwargs,
         )
@@ -55,8 +54,8 @@ def test_each_purpose_has_its_own_rows_and_the_clock(machine):
 
 def test_a_machine_without_gpus_says_what_a_gate_lacks(machine):
     found = rows(machine(), "gate")
-    assert found["amdgpu driver"].remedy == "load it: modprobe amdgpu"
-    assert found["/dev/kfd"].found == "none"
+    assert found["amdgpu driver"].remedy.startswith("modprobe amdgpu")
+    assert found["/dev/kfd"].found == "not there"
     assert "the gate brings" in found["ROCm"].found
     assert found["ROCm"].remedy == ""
 

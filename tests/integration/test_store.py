@@ -149,7 +149,7 @@ def test_doctor_says_who_we_are_to_a_bucket_and_whether_we_may_write(
         for variable, value in changes.items():
             monkeypatch.setenv(variable, value)
         machine = doctor.Machine(
-            environ=os.environ, cache=tmp_path, runner=runner, groups=frozenset(),
+            environ=os.environ, cache=tmp_path, runner=runner,
             store=open_store(store.url), now=datetime.now(tz=timezone.utc),
         )  # fmt: skip
         return {row.name: row for row in doctor.examine(machine, doctor.Purpose.RELEASE)}

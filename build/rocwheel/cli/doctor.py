@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import grp
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -107,12 +105,10 @@ def _settings(app: App) -> Iterable[examination.Row]:
 def _place(app: App, options: DoctorOptions) -> examination.Machine:
     known = channels.load(app.home.ci / "channels.yaml").values()
     hosts = {urlsplit(channel.public_url).hostname for channel in known if channel.public_url}
-    numbers = {os.getegid(), *os.getgroups()}
     return examination.Machine(
         environ=app.environ,
         cache=options.cache or app.cache,
         runner=app.runner,
-        groups=frozenset(item.gr_name for item in grp.getgrall() if item.gr_gid in numbers),
         hosts=tuple(sorted(filter(None, hosts))),
         store=options.store(app),
         now=app.now(),

@@ -185,7 +185,7 @@ class SlurmScheduler:
             f"{cell.name} {len(book.attempts.get(cell.name, ()))} {before[cell.name]}"
             for cell in group
         ]
-        where = [self.nights.store.url, self.night]
+        where = [self.nights.store.url, book.sha256]  # a night may be made anew under its name
         digest = files.sha256("\n".join([*where, *what]).encode())
         return f"rocwheel-{digest[:16]}"
 

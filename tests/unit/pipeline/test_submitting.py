@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -134,3 +135,14 @@ def test_a_submission_without_an_answer_keeps_its_claim(tmp_path, console, said)
         engine.submit()
     keys = [info.key for info in nights.store.keys(nights.key("n", "slurm/"))]
     assert [key for key in keys if key.endswith(".refused")] == []
+
+
+def test_jobs_of_a_night_that_was_removed_are_not_those_of_one_with_its_name(tmp_path, console):
+    """Slurm goes on to show jobs that ended, by the names they had."""
+    slurm = Controller()
+    _, engine = client(tmp_path / "one", console, slurm)
+    old = [item.token for item in engine.submit()]
+    shutil.move(tmp_path / "one" / "store", tmp_path / "gone")
+    time.sleep(1)  # a plan says when it was made, in seconds
+    _, engine = client(tmp_path / "one", console, slurm)
+    assert not {item.token for item in engine.submit()} & set(old)

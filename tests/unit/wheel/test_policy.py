@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.version import Version
 from support.wheels import make_elf
 
@@ -114,3 +115,12 @@ def test_levels_are_known_by_their_old_names_too() -> None:
         assert found is not None
         assert found.level == level
     assert POLICY.level("manylinux2020_x86_64") is None
+
+
+def test_a_pjrt_must_admit_every_cpython_of_its_pin() -> None:
+    pins = yaml.safe_load(FILE.with_name("pins.yaml").read_text())["pins"]
+    assert len(pins) > 5
+    for version, pin in pins.items():
+        minors = {each.partition("-")[0].removeprefix("3.") for each in pin["pythons"]}
+        required = POLICY.required(WheelKind.PJRT, Version(version))
+        assert {*required.pythons} == minors, version
