@@ -188,7 +188,7 @@ def _newest_jax(fact: Fact, context: BumpContext) -> str:
 
 def _change_jax(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     facts = add_pin(to, repository=fact.upstream, ref="", default=True, context=context)
-    yield f"JAX {facts.version} is built as {facts.built_as}"
+    yield f"JAX {facts.pin.name} is built as {facts.built_as}"
     yield from _log(fact.upstream, pin_edit.TAG + fact.now, pin_edit.TAG + to, context)
 
 
@@ -215,9 +215,9 @@ def add_pin(
 
 def _xla(context: BumpContext) -> Iterator[Fact]:
     pin = _pins(context).default
-    at = ("pins", pin.version, "xla_commit")
+    at = ("pins", pin.name, "xla_commit")
     path = context.home.ci / "pins.yaml"
-    yield Fact(name=pin.version, now=pin.xla_commit, path=path, upstream=pin.repository, at=at)
+    yield Fact(name=pin.name, now=pin.xla_commit or "", path=path, upstream=pin.repository, at=at)
 
 
 def _newest_xla(fact: Fact, context: BumpContext) -> str:

@@ -76,10 +76,10 @@ def buildable(pins: Pins) -> Table:
         found = pins.layouts[pin.layout].version_class(Version(pin.version))
         rows.append(
             (
-                f"{pin.version}{' (default)' if pin.default else ''}",
+                f"{pin.name}{' (default)' if pin.default else ''}",
                 str(found.rocm) if found else NOT_KNOWN,
                 ", ".join(map(str, pin.pythons)),
-                "of the set" if pin.jaxlib_origin == "built" else "of the package index",
+                "of the set" if pin.jaxlib.origin == "built" else "of the package index",
             )
         )
     return Table(

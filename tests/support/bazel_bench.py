@@ -59,7 +59,9 @@ class Bench:
 def tree_of(workspace: Path, runner: Runner, console: Console) -> source.SourceTree:
     layouts = source.load_layouts(CI / "layouts.yaml")
     pins = source.load_pins(CI / "pins.yaml", layouts=layouts)
-    planned = source.plan(source.SourceRequest(jax_dir=workspace), pins=pins, cache=workspace)
+    planned = source.plan(
+        source.SourceRequest(jax_source_dir=workspace), pins=pins, cache=workspace
+    )
     return source.resolve(planned, pins=pins, layouts=layouts, runner=runner, console=console)
 
 

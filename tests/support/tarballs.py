@@ -361,19 +361,19 @@ def malicious() -> dict[str, tuple[bytes, str]]:
         ),
         "sparse map beyond the file": (
             [_sparse((0, 512), (1 << 40, 512), size=1024, data=b"s" * 1024)],
-            "sparse map",
+            "sparse file",
         ),
         "sparse map that overlaps": (
             [_sparse((0, 512), (100, 512), size=4096, data=b"s" * 1024)],
-            "sparse map",
+            "sparse file",
         ),
         "sparse map with less than the data": (
             [_sparse((0, 100), size=4096, data=b"s" * 1024)],
-            "sparse map",
+            "sparse file",
         ),
         "sparse file of absurd size": (
             [_sparse((0, 512), size=1 << 60, data=b"s" * 512)],
-            "absurdly big",
+            "sparse file",
         ),
         "control characters in a name": (
             [Raw(name=b"../\x1b[2J\x07evil", data=b"x")],

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
 from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
@@ -26,7 +26,7 @@ from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import ask, write_headers
 from rocwheel.console import Console, Progress, count, duration, size
 from rocwheel.errors import BazelError, CommandError, HostError
-from rocwheel.files import locked, write_json
+from rocwheel.files import locked
 from rocwheel.model import WheelKind
 from rocwheel.process import Runner
 
@@ -79,7 +79,6 @@ class Files:
     events: Path
     profile: Path
     spawns: Path
-    last: Path  # figures of the last run of the same build
 
     @classmethod
     def of(cls, invocation: BazelInvocation, folder: Path) -> Files:
@@ -90,7 +89,6 @@ class Files:
             events=folder / f"{stem}.events.json",
             profile=folder / f"{stem}.profile.gz",
             spawns=folder / f"{stem}.spawns.json",
-            last=folder / f"{stem}.last.json",
         )
 
 
@@ -115,9 +113,8 @@ def build(
     waiting = partial(console.info, "   waiting for another build of this tree")
     with locked(base.with_name(base.name + ".lock"), waiting=waiting):
         warnings = _Warnings(console)
-        usable = ask(invocation.remote, invocation.bazel.release)
-        notes = list(usable.notes)
-        now = replace(invocation, remote=usable.remote)
+        usable, notes = ask(invocation.remote, invocation.bazel.release)
+        now = replace(invocation, remote=usable)
         if not now.remote.options:  # nothing left needs the headers
             now = invocation.locally()
         write_headers(now.remote, base.parent)
@@ -144,7 +141,7 @@ def build(
         files.spawns.unlink(missing_ok=True)
         details = read_profile(files.profile)
     hits = spawned.cache_hits if read.cache_hits is None else read.cache_hits
-    result = BazelResult(
+    return BazelResult(
         outputs=outputs,
         actions_executed=max(0, read.actions - hits),
         cache_hits=hits,
@@ -158,9 +155,6 @@ def build(
         notes=tuple(notes),
         warnings=tuple(warnings.seen),
     )
-    if result.actions_executed:
-        _remember(files.last, result)
-    return result
 
 
 def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
@@ -208,8 +202,6 @@ def _run(
         options.append(f"--execution_log_json_file={runner.path(files.spawns)}")
     command = invocation.command_line(*options)
     console.detail(str(command))
-    if last := _last(files.last):
-        console.info(f"   last time: {last}")
     read = BuildEvents(to_host=runner.host)
     with console.progress("Bazel's actions") as bar:
         shown = _Shown(read, bar, console, secrets)
@@ -444,22 +436,6 @@ def explain(action: FailedAction) -> str:
     if action.command:
         lines.append(f"the command was: {shlex.join(action.command)}")
     return "\n".join(lines)
-
-
-def _remember(path: Path, result: BazelResult) -> None:
-    figures = {"actions": result.actions_executed, "milliseconds": round(result.seconds * 1000)}
-    write_json(path, figures)
-
-
-def _last(path: Path) -> str:
-    """Return how long the build's last run that rebuilt something took; "" without one."""
-    try:
-        figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return (
-            f"{count(figures['actions'], 'action')} in {duration(figures['milliseconds'] / 1000)}"
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def _server(base: Path) -> int | None:

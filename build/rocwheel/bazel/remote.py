@@ -96,14 +96,6 @@ class Remote:
 LOCAL: Final = Remote()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Usable:
-    """What is left of a `Remote` after asking it, and why the rest is not used."""
-
-    remote: Remote
-    notes: tuple[str, ...] = ()
-
-
 def read_remote(
     *,
     cache: str | None = None,
@@ -162,8 +154,8 @@ def read_remote(
     )
 
 
-def ask(remote: Remote, release: tuple[int, ...] = ()) -> Usable:
-    """Try cache and executor with requests of a few bytes; keep what works.
+def ask(remote: Remote, release: tuple[int, ...] = ()) -> tuple[Remote, list[str]]:
+    """Try cache and executor with requests of a few bytes; keep what works, and note the rest.
 
     `release` is Bazel's, () when it is not known.
     """
@@ -176,7 +168,7 @@ def ask(remote: Remote, release: tuple[int, ...] = ()) -> Usable:
         notes.append(f"remote executor not used: {problem}")
         executor = ""
     left = replace(remote, cache=cache, executor=executor, upload=remote.upload and bool(cache))
-    return Usable(remote=left, notes=tuple(notes))
+    return left, notes
 
 
 def quoted(option: str) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from rocwheel.bazel.build import BazelResult, build
 from rocwheel.bazel.invocation import BazelInvocation
-from rocwheel.bazel.profile import SLOWEST, Timed
+from rocwheel.bazel.profile import SLOWEST, line
 from rocwheel.build_record import InvocationRecord, TimedAction
 from rocwheel.console import Console, count, size
 from rocwheel.process import Runner
@@ -34,10 +36,10 @@ class Runs:
         return sum(result.cache_hits for _, result in self.done)
 
     @property
-    def slowest(self) -> tuple[Timed, ...]:
+    def slowest(self) -> tuple[TimedAction, ...]:
         """The slowest actions of all invocations, slowest first."""
         found = [action for _, result in self.done for action in result.details.slowest]
-        return tuple(sorted(found, key=lambda action: -action.seconds)[:SLOWEST])
+        return tuple(sorted(found, key=lambda action: -action.milliseconds)[:SLOWEST])
 
     def lines(self) -> Iterator[str]:
         """For a person: what was rebuilt, what took longest, where to read more."""
@@ -54,7 +56,7 @@ class Runs:
         )
         if self.slowest:
             yield "slowest actions:"
-            yield from (f"  {item.seconds:7.1f} s  {item.name}" for item in self.slowest)
+            yield from map(line, self.slowest)
         yield f"logs and profiles: {self.done[0][1].profile.parent}"
 
     @property
@@ -64,7 +66,7 @@ class Runs:
             "invocations": len(self.done),
             "actions_executed": self.actions_executed,
             "cache_hits": self.cache_hits,
-            "slowest_actions": [_timed(item) for item in self.slowest],
+            "slowest_actions": to_builtins(self.slowest),
         }
 
     @property
@@ -81,8 +83,8 @@ class Runs:
                 warnings=tuple(result.warnings),
                 milliseconds=round(result.seconds * 1000),
                 critical_path_milliseconds=round(result.details.critical_seconds * 1000),
-                critical_path=tuple(map(_record, result.details.critical_path)),
-                slowest_actions=tuple(map(_record, result.details.slowest)),
+                critical_path=result.details.critical_path,
+                slowest_actions=result.details.slowest,
                 log=str(result.log),
                 profile=str(result.profile),
             )
@@ -117,11 +119,3 @@ def build_all(
                 console.detail(f"   {line}")
             done.append((invocation, result))
     return Runs(done=tuple(done))
-
-
-def _timed(action: Timed) -> dict[str, Any]:
-    return {"name": action.name, "milliseconds": round(action.seconds * 1000)}
-
-
-def _record(action: Timed) -> TimedAction:
-    return TimedAction(name=action.name, milliseconds=round(action.seconds * 1000))

@@ -57,8 +57,10 @@ def add(app: App, options: PinAddOptions) -> None:
                 default=options.default,
                 context=context,
             )
-    app.console.info(f"JAX {facts.version} is built as {facts.built_as}")
-    _finish(app, context, {"pin": facts.version, "commit": facts.commit}, dry_run=options.dry_run)
+    app.console.info(f"JAX {facts.pin.name} is built as {facts.built_as}")
+    _finish(
+        app, context, {"pin": facts.pin.name, "commit": facts.pin.commit}, dry_run=options.dry_run
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ class CacheOptions:
 
 @group("cache")
 def cache() -> None:
-    """Show what is kept between runs, and remove what is not in use."""
+    """Show what is kept between runs, and remove the unused."""
 
 
 @command("list", CacheOptions, parent=cache)

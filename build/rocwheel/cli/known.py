@@ -156,7 +156,7 @@ def jax_versions(ctx: click.Context) -> tuple[str, ...]:
 
     layouts = source.load_layouts(_ci(ctx) / "layouts.yaml")
     pins = source.load_pins(_ci(ctx) / "pins.yaml", layouts=layouts)
-    return tuple(pin.version for pin in reversed(pins.pins))
+    return tuple(pin.name for pin in reversed(pins.pins))
 
 
 def recipes(ctx: click.Context) -> tuple[str, ...]:

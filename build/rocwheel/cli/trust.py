@@ -69,7 +69,6 @@ class KeygenOptions:
 
     file: Path
     role: str
-    name: str
     days: int
 
 
@@ -77,22 +76,22 @@ class KeygenOptions:
 @click.argument("file", type=_PATH)
 @option("--role", type=click.Choice(["builder", "runner", "promoter"]), required=True,
         help="What the key is for.")  # fmt: skip
-@option("--name", default="", help="What ci/trust.yaml calls it; default: the file's name.")
 @option("--days", type=click.IntRange(min=1), default=365, show_default=True,
         help="How long it is valid.")  # fmt: skip
 def keygen(app: App, options: KeygenOptions) -> None:
     """Make an Ed25519 key that its owner alone can read; print its entry of ci/trust.yaml."""
-    key = signers.generate(app.cwd / options.file)
     today = app.now().date()
-    fields = {"role": options.role, "since": today, "until": today + timedelta(options.days)}
-    _entry(app, options.name or options.file.stem, key, fields)
+    until = today + timedelta(options.days)
+    _entry(app, options.file, {"role": options.role, "since": today, "until": until})
 
 
-def _entry(app: App, name: str, key: Any, fields: dict[str, Any]) -> None:
+def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
+    """Make a key; print what ci/trust.yaml says of it."""
+    key = signers.generate(app.cwd / file)
     public = "".join(f"      {line}\n" for line in signers.public_pem(key).splitlines())
     rest = "".join(f"    {field}: {value}\n" for field, value in fields.items())
-    text = f"  {name}:\n    algorithm: {key.scheme}\n{rest}    public: |\n{public}"
-    app.emit({"name": name, "keyid": key.keyid, "entry": text}, text.rstrip("\n"))
+    text = f"  {file.stem}:\n    algorithm: {key.scheme}\n{rest}    public: |\n{public}"
+    app.emit({"name": file.stem, "keyid": key.keyid, "entry": text}, text.rstrip("\n"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,12 +168,11 @@ def rotate(app: App, options: RotateOptions) -> None:
     old = next((key for keyid, key in known.keys.items() if known.name(keyid) == options.name), None)  # fmt: skip # noqa: E501
     if old is None:
         raise ConfigError(f"{options.name}: no such key", hint="`trust show` lists them")
-    key = signers.generate(app.cwd / options.file)
     today = app.now().date()
     scopes = {name: list(getattr(old, name)) for name in ("channels", "families", "suites")}
     fields = {"role": old.role.value, "since": today, "until": today + (old.until - old.since)}
     app.console.info(f"{options.name}: set until: {today + timedelta(options.overlap)}")
-    _entry(app, options.file.stem, key, {**fields, **{n: v for n, v in scopes.items() if v}})
+    _entry(app, options.file, {**fields, **{n: v for n, v in scopes.items() if v}})
 
 
 @dataclass(frozen=True, kw_only=True)

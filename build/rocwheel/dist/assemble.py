@@ -213,7 +213,7 @@ def _upstream_jaxlib(
             size=pinned.size,
             sha256=pinned.sha256,
             origin="upstream",
-            requires_python=pinned.requires_python,
+            requires_python=tree.release.jaxlib.requires_python if tree.release else "",
         )
 
 

@@ -50,15 +50,13 @@ class Executor(ContainerOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Wanted):
+class Request(Wanted, source.SourceRequest):
     """A request for a build; what is empty or None comes from the pin, the tree or the tarball."""
 
     cache: Path = field()
-    jax_branch: str = ""  # of which `jax_ref` is the commit, once `resolved` has asked
     remote: bazel.Remote = LOCAL
     executor: Executor = Executor()
     machine_options: tuple[str, ...] = ()  # Bazel's too, but about this machine: in no manifest
-    is_snapshot: bool = False  # nothing names the commits of its sources: a developer's turn
     home: Home  # rocwheel's own data
     cwd: Path
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -99,25 +97,10 @@ def resolved(request: Request, *, runner: Runner) -> Request:
     ci = request.home.ci
     pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
     # what contradicts itself, or has a password in it, is refused before git is asked
-    like = source.plan(_sources(request), pins=pins, cache=request.cache).like
+    like = source.plan(request, pins=pins, cache=request.cache).like
     repository = like.repository if like else request.jax_repository
     commit = source.resolve_ref(repository, request.jax_ref, runner=runner)
     return replace(request, jax_ref=commit, jax_branch=request.jax_ref)
-
-
-def _sources(request: Request) -> source.SourceRequest:
-    return source.SourceRequest(
-        jax_version=request.jax_version,
-        jax_repository=request.jax_repository,
-        jax_ref=request.jax_ref,
-        jax_branch=request.jax_branch,
-        allow_unverified=request.allow_unverified_pin,
-        jax_dir=request.jax_source_dir,
-        xla_dir=request.xla_source_dir,
-        xla_repository=request.xla_repository,
-        xla_ref=request.xla_ref,
-        is_snapshot=request.is_snapshot,
-    )
 
 
 def plan(request: Request) -> Plan:
@@ -155,12 +138,12 @@ def plan(request: Request) -> Plan:
         index=request.therock_index,
     )
     rocm.check_local(planned)
-    sources = source.plan(_sources(request), pins=pins, cache=request.cache)
+    sources = source.plan(request, pins=pins, cache=request.cache)
     pin = sources.pin or sources.like
     if request.locked and pin and pin.unverified:
         raise ConfigError(
-            f"JAX {pin.version}: an unverified pin, and --locked",
-            hint=f"verify it: rocwheel pin add {pin.version}",
+            f"JAX {pin.name}: an unverified pin, and --locked",
+            hint=f"verify it: rocwheel pin add {pin.name}",
         )
     return Plan(
         request=request,

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from rocwheel import bazel, rocm, source, wheelhouse
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.console import Console, columns, duration, size
@@ -181,20 +183,7 @@ def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
         "wheelhouse": str(folder),
         "jax_version": manifest.jax_version,
         "rocm_version": manifest.rocm.version,
-        "wheels": [
-            {
-                "filename": item.filename,
-                "project": item.project,
-                "version": item.version,
-                "kind": item.kind,
-                "python": item.python,
-                "size": item.size,
-                "sha256": item.sha256,
-                "origin": item.origin,
-                "gfx_targets": list(item.gfx_targets),
-            }
-            for item in manifest.wheels
-        ],
+        "wheels": to_builtins(manifest.wheels),
     }
 
 

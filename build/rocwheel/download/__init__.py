@@ -16,11 +16,9 @@ from rocwheel.download.client import (
     session,
 )
 from rocwheel.download.resume import (
-    ChangedError,
     Download,
-    Part,
     WrongBytesError,
-    changing,
+    consumed,
     save,
 )
 from rocwheel.download.urls import (
@@ -35,16 +33,14 @@ from rocwheel.download.urls import (
 
 __all__ = [
     "BLOCK",
-    "ChangedError",
     "Client",
     "Download",
     "DownloadError",
     "FetchOutcome",
     "Fingerprint",
-    "Part",
     "Retry",
     "WrongBytesError",
-    "changing",
+    "consumed",
     "has_password",
     "has_secret",
     "proxies",

@@ -339,7 +339,10 @@ class Client:
             requests.Timeout,
             requests.exceptions.ChunkedEncodingError,
         ) as exc:
-            raise LostError(reason(exc)) from exc
+            proxy = next(iter(through.values()), "") if through else ""
+            refused = isinstance(exc, requests.exceptions.ProxyError)
+            by = f"the proxy {without_secrets(proxy)}: " if refused else ""
+            raise LostError(f"{by}{reason(exc)}") from exc
         except (requests.RequestException, ValueError) as exc:
             raise DownloadError(
                 f"{_led(first, url)}: {reason(exc)}",

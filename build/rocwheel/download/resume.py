@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from rocwheel import files
 from rocwheel.console import size
@@ -28,8 +28,9 @@ from rocwheel.download.client import (
     LostError,
 )
 from rocwheel.download.urls import without_secrets
-from rocwheel.errors import FetchError
+from rocwheel.errors import FetchError, RocmError
 
+T = TypeVar("T")
 PROGRESS: Final = 1 << 20  # bytes after which a cut is the first one again
 RESTARTS: Final = 3  # when the file at the source is replaced while it is fetched
 
@@ -112,6 +113,11 @@ class Download:
         self._part = part
         self._answer: Answer | None = None
         self._stopped = False
+
+    @property
+    def kept(self) -> int:
+        """Return how many bytes are here already."""
+        return self._part.size
 
     def begin(self) -> Fingerprint:
         """Ask for the file; what the server says it is. Raises DownloadError."""
@@ -204,47 +210,62 @@ class Download:
             self._answer.interrupt()
 
 
+def consumed(
+    client: Client,
+    url: str,
+    path: Path,
+    consume: Callable[[Download, Fingerprint], T],
+    *,
+    again: Callable[[], None] = lambda: None,
+) -> T:
+    """Download what `consume` reads, through a part at `path` that is kept until it is done.
+
+    `again` is called before it starts over, when the file changed at its source meanwhile. What
+    turned out to be wrong is removed; after any other failure it is the start of the next run.
+    Raises DownloadError, and what `consume` raises.
+    """
+    for _ in range(RESTARTS):
+        part = Part(path)
+        try:
+            with closing(Download(client, url, part)) as download:
+                return consume(download, download.begin())
+        except ChangedError:
+            part.discard()
+            again()
+        except (WrongBytesError, RocmError):
+            part.discard()
+            raise
+        finally:
+            part.close()
+    raise DownloadError(
+        f"{without_secrets(url)}: changes faster than it can be fetched",
+        outcome=FetchOutcome.BROKEN,
+        hint="give the address of a file that stays as it is",
+    )
+
+
 def save(
     client: Client, url: str, target: Path, *, sha256: str, progress: Callable[[int], None]
 ) -> None:
     """Download `url` into `target`, which appears whole and with this SHA-256 or not at all.
 
-    What has come stays beside it for the next run unless it turns out to be wrong; the caller holds
-    a lock. Raises DownloadError, and WrongBytesError for another digest.
+    The caller holds a lock. Raises DownloadError, and WrongBytesError for another digest.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f"{target.name}.part")
-    for _ in range(RESTARTS):
-        part = Part(aside)
-        try:
-            with closing(Download(client, url, part)) as download:
-                download.begin()
-                digest, done = hashlib.sha256(), 0
-                for block in download.blocks():
-                    digest.update(block)
-                    done += len(block)
-                    progress(done)
-        except ChangedError:
-            part.discard()
-            continue
-        finally:
-            part.close()
+
+    def compare(download: Download, _: Fingerprint) -> None:
+        digest, done = hashlib.sha256(), 0
+        for block in download.blocks():
+            digest.update(block)
+            done += len(block)
+            progress(done)
         if digest.hexdigest() != sha256:
-            part.discard()
             raise WrongBytesError(
                 f"{without_secrets(url)}: SHA-256 is {digest.hexdigest()}, not {sha256}",
                 hint="the server has another file; check the address and the checksum",
             )
         aside.replace(target)
-        part.discard()
-        return
-    raise changing(url)
 
-
-def changing(url: str) -> DownloadError:
-    """Return the error for a file that never stays the same for as long as its download takes."""
-    return DownloadError(
-        f"{without_secrets(url)}: changes faster than it can be fetched",
-        outcome=FetchOutcome.BROKEN,
-        hint="give the address of a file that stays as it is",
-    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f"{target.name}.part")
+    consumed(client, url, aside, compare)
+    files.remove(aside.with_suffix(".json"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from http.client import IncompleteRead
@@ -13,34 +12,17 @@ from urllib.parse import urlsplit, urlunsplit
 def proxies(url: str, env: Mapping[str, str]) -> dict[str, str]:
     """Return the proxy for `url` by the usual variables, lower case first, NO_PROXY respected.
 
-    The rules are curl's: https://curl.se/docs/manpage.html#ENVIRONMENT.
+    The rules are those of requests: https://requests.readthedocs.io/en/latest/user/advanced/#proxies.
     """
+    from requests.utils import select_proxy, should_bypass_proxies
 
-    def variable(name: str) -> str:
-        return env.get(name) or env.get(name.upper()) or ""
-
-    parts = urlsplit(url)
-    proxy = variable(f"{parts.scheme.lower()}_proxy") or variable("all_proxy")
-    host = (parts.hostname or "").rstrip(".")
-    exceptions = (item.strip() for item in variable("no_proxy").split(","))
-    if not proxy or any(_excepted(host, parts.port, item) for item in exceptions if item):
+    lower = {name.lower(): value for name, value in sorted(env.items()) if value}
+    by_scheme = {name.removesuffix("_proxy"): lower[name] for name in lower if "_proxy" in name}
+    excepted = by_scheme.pop("no", "")
+    proxy = select_proxy(url, by_scheme)
+    if not proxy or should_bypass_proxies(url, excepted):
         return {}
-    return {parts.scheme.lower(): proxy}
-
-
-def _excepted(host: str, port: int | None, item: str) -> bool:
-    """Return whether one entry of NO_PROXY means `host`: `*`, a domain, an address or a network."""
-    if item == "*":
-        return True
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(item, strict=False)
-    except ValueError:
-        pass
-    domain, _, wanted = item.lower().partition(":")
-    if wanted and wanted != str(port):
-        return False
-    domain = domain.removeprefix("*").lstrip(".")
-    return host == domain or host.endswith(f".{domain}")
+    return {urlsplit(url).scheme.lower(): proxy}
 
 
 def without_secrets(url: str) -> str:

@@ -136,7 +136,7 @@ class _Resolver:
         for name in wanted:
             if name not in newest:
                 why = f"{without_secrets(page)}: lists no tarball of {name}"
-                if tarball_name.MULTIARCH in newest:
+                if any(item.name.is_multiarch for item in newest.values()):
                     why += "; name its multiarch tarball with `source` to build for all families"
                 yield _absent(item, why, name)
                 continue
@@ -197,7 +197,7 @@ class _Resolver:
             families=of,
             pythons=pythons,
             argv=words,
-            xla_commit=pin.xla_commit if pin and not isinstance(item.jax, Branch) else "",
+            xla_commit=(pin.xla_commit or "") if pin and not isinstance(item.jax, Branch) else "",
             tool=world.tool,
         )
 
@@ -215,7 +215,7 @@ class _Resolver:
             return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
         if pin:
             _check_pin(pin, world)
-            return pin.version, pin.repository, pin.commit, (f"--jax-version={pin.version}",)
+            return pin.name, pin.repository, pin.commit, (f"--jax-version={pin.name}",)
         folder = world.cwd / item.source_dir
         tree = git.identify(folder, runner=world.runner)
         return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
@@ -228,7 +228,9 @@ def _check_pin(pin: Pin, world: World) -> None:
     except SourceError as exc:
         world.note(f"JAX {pin.version}: could not ask whether {pin.ref} still is the pin: {exc}")
         return
-    if commit != pin.commit:
+    if commit != pin.commit and pin.name != pin.version:  # a branch moves on, its pin does not
+        world.note(f"JAX {pin.name}: {pin.ref} is {commit} by now, built is {pin.commit}")
+    elif commit != pin.commit:
         raise SourceError(
             f"{pin.repository}: {pin.ref} is {commit} now, pinned is {pin.commit}",
             hint="find out why the tag moved before the pin follows it (ci/pins.yaml)",

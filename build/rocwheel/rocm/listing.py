@@ -1,14 +1,13 @@
 """The pages and folders where TheRock's tarballs are listed, as they are served.
 
-Three kinds of page are read: TheRock's own, whose files stand in a JavaScript constant (since
-7.9.0, `build_tools/index_generation_s3_tar.py`), a plain list of links, and the XML with which a
-bucket answers a listing. Nothing of a page is trusted but the names and times of its files.
+Three kinds of page are read, whose formats are data (`ci/therock.yaml`): TheRock's own, a plain
+list of links, and the XML with which a bucket answers. Nothing of a page is trusted but the names
+and times of its files.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import unescape
@@ -18,16 +17,11 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from rocwheel.download import Client, without_secrets
 from rocwheel.errors import ConfigError, FetchError
-from rocwheel.rocm import tarball_name
+from rocwheel.rocm import tarball_name, therock
 from rocwheel.rocm.tarball_name import TarballName
 
 PAGE_BYTES: Final = 64 << 20
 BUCKET_PAGES: Final = 100  # of 1,000 files each
-_FILES: Final = re.compile(r"\bconst\s+files\s*=\s*(?=\[)")
-_HREF: Final = re.compile(r"""href\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
-_ENTRY: Final = re.compile(r"<Contents>(.*?)</Contents>", re.DOTALL)
-_FIELD: Final = re.compile(r"<(Key|Size|LastModified)>([^<]*)</\1>")
-_NEXT: Final = re.compile(r"<NextContinuationToken>([^<]+)</NextContinuationToken>")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +68,10 @@ def every(where: str, *, client: Client, cwd: Path) -> Iterator[ListedTarball]:
             yield item
 
 
+def _formats() -> therock.TarballPages:
+    return therock.known().pages
+
+
 def _version(item: ListedTarball) -> Any:
     return item.name.version.version if item.name.version else None
 
@@ -95,7 +93,7 @@ def _page(url: str, client: Client) -> Iterator[ListedTarball]:
             )
         text = body.decode("utf-8", "replace")
         yield from read(text, url)
-        more = _NEXT.search(text) if "<ListBucketResult" in text else None
+        more = _formats().bucket.following.search(text) if "<ListBucketResult" in text else None
         if more is None:
             return
         parts = urlsplit(url)
@@ -110,9 +108,9 @@ def read(text: str, url: str) -> Iterator[ListedTarball]:
     if "<ListBucketResult" in text:
         yield from _bucket(text, url)
         return
-    constant = _FILES.search(text)
+    constant = _formats().constant.search(text)
     if constant is None:
-        for href in _HREF.findall(text):
+        for href in _formats().link.findall(text):
             yield from _listed(unquote(unescape(href)), unescape(href), page=url)
         return
     try:
@@ -129,11 +127,11 @@ def read(text: str, url: str) -> Iterator[ListedTarball]:
 def _bucket(text: str, url: str) -> Iterator[ListedTarball]:
     if "</ListBucketResult>" not in text:
         raise _cut(url, "its listing does not end")
-    if "<IsTruncated>true" in text and not _NEXT.search(text):
+    if "<IsTruncated>true" in text and not _formats().bucket.following.search(text):
         raise _cut(url, "its listing goes on, and does not say how: ask with list-type=2")
     parts = urlsplit(url)
-    for entry in _ENTRY.findall(text):
-        fields = {key: unescape(value) for key, value in _FIELD.findall(entry)}
+    for entry in _formats().bucket.entry.findall(text):
+        fields = {key: unescape(value) for key, value in _formats().bucket.field.findall(entry)}
         key = fields.get("Key", "")
         # A bucket is listed at its root, whatever the prefix; one by path is named there.
         root = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/", "", ""))

@@ -11,7 +11,6 @@ import errno
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -20,18 +19,16 @@ from rocwheel import files
 from rocwheel.console import Console, Progress, Unit, count, size
 from rocwheel.download import (
     BLOCK,
-    ChangedError,
     Client,
     Download,
     DownloadError,
     Fingerprint,
-    Part,
     Retry,
     WrongBytesError,
-    changing,
+    consumed,
     without_secrets,
 )
-from rocwheel.errors import FetchError, HostError, RocmError
+from rocwheel.errors import FetchError, HostError
 from rocwheel.manifest import ON_DISK, RocmDelivery, RocmPackage
 from rocwheel.rocm import by_pip, rocm_root, tarball_name
 from rocwheel.rocm.origin import Origin, RocmPlan, source_key
@@ -51,7 +48,6 @@ _RECORDED: Final[Mapping[Origin, Literal["directory", "pip"]]] = {
     Origin.DIRECTORY: "directory",
     Origin.PIP: "pip",
 }
-RESTARTS: Final = 3  # when the file at the source is replaced while it is fetched
 
 
 def fetch(
@@ -244,31 +240,13 @@ class _Job:
         return found if same else None
 
     def _download(self, client: Client, staging: Path, expected: str | None) -> RocmRoot:
-        for _ in range(RESTARTS):
-            part = Part(self._cache.partial(self._plan.key))
-            try:
-                found = self._through(part, client, staging, expected)
-                part.discard()
-            except ChangedError:
-                self._console.warn(f"{self._plan.shown}: changed while it was fetched; once more")
-                part.discard()
-                files.remove(staging / TREE)
-            except (WrongBytesError, RocmError):
-                part.discard()
-                raise
-            else:
-                return found
-            finally:
-                part.close()  # after any other failure it is the start of the next run
-        raise changing(self._plan.source)
+        path = self._cache.partial(self._plan.key)
 
-    def _through(self, part: Part, client: Client, staging: Path, expected: str | None) -> RocmRoot:
-        with closing(Download(client, self._plan.source, part)) as download:
-            known = download.begin()
-            if part.size:
-                self._console.info(f"   continuing after {size(part.size)}")
+        def make(download: Download, known: Fingerprint) -> RocmRoot:
+            if download.kept:
+                self._console.info(f"   continuing after {size(download.kept)}")
             if known.size is not None:
-                self._make_room(known.size - part.size + UNPACKED_RATIO * known.size)
+                self._make_room(known.size - download.kept + UNPACKED_RATIO * known.size)
             return self._make(
                 staging,
                 download.blocks(),
@@ -276,6 +254,15 @@ class _Job:
                 expected=expected,
                 cancel=download.cancel,
             )
+
+        def again() -> None:
+            self._console.warn(f"{self._plan.shown}: changed while it was fetched; once more")
+            files.remove(staging / TREE)
+
+        root = consumed(client, self._plan.source, path, make, again=again)
+        files.remove(path)
+        files.remove(path.with_suffix(".json"))
+        return root
 
     # What becomes of it.
 

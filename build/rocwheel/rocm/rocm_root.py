@@ -14,18 +14,10 @@ from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.manifest import ON_DISK, RocmDelivery
 from rocwheel.model import RocmVersion
+from rocwheel.rocm import therock
 from rocwheel.source_layout import RocmNeeds
 from rocwheel.values import Value
 
-INFO: Final = ".info/version"
-HEADER: Final = "include/rocm-core/rocm_version.h"
-KERNEL_PACKS: Final = ".kpack"  # since 7.13
-CLANG: Final = "lib/llvm/bin/clang"
-BITCODE: Final = ("lib/llvm/amdgcn/bitcode", "amdgcn/bitcode")  # TheRock; /opt/rocm of packages
-# TheRock's trees have them since 7.12 (4058a195d); clang looks for its device library through the
-# first, and XLA's own downloads of 7.10 and 7.11 add it.
-LINKS: Final = {"amdgcn": "lib/llvm/amdgcn", "llvm": "lib/llvm"}
-LIBRARIES: Final = ("lib", "lib/rocm_sysdeps/lib", "lib/llvm/lib")
 _ISA: Final = re.compile(r"oclc_isa_version_(.+)\.bc\Z")
 
 
@@ -82,7 +74,7 @@ class RocmRoot:
 def complete(folder: Path, *, name: str) -> tuple[str, ...]:
     """Add the links that older releases of TheRock lack, to an unpacked tree; return them."""
     root, added = _root(folder, name), []
-    for link, target in LINKS.items():
+    for link, target in _tree().links.items():
         if (root / target).is_dir() and not os.path.lexists(root / link):
             mode = root.stat().st_mode
             root.chmod(mode | 0o200)
@@ -94,33 +86,36 @@ def complete(folder: Path, *, name: str) -> tuple[str, ...]:
 
 def kernel_packs(root: Path) -> list[str]:
     """Return the names of the files with GPU code that multi-arch trees keep beside libraries."""
-    return sorted(path.name for path in (root / KERNEL_PACKS).glob("*.kpack"))
+    return sorted(path.name for path in (root / _tree().kernel_packs).glob("*.kpack"))
 
 
 def inspect(folder: Path, *, name: str) -> Facts:
     """Read a tree's facts. Raises RocmError, naming `name`, when something is missing."""
-    root = _root(folder, name)
+    root, tree = _root(folder, name), _tree()
     header = _header_version(root, name)
-    info = _text(root / INFO, name).strip()
+    info = _text(root / tree.version, name).strip()
     try:
         agrees = RocmVersion.parse(info).series == RocmVersion.parse(header).series
     except ConfigError as exc:
-        raise RocmError(f"{name}: {INFO}: {exc}", hint="this tree was not made by TheRock") from exc
+        raise RocmError(
+            f"{name}: {tree.version}: {exc}", hint="this tree was not made by TheRock"
+        ) from exc
     if not agrees:
         raise RocmError(
-            f"{name}: {INFO} says {info}, {HEADER} says {header}",
+            f"{name}: {tree.version} says {info}, {tree.header} says {header}",
             hint="two ROCm versions were mixed; fetch a whole one",
         )
-    if not os.access(root / CLANG, os.X_OK) or not (root / CLANG).is_file():
+    if not os.access(root / tree.clang, os.X_OK) or not (root / tree.clang).is_file():
         raise RocmError(
-            f"{name}: no compiler at {CLANG}", hint="use a ROCm with its LLVM, as TheRock makes"
+            f"{name}: no compiler at {tree.clang}",
+            hint="use a ROCm with its LLVM, as TheRock makes",
         )
     bitcode, targets = _bitcode(root, name)
     return Facts(
         root=str(root.relative_to(folder)) if root != folder else "",
         info_version=info,
         header_version=header,
-        clang=CLANG,
+        clang=tree.clang,
         bitcode=bitcode,
         targets=targets,
         sonames=tuple(sorted(set(_libraries(root)))),
@@ -191,7 +186,7 @@ def listing_digest(root: Path) -> str:
     digest = hashlib.sha256()
     for line in sorted(_listing(root)):
         digest.update(line + b"\n")
-    for path in (INFO, HEADER):
+    for path in (_tree().version, _tree().header):
         digest.update((root / path).read_bytes())
     return digest.hexdigest()
 
@@ -215,19 +210,19 @@ def _listing(root: Path) -> Iterator[bytes]:
 
 def _root(folder: Path, name: str) -> Path:
     """Return the folder itself, or the only folder in it."""
-    inside = sorted(folder.iterdir())
+    inside, tree = sorted(folder.iterdir()), _tree()
     candidates = [folder, *inside] if len(inside) == 1 else [folder]
     for root in candidates:
-        if (root / INFO).is_file() or (root / HEADER).is_file():
+        if (root / tree.version).is_file() or (root / tree.header).is_file():
             return root
     raise RocmError(
-        f"{name}: no ROCm tree: neither {INFO} nor {HEADER} is there",
+        f"{name}: no ROCm tree: neither {tree.version} nor {tree.header} is there",
         hint="use a tarball of TheRock, or name the folder that holds bin, include and lib",
     )
 
 
 def _header_version(root: Path, name: str) -> str:
-    text = _text(root / HEADER, name)
+    text = _text(root / _tree().header, name)
     numbers = []
     for part in ("MAJOR", "MINOR", "PATCH"):
         match = re.search(
@@ -235,11 +230,15 @@ def _header_version(root: Path, name: str) -> str:
         )
         if not match:
             raise RocmError(
-                f"{name}: {HEADER} does not define ROCM_VERSION_{part}",
+                f"{name}: {_tree().header} does not define ROCM_VERSION_{part}",
                 hint="this tree was not made by TheRock",
             )
         numbers.append(match[1])
     return ".".join(numbers)
+
+
+def _tree() -> therock.TreeLayout:
+    return therock.known().tree
 
 
 def _text(path: Path, name: str) -> str:
@@ -254,19 +253,19 @@ def _text(path: Path, name: str) -> str:
 
 
 def _bitcode(root: Path, name: str) -> tuple[str, tuple[str, ...]]:
-    for path in BITCODE:
+    for path in _tree().bitcode:
         names = _names(root / path)
         known = sorted(match[1] for item in names if (match := _ISA.match(item)))
         if known:
             return path, tuple(f"gfx{number}" for number in known)
     raise RocmError(
-        f"{name}: no device bitcode at {BITCODE[0]}",
+        f"{name}: no device bitcode at {_tree().bitcode[0]}",
         hint="use a ROCm with its device libraries, as TheRock makes",
     )
 
 
 def _libraries(root: Path) -> Iterator[str]:
-    for folder in LIBRARIES:
+    for folder in _tree().libraries:
         for name in _names(root / folder):
             if name.endswith(".so") or ".so." in name:
                 yield name

@@ -1,8 +1,8 @@
 """Compressed tar archives as a stream: which compression it is, and the members in order.
 
-Formats: what `tarfile` reads (ustar, pax, GNU, sparse files), compressed with gzip (RFC 1952, also
-several gzip members), xz or zstandard, or not at all. What cannot be right raises WrongBytesError.
-Nothing here touches the disk.
+Formats: what `tarfile` reads (ustar, pax, GNU) but sparse files, compressed with gzip (RFC 1952,
+also several gzip members), xz or zstandard, or not at all. What cannot be right raises
+WrongBytesError. Nothing here touches the disk.
 """
 
 from __future__ import annotations
@@ -190,7 +190,6 @@ _KINDS: Final = {
     tarfile.REGTYPE: MemberKind.FILE,
     tarfile.AREGTYPE: MemberKind.FILE,
     tarfile.CONTTYPE: MemberKind.FILE,  # "contiguous": a plain file but on long-gone systems
-    tarfile.GNUTYPE_SPARSE: MemberKind.FILE,
     tarfile.LNKTYPE: MemberKind.HARDLINK,
     tarfile.SYMTYPE: MemberKind.SYMLINK,
     tarfile.DIRTYPE: MemberKind.DIRECTORY,
@@ -214,10 +213,8 @@ class TarMember:
     kind: MemberKind
     mode: int
     mtime_ns: int
-    packed: int  # bytes of data in the archive
-    size: int  # bytes of the file; more than `packed` for a sparse file
+    size: int  # bytes of the file
     link: bytes = b""
-    sparse: tuple[tuple[int, int], ...] | None = None  # (offset, length) of the data
 
 
 class TarReader:
@@ -246,7 +243,7 @@ class TarReader:
                     tar.members.clear()  # type: ignore[attr-defined]  # it keeps every one
                     self._check_defaults(info, tar.pax_headers)
                     if info.type != _LABEL:
-                        yield self._member(info, end=tar.offset)
+                        yield self._member(info)
                     self._stream.next_member()
         except (tarfile.TarError, ArithmeticError, LookupError, ValueError, RecursionError) as exc:
             raise damaged(self._name, f"{exc} at byte {self._stream.tell()}") from exc
@@ -271,11 +268,11 @@ class TarReader:
                     self._name, _bytes(info.name), f"has its {key} from a header for every member"
                 )
 
-    def _member(self, info: tarfile.TarInfo, *, end: int) -> TarMember:
-        """`end` is where the next header starts."""
+    def _member(self, info: tarfile.TarInfo) -> TarMember:
         name = _bytes(info.name)
-        if info.type in _REFUSED:
-            raise refused(self._name, name, f"is {_REFUSED[info.type]}")
+        if info.type in _REFUSED or info.sparse is not None:
+            what = _REFUSED.get(info.type, "a sparse file, as `tar --sparse` makes")
+            raise refused(self._name, name, f"is {what}")
         kind = _KINDS.get(info.type)
         if kind is None:
             raise refused(self._name, name, f"is of the unknown type {info.type!r}")
@@ -284,35 +281,15 @@ class TarReader:
         if info.size < 0:
             raise damaged(self._name, f"{shown(name)} has a negative size")
         size = info.size if kind is MemberKind.FILE else 0
-        pieces = None
-        packed = size
-        if info.sparse is not None:
-            pieces = self._pieces(info, room=end - info.offset_data)
-            packed = sum(length for _, length in pieces)
-        self._left = packed
+        self._left = size
         return TarMember(
             name=name,
             kind=kind,
             mode=info.mode,
             mtime_ns=_nanoseconds(info),
-            packed=packed,
             size=size,
             link=_bytes(info.linkname),
-            sparse=pieces,
         )
-
-    def _pieces(self, info: tarfile.TarInfo, *, room: int) -> tuple[tuple[int, int], ...]:
-        """Return the map of a sparse file: in order, within the file, and as long as the data."""
-        entries = cast("Iterable[tuple[int, int]]", info.sparse)
-        pieces = tuple((offset, length) for offset, length in entries if length)
-        end = total = 0
-        for offset, length in pieces:
-            if offset < end or length < 0:
-                raise damaged(self._name, f"the sparse map of {shown(_bytes(info.name))}")
-            end, total = offset + length, total + length
-        if end > info.size or total + -total % tarfile.BLOCKSIZE != room:
-            raise damaged(self._name, f"the sparse map of {shown(_bytes(info.name))}")
-        return pieces
 
 
 class _Forward:

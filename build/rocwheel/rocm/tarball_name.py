@@ -1,34 +1,20 @@
 """The names of TheRock's tarballs; nothing else takes one apart.
 
-Seen in TheRock 7.9 to 10.1 (`build_tools/build_tarballs.py`, `compute_rocm_package_version.py`):
-
-    therock-dist-linux-<family>-<version>.tar.gz            one GPU family
-    therock-dist-linux-multiarch-<version>.tar.gz           all of them, since 7.13
-    therock-dist-linux-<either>-tests-<version>.tar.gz      the same and ROCm's own tests
-
-A version is `7.10.0`, `7.15.0a20260630`, `7.10.0rc1`, `7.14.0.dev0+13caf791` or
-`10.1.0a20260811+bkc.20260814`. Builds with AddressSanitizer have the same names in a folder of
-their own (`ci/therock.yaml`).
+The grammar is data, `ci/therock.yaml`. A version is `7.10.0`, `7.15.0a20260630`, `7.10.0rc1`,
+`7.14.0.dev0+13caf791` or `10.1.0a20260811+bkc.20260814`; `-tests` marks a tarball with ROCm's own
+tests. Builds with AddressSanitizer have the same names in a folder of their own.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.model import RocmVersion
-
-MULTIARCH: Final = "multiarch"
-# A version has no hyphen, so the last one before a digit ends the family.
-_NAME: Final = re.compile(
-    r"therock-dist-(?P<platform>[a-z]+)-(?P<group>[A-Za-z][A-Za-z0-9-]*?)(?P<tests>-tests)?"
-    r"-(?P<version>\d[^-/]*)\.tar\.\w+"
-)
+from rocwheel.rocm import therock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +29,7 @@ class TarballName:
     @property
     def is_multiarch(self) -> bool:
         """Return whether the tarball serves every GPU family."""
-        return self.group == MULTIARCH
+        return self.group == therock.known().names.everything
 
     @property
     def family(self) -> Family | None:
@@ -58,7 +44,7 @@ class TarballName:
 
 def parse(name: str) -> TarballName | None:
     """Take a tarball's name apart; None where TheRock made no such name."""
-    match = _NAME.fullmatch(name)
+    match = therock.known().names.pattern.fullmatch(name)
     if match is None:
         return None
     try:

@@ -1,16 +1,18 @@
-"""Reads `ci/therock.yaml`: the addresses of each channel of TheRock's."""
+"""Reads `ci/therock.yaml`: where TheRock publishes, how it names and lists, what its trees have."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from rocwheel import yaml_file
+from rocwheel import home, yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
 from rocwheel.values import Value, matching
+from rocwheel.yaml_file import FieldError
 
 FILE: Final = "therock.yaml"
 Address = Annotated[str, matching(r"\Ahttps://\S+/\Z", "an https address of a folder", "end in /")]
@@ -27,14 +29,66 @@ class TheRockChannel(Value, frozen=True, kw_only=True):
     asan: Address | None = None
 
 
-class _File(Value, frozen=True, kw_only=True):
+class TarballNames(Value, frozen=True, kw_only=True):
+    """The grammar of a tarball's name."""
+
+    pattern: re.Pattern[str]
+    everything: str  # the group of a tarball for all GPU families
+
+    def __post_init__(self) -> None:
+        """Refuse a pattern without the parts that are asked for."""
+        for name in ("platform", "group", "tests", "version"):
+            if name not in self.pattern.groupindex:
+                raise FieldError(f"has no group {name!r}", "pattern", hint=f"write (?P<{name}>…)")
+
+
+class BucketListing(Value, frozen=True, kw_only=True):
+    """The parts of a bucket's answer to a listing."""
+
+    entry: re.Pattern[str]
+    field: re.Pattern[str]
+    following: re.Pattern[str]
+
+
+class TarballPages(Value, frozen=True, kw_only=True):
+    """The formats of a page that lists tarballs."""
+
+    constant: re.Pattern[str]
+    link: re.Pattern[str]
+    bucket: BucketListing
+
+
+class TreeLayout(Value, frozen=True, kw_only=True):
+    """Where a tree has what."""
+
+    version: str
+    header: str
+    clang: str
+    bitcode: tuple[str, ...]
+    kernel_packs: str
+    libraries: tuple[str, ...]
+    links: Mapping[str, str]
+
+
+class TheRock(Value, frozen=True, kw_only=True):
+    """TheRock's interface."""
+
     schema: Literal[1]
     channels: Mapping[str, TheRockChannel]
+    names: TarballNames
+    pages: TarballPages
+    tree: TreeLayout
 
 
-def load(path: Path) -> Mapping[str, TheRockChannel]:
-    """Read the channels by name. Raises ConfigError."""
-    return yaml_file.read(path, _File).channels
+def load(path: Path) -> TheRock:
+    """Read the file. Raises ConfigError."""
+    return yaml_file.read(path, TheRock)
+
+
+@cache
+def known() -> TheRock:
+    """Return the interface that this rocwheel comes with."""
+    return load(home.find(None).ci / FILE)
 
 
 def address(text: str, kind: Kind, *, ci: Path, cwd: Path) -> str:
@@ -44,7 +98,7 @@ def address(text: str, kind: Kind, *, ci: Path, cwd: Path) -> str:
     """
     if not _WORD.match(text) or (cwd / text).is_dir():
         return text
-    channels = load(ci / FILE)
+    channels = load(ci / FILE).channels
     if text not in channels:
         raise ConfigError(
             f"{text!r}: neither a channel of TheRock's nor a folder",

@@ -191,40 +191,22 @@ class _Writer:
 
     def _file(self, member: TarMember) -> None:
         path = self._new(member)
-        self._bytes += member.packed
-        if max(member.size, self._bytes) > self._limits.unpacked:
+        self._bytes += member.size
+        if self._bytes > self._limits.unpacked:
             raise self._refused(member, f"is absurdly big ({member.size} bytes)")
         # Never setuid, never writable again; the descriptor may write all the same.
         mode = member.mode & 0o555 | 0o400
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(path, flags, mode, dir_fd=self._top)
         try:
-            if member.sparse is None:
-                for run in self._tar.data():
-                    _write(file, run)
-            else:
-                self._fill(file, member)
+            for run in self._tar.data():
+                _write(file, run)
             os.utime(file, ns=(member.mtime_ns, member.mtime_ns))
         except OverflowError as exc:
             raise self._refused(member, "has an impossible time") from exc
         finally:
             os.close(file)
         self._files.add(path)
-
-    def _fill(self, file: int, member: TarMember) -> None:
-        """Write a sparse file's pieces where they belong; the rest stays a hole."""
-        pieces = iter(member.sparse or ())
-        offset = length = 0
-        for data in self._tar.data():
-            run = data
-            while run:
-                while not length:
-                    offset, length = next(pieces)
-                piece = run[:length]
-                os.lseek(file, offset, os.SEEK_SET)
-                _write(file, piece)
-                offset, length, run = offset + len(piece), length - len(piece), run[len(piece) :]
-        os.ftruncate(file, member.size)
 
     def _symlink(self, member: TarMember) -> None:
         path = self._new(member)

@@ -155,8 +155,8 @@ def files_of(
 
 def existing(plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
     """Find the engine's image of these inputs, by its label and never by its tag."""
-    found = inspect(plan.image, engine=engine, runner=runner)
-    return found if found and found.labels.get(INPUTS) == plan.digest else None
+    image = inspect(plan.image, engine=engine, runner=runner)
+    return image if image and image.labels.get(INPUTS) == plan.digest else None
 
 
 def commands(

@@ -11,22 +11,22 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from rocwheel import files
 from rocwheel.console import Console
 from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
-from rocwheel.model import PythonVersion
+from rocwheel.model import PythonVersion, is_commit
 from rocwheel.process import Command, Runner
 from rocwheel.source import git, pins, tree
 from rocwheel.source.layouts import Layouts
-from rocwheel.source.pins import UpstreamWheel
+from rocwheel.source.pins import Pin, PinnedJaxlib, PinnedWheel
+from rocwheel.yaml_file import CPythons
 
 PLATFORM: Final = "manylinux_2_27_x86_64"
 TAG: Final = "jax-v"
@@ -34,39 +34,33 @@ TAG: Final = "jax-v"
 
 @dataclass(frozen=True, kw_only=True)
 class PinFacts:
-    """What a release's own sources and wheels say."""
+    """A pin as a release's own sources and wheels say it, and the class of the layout it takes."""
 
-    version: str
-    repository: str
-    ref: str
-    commit: str
-    xla_commit: str
-    bazel: str
-    built_as: str  # the class of the layout
-    wheels: Mapping[PythonVersion, UpstreamWheel]
-    notes: tuple[str, ...]
+    pin: Pin
+    built_as: str
 
     def lines(self, *, default: bool) -> list[str]:
         """Return the pin as `ci/pins.yaml` has it."""
-        pythons = ", ".join(f'"{python}"' for python in self.wheels)
-        (requires,) = {wheel.requires_python for wheel in self.wheels.values()}
+        pin = self.pin
+        pythons = ", ".join(f'"{python}"' for python in pin.pythons)
         return [
-            f'  "{self.version}":',
-            f"    repository: {self.repository}",
-            f"    ref: {self.ref}",
-            f"    commit: {self.commit}",
-            f"    xla_commit: {self.xla_commit}",
-            "    layout: upstream",
-            f'    bazel: "{self.bazel}"',
+            f'  "{pin.name}":',
+            *([f'    version: "{pin.version}"'] if pin.version != pin.name else []),
+            f"    repository: {pin.repository}",
+            f"    ref: {pin.ref}",
+            f"    commit: {pin.commit}",
+            f"    xla_commit: {pin.xla_commit}",
+            f"    layout: {pin.layout}",
+            f'    bazel: "{pin.bazel}"',
             f"    pythons: [{pythons}]",
             *(["    default: true"] if default else []),
             "    jaxlib:",
-            "      origin: upstream",
-            f'      requires_python: "{requires}"',
+            f"      origin: {pin.jaxlib.origin}",
+            f'      requires_python: "{pin.jaxlib.requires_python}"',
             "      wheels:",
             *(
                 line
-                for python, wheel in self.wheels.items()
+                for python, wheel in pin.jaxlib.wheels.items()
                 for line in (
                     f'        "{python}":',
                     f"          filename: {wheel.filename}",
@@ -89,10 +83,13 @@ def look_up(
 ) -> PinFacts:
     """Fetch a release's sources and jaxlib wheels; return what they say.
 
+    The pin of a branch of a fork is named after the branch, that of a release after its version.
     Raises SourceError where they contradict the version or a class of `ci/layouts.yaml`, FetchError
     where a wheel is not on the index.
     """
-    ref = ref or f"{TAG}{version}"
+    name, ref = ref or version, ref or f"{TAG}{version}"
+    if is_commit(ref) or ref.startswith(TAG):
+        name = version
     tree.check_repository("JAX", repository, ref)
     commit = git.resolve_ref(repository, ref, runner=runner)
     empty = pins.Pins(path="", pins=(), layouts=layouts)
@@ -111,20 +108,27 @@ def look_up(
         )
     with tempfile.TemporaryDirectory(prefix="rocwheel-pin-") as scratch:
         wheels = {
-            python: _jaxlib(version, python, Path(scratch), runner, console)
+            str(python): _jaxlib(version, python, Path(scratch), runner, console)
             for python in found.pythons
         }
-    return PinFacts(
+    (requires_python,) = {requires for _, requires in wheels.values()}
+    pin = Pin(
+        name=name,
         version=version,
         repository=repository,
         ref=ref,
         commit=commit,
         xla_commit=found.xla.commit,
+        layout=found.layout.name,
         bazel=found.bazel,
-        built_as=str(found.version_class),
-        wheels=wheels,
-        notes=found.warnings,
+        pythons=CPythons(found.pythons),
+        jaxlib=PinnedJaxlib(
+            origin="upstream",
+            requires_python=requires_python,
+            wheels={python: wheel for python, (wheel, _) in wheels.items()},
+        ),
     )
+    return PinFacts(pin=pin, built_as=str(found.version_class))
 
 
 def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> str:
@@ -134,17 +138,18 @@ def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> st
     """
     text = files.read(path, most=1 << 24).decode("utf-8")
     known = pins.load(path, layouts=layouts)
-    old = next((pin for pin in known.pins if pin.version == facts.version), None)
+    name = facts.pin.name
+    old = next((pin for pin in known.pins if pin.name == name), None)
     if old and not old.unverified:
         raise ConfigError(
-            f"JAX {facts.version}: {path} has a verified pin", hint="remove it first to replace it"
+            f"JAX {name}: {path} has a verified pin", hint="remove it first to replace it"
         )
     if old:
         lines = text.splitlines()
-        start, end = _places(text)[facts.version]
+        start, end = _places(text)[name]
         text = "\n".join(lines[:start] + lines[end:]) + "\n"
-    text = inserted(text, "pins", facts.version, facts.lines(default=default))
-    lines, start = text.splitlines(), _places(text)[facts.version][0]
+    text = inserted(text, "pins", name, facts.lines(default=default))
+    lines, start = text.splitlines(), _places(text)[name][0]
     if default:
         own = range(start, start + len(facts.lines(default=True)))
         lines = [
@@ -159,13 +164,23 @@ def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> st
     return new
 
 
-def inserted(text: str, mapping: str, version: str, lines: list[str]) -> str:
-    """Return a YAML text with an entry of a mapping of versions, which stay in their order."""
+def inserted(text: str, mapping: str, name: str, lines: list[str]) -> str:
+    """Return a YAML text with an entry of a mapping of versions, which stay in their order.
+
+    What is named after a branch comes last.
+    """
     places, all_lines = _places(text, mapping), text.splitlines()
-    later = [known for known in places if Version(known) > Version(version)]
-    start = places[min(later, key=Version)][0] if later else len(all_lines)
+    later = [key for key in places if _order(key) > _order(name)]
+    start = places[min(later, key=_order)][0] if later else len(all_lines)
     all_lines[start:start] = lines
     return "\n".join(all_lines) + "\n"
+
+
+def _order(name: str) -> tuple[bool, Version, str]:
+    try:
+        return False, Version(name), ""
+    except InvalidVersion:
+        return True, Version("0"), name
 
 
 def _places(text: str, mapping: str = "pins") -> dict[str, tuple[int, int]]:
@@ -184,7 +199,8 @@ def _places(text: str, mapping: str = "pins") -> dict[str, tuple[int, int]]:
 
 def _jaxlib(
     version: str, python: PythonVersion, scratch: Path, runner: Runner, console: Console
-) -> UpstreamWheel:
+) -> tuple[PinnedWheel, str]:
+    """Return the wheel of a CPython, and the Pythons that it requires."""
     console.info(f"   jaxlib {version} for CPython {python}")
     folder = scratch / str(python)
     words = (
@@ -206,9 +222,5 @@ def _jaxlib(
     with zipfile.ZipFile(path) as archive:
         name = next(item for item in archive.namelist() if item.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(archive.read(name))
-    return UpstreamWheel(
-        filename=path.name,
-        size=path.stat().st_size,
-        sha256=files.sha256(path),
-        requires_python=str(metadata["Requires-Python"]),
-    )
+    wheel = PinnedWheel(filename=path.name, size=path.stat().st_size, sha256=files.sha256(path))
+    return wheel, str(metadata["Requires-Python"])

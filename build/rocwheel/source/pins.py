@@ -14,38 +14,46 @@ from packaging.version import InvalidVersion, Version
 
 from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
-from rocwheel.model import PythonVersion, suggest
+from rocwheel.model import suggest
 from rocwheel.source.layouts import Layouts
 from rocwheel.source_layout import Layout
-from rocwheel.values import Commit, Count, Sha256, Value
+from rocwheel.values import Commit, Count, Sha256, Value, replace
 from rocwheel.yaml_file import CPythons, FieldError
 
 ADD: Final = "rocwheel pin add"
 
 
-class _Wheel(Value, frozen=True, kw_only=True):
+class PinnedWheel(Value, frozen=True, kw_only=True):
+    """A jaxlib of the Python package index: identified by its bytes, not by where it lies."""
+
     filename: str
     size: Count
     sha256: Sha256
 
 
-class _Jaxlib(Value, frozen=True, kw_only=True):
-    origin: Literal["built", "upstream"]
+class PinnedJaxlib(Value, frozen=True, kw_only=True):
+    """The jaxlib of a release on the Python package index, by CPython."""
+
+    origin: Literal["built", "upstream"]  # what is done where no option says otherwise
     requires_python: str
-    wheels: Mapping[str, _Wheel]
+    wheels: Mapping[str, PinnedWheel]
 
 
-class _Pin(Value, frozen=True, kw_only=True):
+class Pin(Value, frozen=True, kw_only=True):
+    """One JAX release: where its sources are and what belongs to them."""
+
+    name: str = ""  # its key in the file: the version, or the branch of a fork
+    version: str = ""  # of JAX, where the key is not it
     repository: str
-    ref: str
+    ref: str  # what people call the commit
     commit: Commit
-    xla_commit: Commit | None = None
+    xla_commit: Commit | None = None  # None where only the tree says it, as of an unverified pin
     layout: str
     bazel: str
     pythons: CPythons
-    jaxlib: _Jaxlib
+    jaxlib: PinnedJaxlib
     default: bool = False
-    unverified: str = ""
+    unverified: str = ""  # what was not compared with the sources; "" for a pin like any other
 
     def __post_init__(self) -> None:
         """Refuse a pin that lacks what only an unverified one may lack."""
@@ -70,49 +78,22 @@ class _Pin(Value, frozen=True, kw_only=True):
 
 class _File(Value, frozen=True, kw_only=True):
     schema: Literal[1]
-    pins: Mapping[str, _Pin]
+    pins: Mapping[str, Pin]
 
     def __post_init__(self) -> None:
         """Refuse names that are no versions, and any number of defaults but one."""
-        for version in self.pins:
+        for name, pin in self.pins.items():
             try:
-                Version(version)
+                Version(pin.version or name)
             except InvalidVersion:
                 raise FieldError(
-                    f"{version!r} is no version", "pins", version, hint='write for example "0.9.1"'
-                ) from None
+                    f"{pin.version or name!r} is no version", "pins", name,
+                    hint='write for example "0.9.1", or `version:` below the name of a branch',
+                ) from None  # fmt: skip
         count = sum(pin.default for pin in self.pins.values())
         if count != 1:
             hint = "write `default: true` at exactly one"
             raise FieldError(f"{count} pins are marked default", "pins", hint=hint)
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpstreamWheel:
-    """A jaxlib of the Python package index: identified by its bytes, not by where it lies."""
-
-    filename: str
-    size: int
-    sha256: str
-    requires_python: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pin:
-    """One JAX release: where its sources are and what belongs to them."""
-
-    version: str
-    repository: str
-    ref: str  # what people call the commit
-    commit: str
-    xla_commit: str  # "" where only the tree says it, as of an unverified pin
-    layout: str
-    bazel: str
-    pythons: tuple[PythonVersion, ...]
-    default: bool
-    unverified: str  # what was not compared with the sources; "" for a pin like any other
-    jaxlib_origin: str  # "built" or "upstream": what is done where no option says otherwise
-    jaxlib: Mapping[PythonVersion, UpstreamWheel]  # of the Python package index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +109,13 @@ class Pins:
         return self.find(version)
 
     def find(self, version: str, *, allow_unverified: bool = False) -> Pin:
-        """Return the pin of a release, an unverified one only where it is allowed.
+        """Return the pin of this name, an unverified one only where it is allowed.
 
         Raises ConfigError that says how the release would be built, and how a pin is added.
         """
-        pin = next((pin for pin in self.pins if pin.version == version), None)
+        pin = next((pin for pin in self.pins if pin.name == version), None)
         if pin is None:
-            known = tuple(pin.version for pin in self.pins)
+            known = tuple(pin.name for pin in self.pins)
             built_as = self._class(version)
             raise ConfigError(
                 f"JAX {version}: no pin in {self.path}{built_as}",
@@ -168,28 +149,29 @@ def load(path: Path, *, layouts: Layouts) -> Pins:
     """Read the pins; their layouts and versions must be known to `layouts`. Raises ConfigError."""
     document = yaml_file.load(path)
     entries = document.to(_File).pins
-    for version, entry in entries.items():
-        mistake = _mistake(version, entry, layouts)
+    pins = []
+    for name, entry in entries.items():
+        pin = replace(entry, name=name, version=entry.version or name)
+        mistake = _mistake(pin, layouts)
         if mistake:
-            at = ("pins", version, *mistake.at)
-            raise document.error(str(mistake), *at, hint=mistake.hint)
-    pins = (_pin(version, entry) for version, entry in entries.items())
-    ordered = sorted(pins, key=lambda pin: Version(pin.version))
+            raise document.error(str(mistake), "pins", name, *mistake.at, hint=mistake.hint)
+        pins.append(pin)
+    ordered = sorted(pins, key=lambda pin: (Version(pin.version), pin.name))
     return Pins(path=str(path), pins=tuple(ordered), layouts=layouts)
 
 
-def _mistake(version: str, entry: _Pin, layouts: Layouts) -> FieldError | None:
+def _mistake(entry: Pin, layouts: Layouts) -> FieldError | None:
     """Find what a pin says that its layout or its own name contradicts."""
     layout: Layout | None = layouts.by_name.get(entry.layout)
     if layout is None:
         hint = suggest(entry.layout, tuple(layouts.by_name))
         return FieldError(f"unknown value {entry.layout!r}", "layout", hint=hint)
-    if layout.version_class(Version(version)) is None:
-        problem = f"no class of layout {layout.name!r} holds JAX {version}"
+    if layout.version_class(Version(entry.version)) is None:
+        problem = f"no class of layout {layout.name!r} holds JAX {entry.version}"
         return FieldError(problem, "layout", hint="add one to ci/layouts.yaml")
     for python in entry.pythons:
         name = entry.jaxlib.wheels[str(python)].filename
-        start = f"jaxlib-{version}-{python.interpreter}-{python.abi}-"
+        start = f"jaxlib-{entry.version}-{python.interpreter}-{python.abi}-"
         if not (name.startswith(start) and name.endswith(".whl")):
             return FieldError(
                 f"{name} does not start with {start}",
@@ -197,30 +179,3 @@ def _mistake(version: str, entry: _Pin, layouts: Layouts) -> FieldError | None:
                 hint="compare the two",
             )
     return None
-
-
-def _pin(version: str, entry: _Pin) -> Pin:
-    jaxlib = entry.jaxlib
-    return Pin(
-        version=version,
-        repository=entry.repository,
-        ref=entry.ref,
-        commit=entry.commit,
-        xla_commit=entry.xla_commit or "",
-        layout=entry.layout,
-        bazel=entry.bazel,
-        pythons=tuple(entry.pythons),
-        default=entry.default,
-        unverified=entry.unverified,
-        jaxlib_origin=jaxlib.origin,
-        jaxlib={
-            python: UpstreamWheel(
-                filename=wheel.filename,
-                size=wheel.size,
-                sha256=wheel.sha256,
-                requires_python=jaxlib.requires_python,
-            )
-            for python in entry.pythons
-            for wheel in (jaxlib.wheels[str(python)],)
-        },
-    )

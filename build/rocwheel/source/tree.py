@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from packaging.version import InvalidVersion, Version
 
 from rocwheel import files
+from rocwheel.build_options import SourceOptions
 from rocwheel.console import Console, silent
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
@@ -25,7 +26,7 @@ from rocwheel.process import Command, Runner
 from rocwheel.source import bazelrc, patches
 from rocwheel.source.git import Checkout, ask_ref, checkout, head, identify, resolve_ref
 from rocwheel.source.layouts import Layouts
-from rocwheel.source.pins import Pin, Pins, UpstreamWheel
+from rocwheel.source.pins import Pin, PinnedWheel, Pins
 from rocwheel.source_layout import Assignment, Layout, VersionClass
 from rocwheel.values import replace
 
@@ -33,18 +34,10 @@ COMMIT_LATER: Final = "0" * 40  # of a branch or tag whose commit is not known y
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceRequest:
+class SourceRequest(SourceOptions):
     """A request for sources: pin, folders, overrides; everything may be left out."""
 
-    jax_version: str = ""  # a pin
-    jax_repository: str = ""  # of `jax_ref`; "" for the pin's
-    jax_ref: str = ""  # commit to build in place of the pin's
-    jax_branch: str = ""  # branch or tag that has it
-    allow_unverified: bool = False  # a pin whose facts were not compared with the sources
-    jax_dir: Path | None = None
-    xla_dir: Path | None = None
-    xla_repository: str = ""
-    xla_ref: str = ""
+    jax_branch: str = ""  # branch or tag that has the commit `jax_ref`
     is_snapshot: bool = False  # a developer's turn: no version or manifest names folders of theirs
 
 
@@ -143,7 +136,7 @@ class SourceTree:
         if WheelKind.JAXLIB not in self.layout.targets:
             return "upstream"
         if self.pin and self.jax.commit == self.pin.commit and not self.jax.dirty:
-            return self.pin.jaxlib_origin
+            return self.pin.jaxlib.origin
         return "built"
 
     @property
@@ -158,10 +151,10 @@ class SourceTree:
             parts.append("dirty")
         return "".join(f".{part}" for part in parts)
 
-    def upstream_jaxlib(self, python: PythonVersion) -> UpstreamWheel:
+    def upstream_jaxlib(self, python: PythonVersion) -> PinnedWheel:
         """Find the pinned jaxlib of the package index. Raises ConfigError if there is none."""
-        found = self.release.jaxlib.get(python) if self.release else None
-        if found is None:
+        wheel = self.release.jaxlib.wheels.get(str(python)) if self.release else None
+        if wheel is None:
             or_build = "build it with --jaxlib built, or " * (
                 WheelKind.JAXLIB in self.layout.targets
             )
@@ -169,7 +162,7 @@ class SourceTree:
                 f"jaxlib {self.jax_version} for CPython {python}: no upstream wheel is pinned",
                 hint=f"{or_build}add its SHA-256 to ci/pins.yaml",
             )
-        return found
+        return wheel
 
     def accept(self, pythons: Sequence[PythonVersion]) -> None:
         """Refuse a CPython the tree has no lock file for. Raises ConfigError."""
@@ -188,24 +181,25 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
         (request.jax_version, "a JAX version"),
         (request.jax_ref or request.jax_repository, "a JAX branch or repository"),
     ):
-        if request.jax_dir and given:
+        if request.jax_source_dir and given:
             raise ConfigError(
-                f"{request.jax_dir}: a folder and {what} were given",
+                f"{request.jax_source_dir}: a folder and {what} were given",
                 hint="drop one: a folder says itself which version it is",
             )
-    if request.xla_dir and (request.xla_repository or request.xla_ref):
+    if request.xla_source_dir and (request.xla_repository or request.xla_ref):
         raise ConfigError(
-            f"{request.xla_dir}: an XLA folder and an XLA repository were given", hint="drop one"
+            f"{request.xla_source_dir}: an XLA folder and an XLA repository were given",
+            hint="drop one",
         )
     check_repository("XLA", request.xla_repository, request.xla_ref)
     check_repository("JAX", request.jax_repository, request.jax_ref)
-    if request.jax_dir:
+    if request.jax_source_dir:
         return SourcePlan(
-            root=request.jax_dir, pin=None, checkout=None, request=request, cache=cache
+            root=request.jax_source_dir, pin=None, checkout=None, request=request, cache=cache
         )
     pin = pins.default
     if request.jax_version:
-        pin = pins.find(request.jax_version, allow_unverified=request.allow_unverified)
+        pin = pins.find(request.jax_version, allow_unverified=request.allow_unverified_pin)
     repository, ref, commit = pin.repository, pin.ref, pin.commit
     if request.jax_ref:
         repository, ref = request.jax_repository or pin.repository, request.jax_branch
@@ -217,7 +211,7 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
         checkout=wanted,
         request=request,
         cache=cache,
-        like=replace(pin, repository=repository, ref=ref, commit=commit, xla_commit="")
+        like=replace(pin, repository=repository, ref=ref, commit=commit)
         if request.jax_ref
         else None,
     )
@@ -261,7 +255,7 @@ def resolve(
     workspace = root / layout.workspace
     version_class, odd = _class_of(root, layout, version)
     rc = bazelrc.read(workspace, version_class.startup_files)
-    pin = planned.pin or next((pin for pin in pins.pins if pin.version == str(version)), None)
+    pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
     if planned.pin and str(version) != planned.pin.version:
         raise SourceError(
             f"{root}: is JAX {version}, the pin says {planned.pin.version}",
@@ -316,12 +310,15 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
             layout=layout,
             version_class=_class_by_version(planned.root, layout, Version(pin.version)),
             jax_version=pin.version,
-            pythons=pin.pythons,
+            pythons=tuple(pin.pythons),
             bazel=pin.bazel,
             jax=Source(repository=pin.repository, commit=pin.commit),
-            xla=Source(repository=layout.xla.repository, commit=pin.xla_commit),
-            xla_dir=request.xla_dir,
-            release=pins.find(pin.version, allow_unverified=True),
+            xla=Source(
+                repository=layout.xla.repository,
+                commit="" if planned.like else pin.xla_commit or "",
+            ),
+            xla_dir=request.xla_source_dir,
+            release=pins.find(pin.name, allow_unverified=True),
             warnings=_later(planned, pin),
         )
     xla = planned.xla(tree)
@@ -367,7 +364,7 @@ def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runn
     Of a developer's turn only the pinned commit itself counts: its jaxlib may be the released one.
     """
     if planned.request.is_snapshot:
-        released = pin.commit if pin and pin.jaxlib_origin == "upstream" else ""
+        released = pin.commit if pin and pin.jaxlib.origin == "upstream" else ""
         if not released or head(folder, runner=runner) != released:
             return Source(repository="", commit="")
     return identify(folder, runner=runner)
@@ -550,14 +547,14 @@ def _xla(
     """Say which XLA is built, and from which folder when it is not the tree's own."""
     request = planned.request
     wanted_patches = patches.named(planned.root / layout.xla.folder)
-    if request.xla_dir:
-        if not (request.xla_dir / "xla").is_dir():
+    if request.xla_source_dir:
+        if not (request.xla_source_dir / "xla").is_dir():
             raise SourceError(
-                f"{request.xla_dir}: no XLA checkout, it has no folder xla",
+                f"{request.xla_source_dir}: no XLA checkout, it has no folder xla",
                 hint="name the top of a checkout of openxla/xla",
             )
-        override = patches.compared(request.xla_dir, wanted_patches, runner=runner)
-        return _identified(planned, request.xla_dir, None, runner), override
+        override = patches.compared(request.xla_source_dir, wanted_patches, runner=runner)
+        return _identified(planned, request.xla_source_dir, None, runner), override
     if request.xla_ref:
         repository = request.xla_repository or layout.xla.repository
         commit = resolve_ref(repository, request.xla_ref, runner=runner)
@@ -583,7 +580,7 @@ def _xla(
 
 
 def _compare(planned: SourcePlan, commit: str, path: Path) -> None:
-    if planned.pin and planned.pin.xla_commit not in ("", commit):
+    if planned.pin and planned.pin.xla_commit not in (None, commit):
         raise SourceError(
             f"{path}: names XLA {commit}, the pin of JAX {planned.pin.version} another",
             hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",

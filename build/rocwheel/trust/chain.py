@@ -40,7 +40,7 @@ def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[
             envelope.read(line + b"\n", trust, name=f"statement {number}")
             for number, line in enumerate(bundle.splitlines(), 1)
         ]
-        own = next((_own(i) for i in signed if _role(i) is KeyRole.PROMOTER), {})
+        own = next((i.statement.own for i in signed if _role(i) is KeyRole.PROMOTER), {})
     except TrustError as exc:
         return (ChainLink(role="bundle", holds=False, about=str(exc)),)
     channel, family = (str(own.get(name, "")) for name in ("channel", "family"))
@@ -64,22 +64,16 @@ def _role(signed: Envelope) -> KeyRole:
     return ROLES[kind]
 
 
-def _own(signed: Envelope) -> dict[str, object]:
-    own = signed.statement.predicate.get(statements.OWN)
-    return own if isinstance(own, dict) else {}
-
-
 def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) -> ChainLink:
-    role, own, content = _role(signed), _own(signed), signed.statement.predicate
+    role, own, statement = _role(signed), signed.statement.own, signed.statement
     if role is KeyRole.BUILDER:
-        run = content.get("runDetails", {})
-        claimed = run.get("metadata", {}).get("finishedOn")
-        said = f"built by {run.get('builder', {}).get('id')}"
+        claimed = statement.part("runDetails", "metadata").get("finishedOn")
+        said = f"built by {statement.part('runDetails', 'builder').get('id')}"
     elif role is KeyRole.RUNNER:
         claimed = own.get("ended")
         said = f"{own.get('suite')} on CPython {own.get('python')}: {own.get('state')}"
     else:
-        claimed = content.get("timeVerified")
+        claimed = statement.predicate.get("timeVerified")
         said = f"{own.get('action')} to {own.get('channel') or 'a store'} by {own.get('by')}"
     suite = str(own.get("suite", ""))
     problem = next(_problems(signed, sha256, every), "") or case.refusal(
@@ -102,7 +96,7 @@ def _problems(signed: Envelope, sha256: str, every: Sequence[Envelope]) -> Itera
             if subjects.get(name, digest) != digest:
                 yield f"subject: {name} has another digest in {other.name}"
     if role is KeyRole.PROMOTER:
-        inputs = signed.statement.predicate.get("inputAttestations") or []
-        named = {item["digest"]["sha256"] for item in inputs}
-        if named != {item.sha256 for item in every if _role(item) is not KeyRole.PROMOTER}:
+        others = [i.sha256 for i in every if _role(i) is not KeyRole.PROMOTER]
+        named = [{"uri": sha256, "digest": {"sha256": sha256}} for sha256 in sorted(others)]
+        if signed.statement.predicate.get("inputAttestations") != named:
             yield "inputAttestations: it was made on other statements than these"

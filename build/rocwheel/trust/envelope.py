@@ -55,6 +55,18 @@ class Statement(Value, frozen=True, kw_only=True):
         name="_type", default="https://in-toto.io/Statement/v1"
     )
 
+    def part(self, *names: str) -> Mapping[str, Any]:
+        """Return an object in the predicate; an empty one where there is none."""
+        value: Any = self.predicate
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """What in-toto has no field for."""
+        return self.part("rocwheel")
+
     @property
     def subjects(self) -> dict[str, str]:
         """The SHA-256 of each subject, by name."""

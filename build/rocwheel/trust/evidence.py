@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
 BUNDLE: Final = "bundle.jsonl"
 PROVENANCE: Final = "provenance.json"  # in a wheelhouse
+PUT_BACK: Final = "put it back from a copy of the bucket; a set with a gap is never released"
 _PROVENANCE: Final = re.compile(r"provenance/([0-9a-f]{64})\.json")
 _RESULT: Final = re.compile(r"test-result/([^/]+)/([^/]+)/([0-9a-f]{64})/([1-9]\d{0,8})\.json")
 
@@ -98,10 +99,8 @@ def add_result(place: Place, verdict: Verdict, signer: Signer, *, parts: Sequenc
         except ObjectDiffersError:
             continue  # another process with this key was faster
         return key
-    raise TrustError(
-        f"{place.location}: {ATTEMPTS} statements of this key about {verdict.suite} came first",
-        hint="run `gate` again, and give each runner a key of its own",
-    )
+    what = f"{ATTEMPTS} statements of this key about {verdict.suite} came first"
+    raise TrustError(f"{place.location}: {what}", hint="give each runner a key of its own")
 
 
 def gather(
@@ -119,13 +118,9 @@ def gather(
     names = [name for name in infos if _PROVENANCE.fullmatch(name) or _RESULT.fullmatch(name)]
     read = each(lambda name: _read(place, infos[name]), names, threads=place.store.connections)
     shelf = _Shelf(place=place, case=case, infos=infos, data=dict(zip(names, read, strict=True)))
-    provenance = shelf.provenance(manifest)
-    results, refused = shelf.results(verdicts)
-    return Evidence(
-        lines={files.sha256(item): item for item in (*provenance, *results.values())},
-        signed=frozenset(results),
-        refused=refused,
-    )
+    provenance, (results, refused) = shelf.provenance(manifest), shelf.results(verdicts)
+    lines = {files.sha256(item): item for item in (*provenance, *results.values())}
+    return Evidence(lines=lines, signed=frozenset(results), refused=refused)
 
 
 def _read(place: Place, info: ObjectInfo) -> bytes:
@@ -157,15 +152,9 @@ class _Shelf:
             except TrustError as exc:
                 notes.append(str(exc))
         if KeyRole.BUILDER in self.case.required and not good:
-            raise TrustError(
-                notes[0]
-                if notes
-                else f"{self.place.location}: {manifest.sha256[:12]} has no "
-                "provenance of a builder's key",
-                hint="build with --signer, or `trust sign` the wheelhouse's provenance.json with "
-                "a builder's key, and `stage` it again",
-                detail="\n".join(notes[1:]),
-            )
+            notes.append(f"{self.place.location}: {manifest.sha256[:12]} has no provenance")
+            hint = "`trust sign` the wheelhouse with a builder's key, and `stage` it again"
+            raise TrustError(notes[0], hint=hint, detail="\n".join(notes[1:]))
         return good
 
     def results(self, verdicts: Mapping[str, Verdict]) -> tuple[dict[str, bytes], dict[str, str]]:
@@ -187,7 +176,7 @@ class _Shelf:
                 refused[verdict.sha256] = f"{where}: {why}"
             else:
                 good[verdict.sha256] = self.data[name]
-                parts[verdict.sha256] = signed.statement.predicate[statements.OWN]["parts"]
+                parts[verdict.sha256] = signed.statement.own["parts"]
         self._check_parts(parts)
         return good, refused
 
@@ -195,11 +184,9 @@ class _Shelf:
         """Refuse a merged verdict of which a shard is not signed. Raises TrustError."""
         for sha256, shards in parts.items():
             if missing := set(shards) - parts.keys():
-                raise TrustError(
-                    f"{self.place.location}: the merged verdict {sha256[:12]} was made of "
-                    f"{min(missing)[:12]}, which no runner's key has signed",
-                    hint="run that shard again, then `gate merge`",
-                )
+                what = f"was made of {min(missing)[:12]}, which no runner's key has signed"
+                hint = "run that shard again, then `gate merge`"
+                raise TrustError(f"the merged verdict {sha256[:12]} {what}", hint=hint)
 
     def _chained(self) -> Iterator[tuple[str, int, str]]:
         """Yield each result's name, its number, 0 where no runner signed, and the digest before.
@@ -209,21 +196,17 @@ class _Shelf:
         chains: dict[str, dict[int, str]] = {}
         for name in sorted(self.data):
             if match := _RESULT.fullmatch(name):
-                chains.setdefault(match[3] + match[1] + match[2], {})[int(match[4])] = name
+                chains.setdefault(name.rpartition("/")[0], {})[int(match[4])] = name
         for chain, names in chains.items():
-            key = self.case.trust.keys.get(chain[:64])
+            key = self.case.trust.keys.get(chain[-64:])
             if key is None or key.role is not KeyRole.RUNNER:
                 yield from ((name, 0, "") for name in names.values())
                 continue
             before = ""
             for number in range(1, max(names) + 1):
                 if number not in names:
-                    raise TrustError(
-                        f"{self.place.location}: statement {number} of a runner is gone, and "
-                        f"{names[max(names)]} comes after it",
-                        hint="put it back from a copy of the bucket; a set with a gap is never "
-                        "released",
-                    )
+                    what = f"statement {number} of a runner is gone, {max(names)} comes after it"
+                    raise TrustError(f"{self.place.location}/{chain}: {what}", hint=PUT_BACK)
                 yield names[number], number, before
                 before = files.sha256(self.data[names[number]])
 
@@ -234,7 +217,7 @@ class _Shelf:
 def _unchecked(data: bytes) -> str:
     """Return the digest of the verdict that an envelope names, for a message; "" for none."""
     try:
-        return _named(envelope.parse(data, name="").statement)[1]
+        return _verdict(envelope.parse(data, name="").statement)
     except TrustError:
         return ""
 
@@ -245,14 +228,15 @@ def check_provenance(
     """Raise TrustError unless it is a builder's word on exactly this manifest's set."""
     statement = signed.statement
     _of_kind(signed, statements.PROVENANCE)
-    run, definition = (statement.predicate.get(n) or {} for n in ("runDetails", "buildDefinition"))
-    claimed = (run.get("metadata") or {}).get("finishedOn")
+    definition = statement.part("buildDefinition")
+    claimed = statement.part("runDetails", "metadata").get("finishedOn")
     if why := case.refusal(signed.signatures, KeyRole.BUILDER, claimed, seen):
         raise _broken(signed.name, f"{why}")
     wanted = {item.name: item.digest.sha256 for item in statements.subjects(manifest)}
     if statement.subjects != wanted:
         raise _broken(signed.name, f"subject: not the wheels of {manifest.sha256[:12]}")
-    named = definition.get("resolvedDependencies") or []
+    named = definition.get("resolvedDependencies")
+    named = named if isinstance(named, list) else []
     if missing := next((d for d in statements.dependencies(manifest) if d not in named), None):
         raise _broken(signed.name, f"resolvedDependencies: not the manifest's {missing}")
     if definition.get("externalParameters") != statements.parameters(manifest):
@@ -269,45 +253,28 @@ def check_result(
 ) -> Verdict:
     """Return the verdict that a test result states; raise TrustError where they differ."""
     _of_kind(signed, statements.TEST_RESULT)
-    own, sha256 = _named(signed.statement)
+    own, sha256 = signed.statement.own, _verdict(signed.statement)
     verdict = verdicts.get(sha256)
     if verdict is None:
-        raise TrustError(
-            f"{signed.name}: the verdict {sha256[:12]} that it signs is gone or cannot be read",
-            hint="put it back from a copy of the bucket; a set with a gap is not released",
-        )
-    shards = own.get("parts")
-    wanted = statements.result(
-        verdict,
-        number=number,
-        previous=previous,
-        parts=shards if isinstance(shards, list) else (),
-    )
+        what = f"the verdict {sha256[:12]} that it signs is gone or cannot be read"
+        raise TrustError(f"{signed.name}: {what}", hint=PUT_BACK)
+    parts = own.get("parts")
+    shards = parts if isinstance(parts, list) else ()
+    wanted = statements.result(verdict, number=number, previous=previous, parts=shards)
     if signed.statement != wanted:
-        wrong = [
-            field
-            for field, value in wanted.predicate[statements.OWN].items()
-            if own.get(field) != value
-        ]
+        wrong = [name for name, value in wanted.own.items() if own.get(name) != value]
         what = ", ".join(wrong) or "subject or configuration"
-        raise TrustError(
-            f"{signed.name}: {what}: not what stands in the verdict and in the statement before",
-            hint="what was signed is one thing, what is stored another: gate again",
-        )
+        raise _broken(signed.name, f"{what}: not what stands in the verdict and what came before")
     return verdict
 
 
-def _named(statement: Statement) -> tuple[Mapping[str, object], str]:
-    """Return what a test result says of ours, and the digest of its verdict; "" for none."""
-    own = statement.predicate.get(statements.OWN)
-    configuration = statement.predicate.get("configuration")
-    items = configuration if isinstance(configuration, list) else []
-    named = (
-        item.get("digest") for item in items
-        if isinstance(item, dict) and item.get("name") == "verdict"
-    )  # fmt: skip
-    digest = next((item for item in named if isinstance(item, dict)), {})
-    return own if isinstance(own, dict) else {}, str(digest.get("sha256", ""))
+def _verdict(statement: Statement) -> str:
+    """Return the digest of the verdict that a test result names; "" for none."""
+    try:
+        items: Any = statement.predicate["configuration"]
+        return next(str(i["digest"]["sha256"]) for i in items if i["name"] == "verdict")
+    except (KeyError, TypeError, StopIteration):
+        return ""
 
 
 def _broken(name: str, why: str) -> TrustError:

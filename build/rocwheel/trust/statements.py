@@ -37,10 +37,10 @@ def manifest_subject(manifest: str) -> StatementSubject:
 def provenance(manifest: Manifest, record: BuildRecord, *, finished: str) -> Statement:
     """State what a set was built from, where and when."""
     builder = record.builder
-    return _about(
-        manifest,
-        PROVENANCE,
-        {
+    return Statement(
+        predicate_type=PROVENANCE,
+        subject=subjects(manifest),
+        predicate={
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
                 "externalParameters": parameters(manifest),
@@ -147,10 +147,10 @@ class Judgement:
 
 def summary(manifest: Manifest, about: Judgement) -> Statement:
     """State that a set was verified, by which policy and on which statements."""
-    return _about(
-        manifest,
-        SUMMARY,
-        {
+    return Statement(
+        predicate_type=SUMMARY,
+        subject=subjects(manifest),
+        predicate={
             "verifier": {"id": BUILD_TYPE, "version": {OWN: __version__}},
             "timeVerified": about.time,
             "resourceUri": about.url,
@@ -170,15 +170,6 @@ def summary(manifest: Manifest, about: Judgement) -> Statement:
                 **about.evidence,
             },
         },
-    )
-
-
-def _about(manifest: Manifest, kind: str, predicate: Mapping[str, Any]) -> Statement:
-    """Make a statement whose subjects are all wheels of a set, and its manifest."""
-    return Statement(
-        predicate_type=kind,
-        subject=subjects(manifest),
-        predicate=predicate,
     )
 
 

@@ -43,6 +43,7 @@ from rocwheel.ledger import manifests, verdicts
 from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Attempt, Outcome, Results
+from rocwheel.trust import envelope, evidence, signers
 from rocwheel.values import replace
 from rocwheel.verdict import Counts, Ran, RocmProvided, State, Verdict
 
@@ -873,6 +874,40 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
     assert "/proc/nowhere: the reports could not be written" in capsys.readouterr().err
     assert main(merging) == State.FLAKY.exit_code, "another run of a shard hides no failure"
     assert "shard 1/2 was run again after fail" in capsys.readouterr().out
+
+
+def test_a_gate_and_a_merge_sign_what_they_store(at, console, interpreter, capsys):
+    """Numbered in their cell; a merged verdict names the shards; the line to repeat has no key."""
+    shop = Shop((at / "store").as_uri(), console)
+    manifest = make_set(at / "wh", pythons=("3.12",))
+    shop.stage(at / "wh")
+    signers.generate(at / "runner.pem")
+    common = [
+        f"--manifest={manifest.sha256[:8]}", "--suite=smoke", "--python=3.12",
+        f"--store={(at / 'store').as_uri()}", f"--family={FAMILY.name}", f"--signer=file:{at}/runner.pem",
+    ]  # fmt: skip
+    for number in (1, 2):
+        verdict = verdict_of(shard(number), manifest)
+        _, stored = storing.put(shop.staging, verdict, render(shard(number), FOUND, {}))
+        evidence.add_result(shop.staging, stored, signers.signer(f"file:{at}/runner.pem"))
+    assert main(["gate", "merge", "--shards=2", *common]) == 0
+    assert (
+        main(["gate", f"--slots={at}/slots", "--deadline=60", "--patience=1", *common])
+        == State.NO_RUNNER.exit_code
+    )
+    base = shop.staging.attestation(manifest.sha256)
+    keys = sorted(info.key for info in shop.store.keys(base))
+    assert [key.rpartition("/")[2] for key in keys] == ["1.json", "2.json", "3.json", "4.json"]
+    said = [envelope.parse(shop.store.read(key)[0], name=key).statement.own for key in keys]
+    assert [own["shard"] for own in said] == ["1/2", "2/2", "", ""]
+    assert [own["state"] for own in said] == ["pass", "pass", "pass", "no-runner"]
+    shards = [
+        item.sha256 for item in verdicts.find(shop.staging, manifest.sha256) if item.verdict.shard
+    ]
+    assert sorted(said[2]["parts"]) == sorted(shards)
+    results = json.loads((at / "gate-results/smoke-3.12/results.json").read_text())
+    assert "signer" not in results["environment"]["command"]
+    assert "signed " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

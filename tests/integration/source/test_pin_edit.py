@@ -78,13 +78,13 @@ def place(tmp_path, console) -> Place:
 def test_a_release_is_added_with_what_its_sources_and_wheels_say(place):
     before = place.path.read_text()
     facts = place.look_up()
-    assert (facts.xla_commit, facts.bazel, facts.built_as) == (XLA, "7.7.0", "JAX >=0.11.1")
+    assert (facts.pin.xla_commit, facts.pin.bazel, facts.built_as) == (XLA, "7.7.0", "JAX >=0.11.1")
     text = pin_edit.added(place.path, facts, default=True, layouts=LAYOUTS)
     place.path.write_text(text)
     pins = source.load_pins(place.path, layouts=LAYOUTS)
     assert pins.default.version == VERSION
     assert not pins[VERSION].unverified
-    assert [str(python) for python in pins[VERSION].jaxlib] == list(ABIS)
+    assert list(pins[VERSION].jaxlib.wheels) == list(ABIS)
     comments = [line for line in before.splitlines() if line.startswith("#")]
     assert [line for line in text.splitlines() if line.startswith("#")] == comments
     assert text.count("    default: true") == before.count("    default: true") == 1
@@ -125,3 +125,26 @@ def test_what_contradicts_is_refused_and_nothing_is_written(place):
     with pytest.raises(FetchError, match="pip finds no wheel"):
         place.look_up()
     assert place.path.read_bytes() == before
+
+
+def test_a_branch_of_a_fork_is_pinned_beside_the_release_of_its_version(place):
+    git(place.jax, "branch", "rocm-jaxlib-v0.11.1")
+    facts = place.look_up(ref="rocm-jaxlib-v0.11.1")
+    text = pin_edit.added(place.path, facts, default=False, layouts=LAYOUTS)
+    assert text.startswith(place.path.read_text())
+    place.path.write_text(text)
+    pins = source.load_pins(place.path, layouts=LAYOUTS)
+    pin = pins["rocm-jaxlib-v0.11.1"]
+    assert (pin.version, pin.ref) == (VERSION, "rocm-jaxlib-v0.11.1")
+    assert pin.commit == git(place.jax, "rev-parse", "HEAD")
+    assert pins.find(VERSION, allow_unverified=True).ref == "jax-v0.11.1"
+    planned = source.plan(
+        source.SourceRequest(jax_version="rocm-jaxlib-v0.11.1"), pins=pins, cache=place.folder / "c"
+    )
+    tree = source.resolve(
+        planned, pins=pins, layouts=LAYOUTS, runner=place.runner, console=place.console
+    )
+    assert (tree.jax_version, tree.jax.commit, tree.pin) == (VERSION, pin.commit, pin)
+    place.path.write_text(text.replace('    version: "0.11.1"\n', ""))
+    with pytest.raises(ConfigError, match=r"'rocm-jaxlib-v0\.11\.1' is no version"):
+        source.load_pins(place.path, layouts=LAYOUTS)

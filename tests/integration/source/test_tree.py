@@ -124,7 +124,7 @@ def test_a_developers_turn_compares_no_files_but_at_a_commit_whose_jaxlib_is_rel
             return super().capture(command)
 
     noting = replace(bench, runner=Noting(base_env(os.environ)))
-    turn = {"jax_dir": here, "xla_dir": bench.xla, "is_snapshot": True}
+    turn = {"jax_source_dir": here, "xla_source_dir": bench.xla, "is_snapshot": True}
     (here / "README.md").write_text("not committed")
     tree = noting.resolve(**turn)
     assert (tree.jaxlib_origin, tree.dirty) == ("built", ())
@@ -189,7 +189,7 @@ def test_a_tree_whose_xla_is_not_the_pinned_one_is_refused(bench):
 
 
 def test_a_clean_checkout_is_its_commit(bench):
-    tree = bench.resolve(jax_dir=bench.jax)
+    tree = bench.resolve(jax_source_dir=bench.jax)
     assert tree.jax.commit == git(bench.jax, "rev-parse", "HEAD")
     assert (tree.jax.dirty, tree.jax.digest) == (False, "")
     assert tree.pythons == tuple(PythonVersion(3, minor) for minor in (10, 11, 12, 13))
@@ -199,53 +199,53 @@ def test_a_clean_checkout_is_its_commit(bench):
 
 def test_a_checkout_with_changes_is_dirty_and_says_so_in_the_version(bench):
     (bench.jax / "new.txt").write_text("not committed")
-    tree = bench.resolve(jax_dir=bench.jax)
+    tree = bench.resolve(jax_source_dir=bench.jax)
     assert tree.jax.dirty
     assert len(tree.jax.digest) == 64
     assert tree.dirty == ("JAX",)
     assert tree.local_suffix.endswith(".dirty")
     (bench.jax / "new.txt").write_text("other")
-    assert bench.resolve(jax_dir=bench.jax).jax.digest != tree.jax.digest
+    assert bench.resolve(jax_source_dir=bench.jax).jax.digest != tree.jax.digest
 
 
 def test_the_password_in_a_remote_url_stays_out_of_the_manifest(bench):
     git(bench.jax, "remote", "add", "origin", "https://me:secret@example.org:8443/jax.git?t=1")
-    tree = bench.resolve(jax_dir=bench.jax)
+    tree = bench.resolve(jax_source_dir=bench.jax)
     assert tree.jax.repository == "https://example.org:8443/jax"
 
 
 def test_a_folder_without_git_is_its_digest(bench, tmp_path):
     folder = toy.make(tmp_path / "plain")
-    tree = bench.resolve(jax_dir=folder)
+    tree = bench.resolve(jax_source_dir=folder)
     assert (tree.jax.commit, tree.jax.dirty, len(tree.jax.digest)) == ("", False, 64)
     assert (tree.xla.commit, tree.local_suffix) == ("", "")
-    same = bench.resolve(jax_dir=toy.make(tmp_path / "same"))
+    same = bench.resolve(jax_source_dir=toy.make(tmp_path / "same"))
     assert same.jax.digest == tree.jax.digest
     (folder / "bazel-out").symlink_to(tmp_path)
-    assert bench.resolve(jax_dir=folder).jax.digest == tree.jax.digest
+    assert bench.resolve(jax_source_dir=folder).jax.digest == tree.jax.digest
     (folder / "WORKSPACE").chmod(0o755)
-    assert bench.resolve(jax_dir=folder).jax.digest != tree.jax.digest
+    assert bench.resolve(jax_source_dir=folder).jax.digest != tree.jax.digest
 
 
 def test_a_folder_inside_another_repository_is_not_that_repository(bench):
     folder = toy.make(bench.jax / "examples/inner")
-    assert bench.resolve(jax_dir=folder).jax.commit == ""
+    assert bench.resolve(jax_source_dir=folder).jax.commit == ""
 
 
 def test_a_repository_without_a_commit_is_its_digest(bench, tmp_path):
     folder = toy.make(tmp_path / "fresh")
     git(folder, "init", "--quiet")
-    tree = bench.resolve(jax_dir=folder)
+    tree = bench.resolve(jax_source_dir=folder)
     assert (tree.jax.commit, len(tree.jax.digest)) == ("", 64)
 
 
 def test_a_local_xla_overrides_the_pinned_one_and_is_marked(bench):
-    tree = bench.resolve(jax_dir=bench.jax, xla_dir=bench.xla)
+    tree = bench.resolve(jax_source_dir=bench.jax, xla_source_dir=bench.xla)
     head = git(bench.xla, "rev-parse", "HEAD")
     assert (tree.xla.commit, tree.xla_dir) == (head, bench.xla)
     assert f".xla{head[:9]}" in tree.local_suffix
     (bench.xla / "xla/BUILD").write_text("changed")
-    changed = bench.resolve(jax_dir=bench.jax, xla_dir=bench.xla)
+    changed = bench.resolve(jax_source_dir=bench.jax, xla_source_dir=bench.xla)
     assert changed.dirty == ("XLA",)
     assert changed.local_suffix.endswith(".dirty")
 
@@ -255,7 +255,9 @@ def test_xla_from_a_repository_and_a_branch_is_fetched_by_its_commit(bench):
     git(bench.xla, "tag", "-a", "v1", "-m", "annotated")
     head = git(bench.xla, "rev-parse", "HEAD")
     for ref in ("main", "v1", head):
-        tree = bench.resolve(jax_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref=ref)
+        tree = bench.resolve(
+            jax_source_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref=ref
+        )
         assert tree.xla.commit == head
         assert tree.xla_dir is not None
         assert (tree.xla_dir / "xla/BUILD").read_text() == "two"
@@ -263,14 +265,14 @@ def test_xla_from_a_repository_and_a_branch_is_fetched_by_its_commit(bench):
 
 def test_a_branch_that_does_not_exist_is_named(bench):
     with pytest.raises(SourceError, match="has no branch or tag 'mian'"):
-        bench.resolve(jax_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref="mian")
+        bench.resolve(jax_source_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref="mian")
 
 
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({"jax_dir": Path("/x"), "jax_version": "0.9.1"}, "a folder and a JAX version"),
-        ({"xla_dir": Path("/x"), "xla_ref": "main"}, "an XLA folder and an XLA repository"),
+        ({"jax_source_dir": Path("/x"), "jax_version": "0.9.1"}, "a folder and a JAX version"),
+        ({"xla_source_dir": Path("/x"), "xla_ref": "main"}, "an XLA folder and an XLA repository"),
         ({"xla_repository": "https://example.org/xla"}, "which commit"),
         ({"jax_version": "0.9.11"}, "no pin in"),
         (
@@ -286,20 +288,20 @@ def test_contradictions_are_refused(bench, asked, problem):
 
 def test_a_folder_that_is_no_jax_says_what_it_lacks(bench, tmp_path):
     with pytest.raises(SourceError, match=r"lacks WORKSPACE, \.bazelrc, jax/version\.py"):
-        bench.resolve(jax_dir=tmp_path)
+        bench.resolve(jax_source_dir=tmp_path)
     with pytest.raises(SourceError, match="no such folder"):
-        bench.resolve(jax_dir=tmp_path / "none")
+        bench.resolve(jax_source_dir=tmp_path / "none")
 
 
 def test_options_left_by_an_earlier_build_are_refused(bench):
     (bench.jax / ".jax_configure.bazelrc").write_text("build --config=rocm\n")
     with pytest.raises(SourceError, match=r"\.jax_configure\.bazelrc: options of an earlier"):
-        bench.resolve(jax_dir=bench.jax)
+        bench.resolve(jax_source_dir=bench.jax)
 
 
 def test_the_users_own_options_are_warned_of(bench, talk):
     (bench.jax / ".bazelrc.user").write_text("build --jobs=1\n")
-    bench.resolve(jax_dir=bench.jax)
+    bench.resolve(jax_source_dir=bench.jax)
     assert "your own Bazel options are part of this build" in talk.getvalue()
 
 
@@ -316,17 +318,17 @@ def test_the_users_own_options_are_warned_of(bench, talk):
 def test_a_tree_that_contradicts_its_layout_is_refused(bench, name, text, problem):
     (bench.jax / name).write_text(text)
     with pytest.raises(SourceError, match=problem):
-        bench.resolve(jax_dir=bench.jax)
+        bench.resolve(jax_source_dir=bench.jax)
 
 
 def test_a_missing_rc_file_is_found_before_the_build(bench):
     (bench.jax / "build/rocm/rocm.bazelrc").unlink()
     with pytest.raises(SourceError, match=r"rocm\.bazelrc: missing"):
-        bench.resolve(jax_dir=bench.jax)
+        bench.resolve(jax_source_dir=bench.jax)
 
 
 def test_a_cpython_without_a_lock_file_is_refused(bench):
-    tree = bench.resolve(jax_dir=bench.jax)
+    tree = bench.resolve(jax_source_dir=bench.jax)
     tree.accept((PythonVersion(3, 12),))
     with pytest.raises(ConfigError, match=r"CPython 3\.14: .* no lock file") as caught:
         tree.accept((PythonVersion(3, 12), PythonVersion(3, 14)))
@@ -338,14 +340,16 @@ def test_a_program_in_the_trees_own_git_configuration_is_not_run(bench, tmp_path
     trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\n")
     trap.chmod(0o755)
     git(bench.jax, "config", "core.fsmonitor", str(trap))
-    bench.resolve(jax_dir=bench.jax)
+    bench.resolve(jax_source_dir=bench.jax)
     assert not (tmp_path / "sprung").exists()
     subprocess.run(["git", "status"], cwd=bench.jax, check=True, capture_output=True)
     assert (tmp_path / "sprung").exists()  # the trap works
 
 
 def test_a_preview_fetches_nothing_also_of_an_xla_that_is_only_named(bench):
-    asked = SourceRequest(jax_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref="main")
+    asked = SourceRequest(
+        jax_source_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref="main"
+    )
     planned = source.plan(asked, pins=bench.pins, cache=bench.cache)
     tree = source.preview(planned, pins=bench.pins, layouts=LAYOUTS, runner=bench.runner)
     assert bench.seen == []
@@ -371,13 +375,13 @@ def test_a_preview_fetches_nothing_also_of_an_xla_that_is_only_named(bench):
 )
 def test_one_repository_has_one_name_however_it_was_cloned(bench, url):
     git(bench.jax, "remote", "add", "origin", url)
-    assert bench.resolve(jax_dir=bench.jax).jax.repository == "https://github.com/jax-ml/jax"
+    assert bench.resolve(jax_source_dir=bench.jax).jax.repository == "https://github.com/jax-ml/jax"
 
 
 @pytest.mark.parametrize("url", ["/home/me/jax", "file:///home/me/jax", "../jax", "C:\\jax", "x:["])
 def test_a_repository_that_is_not_public_is_named_by_its_commit_alone(bench, url):
     git(bench.jax, "remote", "add", "origin", url)
-    assert bench.resolve(jax_dir=bench.jax).jax.repository == ""
+    assert bench.resolve(jax_source_dir=bench.jax).jax.repository == ""
 
 
 def test_rocwheel_itself_is_its_commit_however_it_was_cloned(bench, tmp_path):
@@ -456,7 +460,7 @@ def test_no_configuration_makes_a_changed_tree_clean_or_runs_a_program(bench, tm
     ).stdout
     assert said == b"", "the configuration hides the change from git"
     (tmp_path / "sprung").unlink(missing_ok=True)
-    tree = bench.resolve(jax_dir=bench.jax)
+    tree = bench.resolve(jax_source_dir=bench.jax)
     assert tree.jax.dirty
     assert len(tree.jax.digest) == 64
     assert not (tmp_path / "sprung").exists()
@@ -476,4 +480,4 @@ def test_an_ignored_file_leaves_a_tree_clean(bench):
     git(bench.jax, "add", ".gitignore")
     git(bench.jax, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "ignore")
     (bench.jax / "a.log").write_text("said")
-    assert not bench.resolve(jax_dir=bench.jax).jax.dirty
+    assert not bench.resolve(jax_source_dir=bench.jax).jax.dirty

@@ -36,6 +36,9 @@ def test_a_word_that_is_no_channel_is_answered_with_the_nearest(tmp_path: Path) 
         ("    packages: https://repo.amd.com/rocm/whl-multi-arch/\n", "", "'packages' is missing"),
         ("https://repo.amd.com/rocm/tarball/", "http://repo.amd.com/", "not an https address"),
         ("    asan:", "    asn:", "unknown key"),
+        ("(?P<tests>-tests)", "(-tests)", "has no group 'tests'"),
+        (r"<(Key|Size", "<((Key|Size", "cannot refer to an open group"),
+        ("  kernel_packs: .kpack", "  kpack: .kpack", "unknown key"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(old, new, problem, tmp_path: Path) -> None:

@@ -91,17 +91,6 @@ def test_hard_links_stay_one_file(tmp_path: Path) -> None:
     assert str((tree / "soft2").readlink()) == "one"
 
 
-def test_a_sparse_file_has_its_holes(tmp_path: Path) -> None:
-    size = 64 << 20
-    member = tarballs._sparse((0, 512), (size - 512, 512), size=size, data=b"s" * 512 + b"e" * 512)
-    unpacked(tarballs.gz(tarballs.raw_tar([member])), tmp_path / "tree")
-    path = tmp_path / "tree/sparse"
-    data = path.read_bytes()
-    assert (len(data), data[:512], data[-512:]) == (size, b"s" * 512, b"e" * 512)
-    assert data.count(b"\0") == size - 1024
-    assert path.stat().st_blocks * 512 < 1 << 20
-
-
 def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
     members = [
         Raw(name=b"lib/up", type=b"2", link=b"../bin/../lib"),
