@@ -399,7 +399,7 @@ def test_a_staged_wheel_replaced_behind_our_back_is_not_released(any_shop, tmp_p
     shop.stage(tmp_path / "wh")
     pass_gate(shop.staging, manifest)
     plan = shop.plan(manifest)
-    key = shop.staging.key(plan.copies[0].entry.filename)
+    key = shop.staging.key(plan.operation.copies[0].entry.filename)
     data, _ = shop.store.read(key)
     shop.store.delete(key)
     shop.store.create(key, data[:-1] + b"x", headers=shop.staging.wheel_headers)
@@ -408,7 +408,7 @@ def test_a_staged_wheel_replaced_behind_our_back_is_not_released(any_shop, tmp_p
     with pytest.raises(StoreError, match=r"jaxlib|pjrt|plugin"):
         shop.promote(manifest)
     assert files_of(shop.release) == set()
-    assert plan.copies[0].entry.filename not in {
+    assert plan.operation.copies[0].entry.filename not in {
         item.key.rpartition("/")[2] for item in shop.store.keys(shop.release.key(""))
     }
 

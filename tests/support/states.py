@@ -164,7 +164,7 @@ def _family(name: str, number: int) -> FamilySummary:
         blocked="unit on 3.12: fail: 3 tests failed (+1)" if number % 2 else "",
         blocked_set="b" * 64 if number % 2 else "",
         sizes=tuple(
-            WheelSize(kind=kind, bytes=size + number * 100_000, budget=400 << 20)
+            WheelSize(kind=kind, bytes=size + number * 100_000)
             for kind, size in (("jaxlib", 90 << 20), ("plugin", 12 << 20), ("pjrt", 140 << 20))
         ),
     )

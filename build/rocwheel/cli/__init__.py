@@ -52,6 +52,11 @@ STAGES: Final = {
             "rocwheel.cli.wheel:wheel",
             "Inspect, verify, rename, repair and compare wheels.",
         ),
+        "pin": ("rocwheel.cli.bump:pin", "Add JAX releases to ci/pins.yaml."),
+        "bump": (
+            "rocwheel.cli.bump:bump",
+            "Take a newer JAX, XLA, ROCm, Bazel, base image, action or tool, once verified.",
+        ),
     },
     "Stage and gate": {
         "stage": ("rocwheel.cli.release:stage", "Upload a wheel set to the staging index."),
@@ -114,13 +119,6 @@ STAGES: Final = {
         "serve": (
             "rocwheel.cli.index:serve",
             "Serve a store over local HTTP as pip and uv see it.",
-        ),
-    },
-    "Data": {
-        "pin": ("rocwheel.cli.bump:pin", "Add JAX releases to ci/pins.yaml."),
-        "bump": (
-            "rocwheel.cli.bump:bump",
-            "Take a newer JAX, XLA, ROCm, Bazel, base image, action or tool, once verified.",
         ),
     },
     "This machine": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, once, option
+from rocwheel.cli.command import command, options_of, own
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError, HostError
 
@@ -22,19 +22,14 @@ with when_run():
 class CheckInstallOptions:
     """Options of `check-install`."""
 
-    python: str
-    no_run: bool
+    python: str = own(
+        "--python PROGRAM", "The Python whose packages are looked at.", default="python3"
+    )
+    no_run: bool = own("--no-run", "Look at files alone; do not start JAX.", default=False)
 
 
 @command("check-install", CheckInstallOptions)
-@once(
-    "--python",
-    metavar="PROGRAM",
-    default="python3",
-    show_default=True,
-    help="The Python whose packages are looked at.",
-)
-@option("--no-run", is_flag=True, help="Look at files alone; do not start JAX.")
+@options_of(CheckInstallOptions)
 def check_install(app: App, options: CheckInstallOptions) -> int:
     """Check whether the ROCm JAX wheels of a Python work on this machine.
 

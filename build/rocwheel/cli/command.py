@@ -96,6 +96,7 @@ class _Amount(click.FloatRange):
 NUMBER: Final = _Amount(0, 1_000_000)
 option = functools.partial(click.option, cls=Option)
 once = functools.partial(click.option, cls=Once)
+own = functools.partial(fields.opt, OWN)  # a field that is an option of one command
 
 
 def given_words(

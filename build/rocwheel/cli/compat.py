@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import click
-
 from rocwheel.choices import TABLE_FORMS
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, option
+from rocwheel.cli.command import command, options_of, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions, must_exist
 
@@ -22,18 +20,11 @@ with when_run():
 class CompatOptions(TargetOptions):
     """Options of `compat`."""
 
-    form: str
+    form: str = own("--format", "How the tables are written.", only=TABLE_FORMS, default="text")
 
 
 @command("compat", CompatOptions)
-@option(
-    "--format",
-    "form",
-    type=click.Choice(TABLE_FORMS),
-    default=TABLE_FORMS[0],
-    show_default=True,
-    help="How the tables are written.",
-)
+@options_of(CompatOptions)
 def compat(app: App, options: CompatOptions) -> None:
     """Print which JAX goes with which ROCm, GPU and CPython.
 

@@ -27,7 +27,9 @@ with when_run():
     from rocwheel.release.operations import Who
 
 # what the build cell is told by the night, or is not asked of it
-_OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhouse"})
+_OWN = frozenset(
+    {"base", "build_network", "dry_run", "wheels_only", "python_versions", "wheelhouse"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +38,18 @@ class DemoOptions(BuildOptions, DryRun):
 
     wheels_only: bool
     base: str | None
+    build_network: str
 
 
 @command("demo", DemoOptions)
 @option("--wheels-only", is_flag=True, help="Build, install and import; no night, no index.")
 @option("--base", metavar="IMAGE", help="Start the image from this one where it has to be made.")
+@option(
+    "--build-network",
+    default="default",
+    metavar="NAME",
+    help="Network of the steps that install packages in it: default, host.",
+)
 @options_of(PythonOptions)
 @options_of(SourceOptions, only=("gfx_targets",))
 @options_of(VersionOptions)
@@ -84,6 +93,9 @@ def _image_first(options: DemoOptions, base: dist.Request) -> list[str]:
     """Return the lines of a dry run where the image to build in is not made yet."""
     line = f"rocwheel image build --engine {base.executor.kind} --recipe {job.RECIPE}"
     more = f" --base {options.base}" if options.base else ""
+    more += (
+        f" --build-network {options.build_network}" if options.build_network != "default" else ""
+    )
     return [line + more, "# then the demo, in that image"]
 
 
@@ -102,7 +114,12 @@ def _image(app: App, options: DemoOptions, base: dist.Request) -> str:
     there = builder.current(job.RECIPE, app.home, engine=engine, runner=app.runner)
     if there and not options.base:
         return there.reference
-    wanted = BuilderOptions(recipe=job.RECIPE, base=options.base or "", locked=options.locked)
+    wanted = BuilderOptions(
+        recipe=job.RECIPE,
+        base=options.base or "",
+        build_network=options.build_network,
+        locked=options.locked,
+    )
     return "" if options.dry_run else builder.make(wanted, app, engine).inputs.reference
 
 

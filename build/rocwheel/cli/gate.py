@@ -29,6 +29,8 @@ with when_run():
     import shlex
     from tempfile import TemporaryDirectory
 
+    import msgspec
+
     import amdgpu_family_matrix as matrix
     from rocwheel import housekeeping
     from rocwheel.console import columns, count
@@ -260,7 +262,7 @@ def verify(app: App, options: GateCommandOptions) -> int:
     with housekeeping.using(app.cache):
         gated = session.run_unstored(job, app.console)
     audit = skips.SkipAudit.of(gated.results)
-    app.emit(audit.document(), "\n".join(audit.lines()))
+    app.emit(msgspec.to_builtins(audit), "\n".join(audit.lines()))
     ends = [fault.state for fault in gated.results.faults if fault.state in skips.UNFINISHED]
     return next((end.exit_code for end in (gated.error, *ends) if end), 0)
 

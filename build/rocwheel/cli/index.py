@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, option, section
+from rocwheel.cli.command import DryRun, command, group, option, options_of, own, section
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import (
     PersonOptions,
@@ -62,8 +62,12 @@ def index() -> None:
 class IndexCheckOptions(WhereOptions):
     """Options of `index check`."""
 
-    resolve: bool
-    upstream: str
+    resolve: bool = own(
+        "--resolve", "Also let pip resolve each set for each CPython.", default=False
+    )
+    upstream: str = own(
+        "--upstream URL", "Index for names that are not in a set; only for --resolve."
+    )
 
     def resolver(self, app: App) -> Callable[[Place], list[str]] | None:
         """Return what asks pip about a place, None without --resolve. Raises UsageError."""
@@ -80,14 +84,7 @@ class IndexCheckOptions(WhereOptions):
 
 
 @command("check", IndexCheckOptions, parent=index)
-@option("--resolve", is_flag=True, help="Also let pip resolve each set for each CPython.")
-@option(
-    "--upstream",
-    default="",
-    show_default=True,
-    metavar="URL",
-    help="Index for names that are not in a set; only for --resolve.",
-)
+@options_of(IndexCheckOptions)
 def check(app: App, options: IndexCheckOptions) -> int:
     """Download everything an index lists; compare hashes, metadata, links, log, closure."""
     resolver, target = options.resolver(app), Target(app, options)
@@ -169,9 +166,9 @@ def _tell(
 class ServeOptions(TargetOptions):
     """Options of `serve`."""
 
-    host: str
+    host: str = own("--host", "Address to listen on.", default="127.0.0.1")
+    upstream: str = own("--upstream URL", "Index that names we do not have are redirected to.")
     port: int
-    upstream: str
 
     def site(self, app: App, target: Target) -> Site:
         """Start the server, which listens. Raises HostError, ConfigError."""
@@ -197,19 +194,13 @@ class ServeOptions(TargetOptions):
 
 
 @command("serve", ServeOptions)
-@option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@options_of(ServeOptions)
 @option(
     "--port",
     default=8000,
     show_default=True,
     type=click.IntRange(0, 65535),
     help="0 takes a free one.",
-)
-@option(
-    "--upstream",
-    default="",
-    metavar="URL",
-    help="Index that names we do not have are redirected to.",
 )
 def serve(app: App, options: ServeOptions) -> None:
     """Serve a store over local HTTP as pip and uv see it, until Ctrl-C.

@@ -10,7 +10,7 @@ import click
 
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import NUMBER, DryRun, command, option, section
+from rocwheel.cli.command import NUMBER, DryRun, command, option, options_of, own, section
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import (
     ManifestOptions,
@@ -128,7 +128,7 @@ def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) 
         _refresh(app, planned.release)
     if moved:
         app.console.info(f"{size(moved)} of wheels passed through this machine")
-    return planned.published(moved)
+    return {**planned.to_json(state="published"), "bytes_through_client": moved}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,16 +212,16 @@ def _withdraw(app: App, options: SetOptions, action: Action) -> None:
 class PruneOptions(TargetOptions, PersonOptions, DryRun):
     """Options of `prune`."""
 
-    orphans: bool
+    orphans: bool = own(
+        "--orphans",
+        "Also wheels older than a day that no set holds, such as a killed `stage` left; files "
+        "that came before rocwheel are among them until `index adopt`.",
+        default=False,
+    )
 
 
 @command("prune", PruneOptions)
-@option(
-    "--orphans",
-    is_flag=True,
-    help="Also wheels older than a day that no set holds, such as a killed `stage` left; files "
-    "that came before rocwheel are among them until `index adopt`.",
-)
+@options_of(PruneOptions)
 def prune(app: App, options: PruneOptions) -> None:
     """Remove what the channel's retention no longer keeps, and what killed runs left."""
     target, person = Target(app, options), options.who(app, reason="retention")

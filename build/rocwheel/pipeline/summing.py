@@ -166,7 +166,7 @@ def _family(
                     continue
                 manifest = manifests.find(release, row.set_id)
                 if manifest:
-                    newest = (row.released, _green(family, row, manifest, release.url, channel))
+                    newest = (row.released, _green(family, row, manifest, release.url))
             elif row.blocked_by and not blocked:
                 blocked, blocked_set = row.blocked_by, row.set_id
     return replace(
@@ -201,9 +201,12 @@ def _builds(
     return tuple({**others, **here}.values())
 
 
-def _green(
-    family: Family, row: status.SetStatus, manifest: Manifest, url: str, channel: Channel
-) -> FamilySummary:
+def _green(family: Family, row: status.SetStatus, manifest: Manifest, url: str) -> FamilySummary:
+    """Return what a family has released, as people install it."""
+    install = Install.of(manifest, url)
+    largest = {kind.value: 0 for kind in WheelKind}
+    for wheel in manifest.built:
+        largest[wheel.kind] = max(largest[wheel.kind], wheel.size)
     return FamilySummary(
         family=family.name,
         green=row.set_id,
@@ -212,14 +215,7 @@ def _green(
         rocm=row.rocm,
         pythons=tuple(row.pythons),
         index=url,
-        requirements=tuple(map(str, Install.of(manifest, url).ours)),
-        upstream=tuple(map(str, Install.of(manifest, url).upstream)),
-        sizes=tuple(
-            WheelSize(
-                kind=kind.value,
-                bytes=max((w.size for w in manifest.built if w.kind == kind.value), default=0),
-                budget=channel.size_budget.get(kind, 0),
-            )
-            for kind in WheelKind
-        ),
+        requirements=tuple(map(str, install.ours)),
+        upstream=tuple(map(str, install.upstream)),
+        sizes=tuple(WheelSize(kind=kind, bytes=size) for kind, size in largest.items()),
     )

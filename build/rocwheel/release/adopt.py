@@ -18,6 +18,7 @@ from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.index.page import Link, links, mark
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition
+from rocwheel.model import timestamp
 from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, wheelset
@@ -165,16 +166,16 @@ def _foreign(
             f"{place.store.locate(place.key(name))}: {exc}",
             hint="rename or remove it: no installer can use it",
         ) from exc
-    with downloaded(place, name, count) as wheel:
-        metadata = wheelset.read_metadata(wheel.path)
+    with downloaded(place, name, count) as (path, info):
+        metadata = wheelset.read_metadata(path)
     entry = Entry(
         filename=name,
         project=project,
         version=version,
-        size=wheel.size,
-        sha256=wheel.sha256,
+        size=info.size,
+        sha256=info.sha256,
         metadata_sha256=files.sha256(metadata),
-        uploaded=wheel.modified,
+        uploaded=timestamp(info.modified),
         requires_python=wheelset.requires_python(metadata, name=name),
         yanked=shown.yanked if shown else None,
     )

@@ -25,12 +25,11 @@ from rocwheel.index.publish import forms
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, IndexState, Standing, Transition
 from rocwheel.manifest import Manifest
-from rocwheel.model import timestamp
 from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, retention, status, wheelset
 from rocwheel.release.operations import Who
-from rocwheel.store import Counter, HugeError, advance
+from rocwheel.store import Counter, HugeError, ObjectInfo, advance
 from rocwheel.values import replace
 
 
@@ -267,10 +266,10 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
     where = place.store.locate(place.key(entry.filename))
     problems: list[str] = []
     try:
-        with downloaded(place, entry.filename, count) as wheel:
-            if (wheel.sha256, wheel.size) != (entry.sha256, entry.size):
-                problems.append(f"{where}: SHA-256 is {wheel.sha256}, listed is {entry.sha256}")
-            inside = wheelset.read_metadata(wheel.path)
+        with downloaded(place, entry.filename, count) as (path, info):
+            if (info.sha256, info.size) != (entry.sha256, entry.size):
+                problems.append(f"{where}: SHA-256 is {info.sha256}, listed is {entry.sha256}")
+            inside = wheelset.read_metadata(path)
         if entry.metadata_sha256:
             beside, _ = place.store.read(place.metadata(entry.filename))
             if beside != inside or files.sha256(beside) != entry.metadata_sha256:
@@ -306,19 +305,11 @@ def _of_set(manifest: Manifest, metadata: Mapping[str, bytes]) -> dict[str, byte
     return {w.filename: metadata[w.filename] for w in manifest.built}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Downloaded:
-    """A wheel in a scratch file, hashed while it came."""
-
-    path: Path
-    sha256: str
-    size: int
-    modified: str  # ISO 8601, UTC
-
-
 @contextmanager
-def downloaded(place: Place, filename: str, count: Counter | None) -> Iterator[Downloaded]:
-    """Fetch a wheel from a place; the file is removed afterwards."""
+def downloaded(
+    place: Place, filename: str, count: Counter | None
+) -> Iterator[tuple[Path, ObjectInfo]]:
+    """Fetch a wheel into a scratch file, hashed while it comes; the file is removed afterwards."""
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(prefix="rocwheel-", suffix=".whl") as file:
 
@@ -329,9 +320,4 @@ def downloaded(place: Place, filename: str, count: Counter | None) -> Iterator[D
 
         info = place.store.stream(place.key(filename), keep)
         file.flush()
-        yield Downloaded(
-            path=Path(file.name),
-            sha256=digest.hexdigest(),
-            size=info.size,
-            modified=timestamp(info.modified),
-        )
+        yield Path(file.name), replace(info, sha256=digest.hexdigest())

@@ -134,10 +134,6 @@ class PromotePlan:
         return self.operation.decision
 
     @property
-    def copies(self) -> tuple[Copy, ...]:
-        return self.operation.copies
-
-    @property
     def release(self) -> Place:
         return self.operation.place
 
@@ -150,7 +146,7 @@ class PromotePlan:
 
     @property
     def size(self) -> int:
-        return sum(item.entry.size for item in self.copies)
+        return sum(item.entry.size for item in self.operation.copies)
 
     def lines(self) -> list[str]:
         """Return the plan for people: every source and destination URL, sizes, cells.
@@ -161,13 +157,13 @@ class PromotePlan:
         lines = [f"manifest {self.manifest.sha256}"]
         if self.state == "blocked":
             return [*lines, *sorted(self.cell_lines(), key=lambda line: line[:6] != "BLOCKS")]
-        for item in self.copies:
+        for item in self.operation.copies:
             act = "is there" if item.is_there else "copy"
             target = store.locate(self.release.key(item.entry.filename))
             size = readable(item.entry.size)
             lines.append(f"{act:9}{store.locate(item.source.key)} -> {target} ({size})")
             lines.append(f"{act:9}its METADATA -> {target}.metadata")
-        lines += operations.page_lines(self.release, (item.entry for item in self.copies))
+        lines += operations.page_lines(self.release, (item.entry for item in self.operation.copies))
         return [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
 
     @property
@@ -204,15 +200,11 @@ class PromotePlan:
                     "size": item.entry.size,
                     "is_there": item.is_there,
                 }
-                for item in self.copies
+                for item in self.operation.copies
             ],
             "signed": self.signed or "unsigned",
             **self.decision.evidence(),
         }
-
-    def published(self, moved: int) -> dict[str, Any]:
-        """Return the document of a plan that was applied; `moved` is what `apply` returned."""
-        return {**self.to_json(state="published"), "bytes_through_client": moved}
 
     def refusal(self) -> PromotionError:
         """Return the error of a blocked plan: its first cell, and what to do about it."""

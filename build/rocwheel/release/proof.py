@@ -99,10 +99,8 @@ def bundle(
     lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
     if signer is None:
         if KeyRole.PROMOTER in required:
-            raise TrustError(
-                f"{channel.option}: a promotion needs the signature of a promoter's key",
-                hint="add --signer",
-            )
+            what = f"{channel.option}: a promotion needs the signature of a promoter's key"
+            raise TrustError(what, hint="add --signer")
         return lines
     about = Judgement(
         action="promote",

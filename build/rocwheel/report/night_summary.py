@@ -93,11 +93,10 @@ class CellSummary(Value, frozen=True, kw_only=True):
 
 
 class WheelSize(Value, frozen=True, kw_only=True):
-    """A wheel of the newest set, with what its channel allows."""
+    """The largest wheel of a kind in the newest set."""
 
     kind: str
     bytes: int
-    budget: int = 0
 
 
 class FamilySummary(Value, frozen=True, kw_only=True):

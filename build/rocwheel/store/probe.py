@@ -32,14 +32,6 @@ TRIES: Final = 30  # where others try at the same time, and each write gives ano
 
 
 @dataclass(frozen=True, kw_only=True)
-class Etags:
-    """How a server wants an ETag spelt in a condition."""
-
-    write: str = QUOTED  # of `If-Match` on a write
-    source: str = QUOTED  # of a copy's source
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProbeResult:
     """What a server was seen to do, one by one; what that comes to is `refusal` and `abilities`.
 
@@ -54,7 +46,8 @@ class ProbeResult:
     copy_source_match: bool
     copy_checksums: bool  # a copy states its SHA-256
     folder_keys: bool
-    etags: Etags
+    write_etag: str  # how `If-Match` of a write wants an ETag spelt
+    source_etag: str  # and the condition on a copy's source
 
     def refusal(self) -> str:
         """Return why nothing may be written to this server, with what it lacks; "" where it may."""
@@ -116,7 +109,8 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
         copy_source_match=bool(source),
         copy_checksums=copy is not None and copy[0].sha256 == files.sha256(BODY),
         folder_keys=(folder, len(BODY)) in listed,
-        etags=Etags(write=write or QUOTED, source=source or QUOTED),
+        write_etag=write or QUOTED,
+        source_etag=source or QUOTED,
     )
 
 

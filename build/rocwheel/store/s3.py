@@ -131,9 +131,9 @@ class S3Store(Bucket):
     def replace(
         self, key: str, body: bytes, /, *, previous: ObjectInfo | None, headers: Headers
     ) -> None:
-        etags = self._writable(key).etags
+        spelling = self._writable(key).write_etag
         condition = (
-            {"IfMatch": etags.write.format(previous.etag)} if previous else {"IfNoneMatch": "*"}
+            {"IfMatch": spelling.format(previous.etag)} if previous else {"IfNoneMatch": "*"}
         )
         try:
             done = self._put(key, body, files.sha256(body), headers=headers, condition=condition)
@@ -214,7 +214,7 @@ class S3Store(Bucket):
                 lambda: self.copies(
                     source.key,
                     target,
-                    CopySourceIfMatch=self._tried().etags.source.format(source.etag),
+                    CopySourceIfMatch=self._tried().source_etag.format(source.etag),
                     IfNoneMatch="*",
                 )
             )

@@ -65,16 +65,15 @@ def _role(signed: Envelope) -> KeyRole:
 
 
 def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) -> ChainLink:
-    role, own, content = _role(signed), signed.statement.own, signed.statement.predicate
+    role, own, statement = _role(signed), signed.statement.own, signed.statement
     if role is KeyRole.BUILDER:
-        run = content.get("runDetails", {})
-        claimed = run.get("metadata", {}).get("finishedOn")
-        said = f"built by {run.get('builder', {}).get('id')}"
+        claimed = statement.part("runDetails", "metadata").get("finishedOn")
+        said = f"built by {statement.part('runDetails', 'builder').get('id')}"
     elif role is KeyRole.RUNNER:
         claimed = own.get("ended")
         said = f"{own.get('suite')} on CPython {own.get('python')}: {own.get('state')}"
     else:
-        claimed = content.get("timeVerified")
+        claimed = statement.predicate.get("timeVerified")
         said = f"{own.get('action')} to {own.get('channel') or 'a store'} by {own.get('by')}"
     suite = str(own.get("suite", ""))
     problem = next(_problems(signed, sha256, every), "") or case.refusal(
@@ -97,7 +96,7 @@ def _problems(signed: Envelope, sha256: str, every: Sequence[Envelope]) -> Itera
             if subjects.get(name, digest) != digest:
                 yield f"subject: {name} has another digest in {other.name}"
     if role is KeyRole.PROMOTER:
-        inputs = signed.statement.predicate.get("inputAttestations") or []
-        named = {item["digest"]["sha256"] for item in inputs}
-        if named != {item.sha256 for item in every if _role(item) is not KeyRole.PROMOTER}:
+        others = [i.sha256 for i in every if _role(i) is not KeyRole.PROMOTER]
+        named = [{"uri": sha256, "digest": {"sha256": sha256}} for sha256 in sorted(others)]
+        if signed.statement.predicate.get("inputAttestations") != named:
             yield "inputAttestations: it was made on other statements than these"

@@ -55,11 +55,17 @@ class Statement(Value, frozen=True, kw_only=True):
         name="_type", default="https://in-toto.io/Statement/v1"
     )
 
+    def part(self, *names: str) -> Mapping[str, Any]:
+        """Return an object in the predicate; an empty one where there is none."""
+        value: Any = self.predicate
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if isinstance(value, dict) else {}
+
     @property
-    def own(self) -> dict[str, Any]:
+    def own(self) -> Mapping[str, Any]:
         """What in-toto has no field for."""
-        own = self.predicate.get("rocwheel")
-        return own if isinstance(own, dict) else {}
+        return self.part("rocwheel")
 
     @property
     def subjects(self) -> dict[str, str]:

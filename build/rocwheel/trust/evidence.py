@@ -228,14 +228,15 @@ def check_provenance(
     """Raise TrustError unless it is a builder's word on exactly this manifest's set."""
     statement = signed.statement
     _of_kind(signed, statements.PROVENANCE)
-    run, definition = (statement.predicate.get(n) or {} for n in ("runDetails", "buildDefinition"))
-    claimed = (run.get("metadata") or {}).get("finishedOn")
+    definition = statement.part("buildDefinition")
+    claimed = statement.part("runDetails", "metadata").get("finishedOn")
     if why := case.refusal(signed.signatures, KeyRole.BUILDER, claimed, seen):
         raise _broken(signed.name, f"{why}")
     wanted = {item.name: item.digest.sha256 for item in statements.subjects(manifest)}
     if statement.subjects != wanted:
         raise _broken(signed.name, f"subject: not the wheels of {manifest.sha256[:12]}")
-    named = definition.get("resolvedDependencies") or []
+    named = definition.get("resolvedDependencies")
+    named = named if isinstance(named, list) else []
     if missing := next((d for d in statements.dependencies(manifest) if d not in named), None):
         raise _broken(signed.name, f"resolvedDependencies: not the manifest's {missing}")
     if definition.get("externalParameters") != statements.parameters(manifest):

@@ -145,8 +145,7 @@ class Trust:
 
     def with_rule_of(self, channel: str) -> Trust:
         """Return the same file in which `--store`, no channel, has this channel's rule too."""
-        both = self.required("") | self.required(channel)
-        rule = ChannelRule(required=tuple(sorted(both, key=lambda role: role.value)))
+        rule = ChannelRule(required=tuple(self.required("") | self.required(channel)))
         return replace(self, rules={**self.rules, "": rule})
 
     def name(self, keyid: str) -> str:

@@ -130,10 +130,7 @@ def _check_folder(path: Path) -> None:
 
 def public_pem(key: SSlibKey) -> str:
     """Return the public part as PEM."""
-    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-    return (
-        key._crypto_key()  # noqa: SLF001 - the library has no public name for it
-        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-        .decode()
-    )
+    public = key._crypto_key()  # noqa: SLF001 - the library has no public name for it
+    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()

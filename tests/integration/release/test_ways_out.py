@@ -84,7 +84,7 @@ def test_adoption_leaves_the_half_of_a_set_that_a_killed_promotion_put(desk) -> 
     """It listed the plugin of which the pjrt was not there yet."""
     manifest = desk.gated("a")
     plan = desk.shop.plan(manifest)
-    plugin = next(item for item in plan.copies if item.entry.project.endswith("plugin"))
+    plugin = next(item for item in plan.operation.copies if item.entry.project.endswith("plugin"))
     half = replace(plan.operation, copies=(plugin,))
     half.prepare(plan.before)
     assert desk.run("index", "adopt", "--dry-run") == 0

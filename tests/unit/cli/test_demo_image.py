@@ -50,6 +50,9 @@ def test_a_dry_run_says_how_the_image_is_made(log, capsys, named):
 def test_a_dry_run_says_from_what_the_image_is_made(log, capsys):
     assert main(["--dry-run", "demo", "--executor=docker", "--base=bare:12"]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("--recipe debian_12 --base bare:12")
+    line = ["demo", "--executor=docker", "--base=bare:12", "--build-network=host"]
+    assert main(["--dry-run", *line]) == 0
+    assert "--base bare:12 --build-network host" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_where_the_engine_cannot_pull_the_error_names_base(log, capsys):

@@ -78,7 +78,7 @@ def night(tmp_path):
 def asked(monkeypatch):
     """Every request from here on, by its key: what reads an object or asks about it ends in one."""
     keys: list[str] = []
-    for name in ("_stream", "keys"):
+    for name in ("stream", "keys"):
         real = getattr(FileStore, name)
 
         def seen(store, key, *rest, real=real):
