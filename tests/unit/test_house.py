@@ -18,14 +18,14 @@ MOST = 53_600  # lines of all rooms; aimed at are 50,000
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4630, 2850, 2, 12),
-    "bazel/ bump dist/ download/ rocm/ source/": (9330, 7350, 0, 38),
+    "bazel/ bump dist/ download/ rocm/ source/": (9220, 7350, 0, 37),
     "cli/": (6100, 4900, 0, 28),
     "container/ dist/builder dist/executor image/": (3400, 3050, 1, 24),
     "demo dev doctor housekeeping report/": (2550, 2100, 0, 9),
     "gate/": (7920, 7150, 2, 52),
     "host/": (470, 400, 0, 0),
-    "index/ store/": (2780, 2700, 6, 23),
-    "ledger/ release/": (4420, 3950, 7, 38),
+    "index/ store/": (2520, 2510, 0, 18),
+    "ledger/ release/": (4460, 3950, 0, 37),
     "ledger/nights pipeline/": (4390, 3500, 0, 11),
     "runtime/": (2230, 1300, 0, 13),
     "cli/trust release/proof trust/": (1501, 1400, 0, 0),

@@ -28,6 +28,7 @@ GPU_MACHINE: Final = "amdgcn"  # a code object in a file of its own
 MACHINES: Final = {62: "x86_64", 183: "aarch64", 3: "i686", 224: GPU_MACHINE}
 FRONT: Final = 2 << 20  # bytes kept from the front: lld puts all dynamic tables there
 WINDOW: Final = 32 << 20  # bytes one table may have
+SEGMENTS: Final = 64  # of one file; linkers make 14
 PROBLEMS: Final = 20  # of one file that are kept
 NAME: Final = 4096  # bytes of a library's name or a version's: PATH_MAX
 
@@ -322,11 +323,10 @@ class Scan:
             name, info, other, section, value, _ = fields
             if info >> 4 in _GLOBAL_BINDINGS and name and section and other & 3 in _VISIBLE:
                 text = strings.at(name)
-                is_code = section != _SHN_ABS and any(
-                    item.flags & 1 and item.holds(value, 1) for item in loads
-                )
                 if not text.startswith((MODULE_ENTRY, PJRT_ENTRY)) or (
-                    is_code and number in self._found(text, len(raw) // 24, dynamic, loads)
+                    section != _SHN_ABS
+                    and number in self._found(text, len(raw) // 24, dynamic, loads)
+                    and any(item.flags & 1 and item.holds(value, 1) for item in loads)
                 ):
                     exports.add(text)
         return tuple(sorted(exports))
@@ -335,10 +335,14 @@ class Scan:
         self, name: str, count: int, dynamic: Mapping[int, list[int]], loads: list[Segment]
     ) -> Iterable[int]:
         """Return the numbers of symbols that the hash table has for a name."""
-        self._budget.take("entries", 1)
+
+        def get(start: int, size: int) -> bytes:  # chains may be as long as the table
+            self._budget.take("entries", 1)
+            return self._get(start, size)
+
         at = _offset(loads, dynamic.get(loader.DT_GNU_HASH, [0])[-1])
         raw = name.encode("utf-8", "backslashreplace")
-        return loader.lookup(self._get, at, raw, count) if at else ()
+        return loader.lookup(get, at, raw, count) if at else ()
 
     def _dynamic(self, segments: list[Segment]) -> dict[int, list[int]]:
         values: dict[int, list[int]] = {}
@@ -380,6 +384,8 @@ class _Header:
             return
         if size != _HEADER.size or (self.phnum and phsize != _SEGMENT.size):
             raise ElfError("headers of a wrong size")
+        if self.phnum > SEGMENTS:  # each is held against each
+            raise ElfError(f"{self.phnum} segments are more than any library has")
         if (self.shnum and shsize != _SECTION.size) or (self.shoff and not self.shnum):
             raise ElfError("a section table of a wrong size")
 

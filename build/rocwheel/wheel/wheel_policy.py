@@ -39,10 +39,6 @@ class Manylinux:
     def tag(self, machine: str) -> str:
         return f"manylinux_{self.level}_{machine}"
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        return tuple(map(int, self.level.split("_")))
-
 
 class RunpathUse(Value, frozen=True, kw_only=True):
     """Which templates wheels of these JAX versions may have; the first is the one to set."""
@@ -238,7 +234,7 @@ def load(path: Path) -> WheelPolicy:
         for level, each in ((level, asdict(each)) for level, each in file.manylinux.items())
     )
     return WheelPolicy(
-        manylinux=tuple(sorted(levels, key=lambda item: item.order)),
+        manylinux=tuple(sorted(levels, key=lambda item: [*map(int, item.level.split("_"))])),
         symbol_versions=frozenset(
             f"{prefix}_{number}"
             for prefix, numbers in file.symbol_versions.items()

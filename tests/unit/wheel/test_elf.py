@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,6 +165,19 @@ def test_an_entry_without_code_is_no_target() -> None:
 )
 def test_text_that_looks_like_a_bundle_is_none(front: bytes) -> None:
     assert hip.parse(front, offset=0) is None
+
+
+def test_neither_segments_nor_chains_make_reading_slow() -> None:
+    """Each segment is held against each, and a chain of names may be as long as the table."""
+    image = bytearray(make_elf(exports=("PyInit_x",)))
+    head = image[64:120] * 65_000
+    image[32:40], image[56:58] = len(image).to_bytes(8, "little"), (65_000).to_bytes(2, "little")
+    with pytest.raises(elf.ElfError, match="65000 segments"):
+        facts(bytes(image + head))
+    started = time.process_time()
+    with pytest.raises(elf.ElfError, match="more entries"):
+        facts(make_elf(exports=[f"PyInit_{number}" for number in range(20_000)]))
+    assert time.process_time() - started < 5
 
 
 def test_a_bundle_that_is_cut_off_or_damaged_has_no_code() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import shutil
 import struct
@@ -226,6 +227,7 @@ def loads(path: Path) -> bool:
     """Return whether ld.so loads a library and finds its entry, asked in a process of its own."""
     child = os.fork()
     if child == 0:
+        faulthandler.disable()
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, 2)
         try:
