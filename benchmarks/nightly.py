@@ -31,13 +31,12 @@ from support import s3, slurm  # noqa: E402
 from support.faults import before  # noqa: E402
 from support.night import World  # noqa: E402
 from support.states import summary  # noqa: E402
-from support.wheelset import WHO, make_set, make_verdict  # noqa: E402
+from support.wheelset import SUITES, WHO, make_set, make_verdict  # noqa: E402
 
 import amdgpu_family_matrix as matrix  # noqa: E402
-from rocwheel import __version__, home  # noqa: E402
+from rocwheel import __version__  # noqa: E402
 from rocwheel.build_record import BUILD_RECORD  # noqa: E402
 from rocwheel.console import silent  # noqa: E402
-from rocwheel.gate.suite import suites  # noqa: E402
 from rocwheel.index import channels  # noqa: E402
 from rocwheel.ledger import verdicts  # noqa: E402
 from rocwheel.ledger.nights import Cell, Index, Needs, NightPlan, Nights, WheelRecipe  # noqa: E402
@@ -226,7 +225,7 @@ def release(world: World, recipe: WheelRecipe) -> None:
     (house / BUILD_RECORD).write_bytes(b"{}\n")
     channel = replace(
         channels.of_store(world.store),
-        suites=suites.load_known(home.find(None), today=WHO.now.date()),
+        suites=SUITES,
     )
     store = channel.open()
     artifacts.keep(store, recipe.inputs, house)
