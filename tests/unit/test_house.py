@@ -19,7 +19,7 @@ MOST = 53_600  # lines of all rooms; aimed at are 50,000
 ROOMS = {
     "": (4630, 2850, 2, 12),
     "bazel/ bump dist/ download/ rocm/ source/": (9220, 7350, 0, 37),
-    "cli/": (6100, 4900, 0, 28),
+    "cli/": (6110, 4900, 0, 28),
     "container/ dist/builder dist/executor image/": (3400, 3050, 1, 24),
     "demo dev doctor housekeeping report/": (2550, 2100, 0, 9),
     "gate/": (7920, 7150, 2, 52),
