@@ -159,7 +159,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def counted_on_gpus():
     """As if the tests of every suite had been counted on every family: no GPU is here to do it."""
     own, read = home.find(None).ci, suites.calibration
-    series = {key: {} for key in ("0.8.0", "0.9.0", "0.10.0", "0.11.0")}
+    series = {version: {} for version in ("0.8.0", "0.9.0", "0.10.0", "0.11.0")}
     made = dict.fromkeys(("unit", "multi_gpu"), dict.fromkeys(matrix.FAMILIES, series))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suites, "calibration", lambda ci: made if ci == own else read(ci))

@@ -119,7 +119,8 @@ def upstream() -> list[Commit]:
     if not (FOLDER / "jax").is_dir():
         return []
     pins = [entry["ref"] for entry in PINS.values() if entry["layout"] == "upstream"]
-    return [Commit("jax", name) for name in (*pins, *newest("jax", 2), *DEVELOPMENT)]
+    named = [Commit("jax", name) for name in (*pins, *newest("jax", 2), *DEVELOPMENT)]
+    return [commit for commit in named if commit.is_here()]  # a snapshot may end before a pin
 
 
 def downstream() -> list[Commit]:

@@ -4,7 +4,7 @@
 
 Prints JSON: `honest` maps each check to the largest share of its bound that an honest answer takes,
 `coarsest` to its largest bound beside what is expected; `killed` counts mutants by kind;
-`survivors` names those that passed.
+`survivors` names those that passed, `uncalled` checks that never call their function here.
 """
 
 from __future__ import annotations
@@ -115,6 +115,14 @@ def other(x):
     return (jnp.flip(x, -1) if x.ndim else x) * np.array(2, x.dtype)
 
 
+def counting(calls, api):
+    def call(*args, **more):
+        calls.append(1)
+        return api(*args, **more)
+
+    return call
+
+
 def on_output(change, api):
     return lambda *args, **more: each(change, api(*args, **more))
 
@@ -219,7 +227,7 @@ def run(check, api, dtype) -> bool | str:
 
 def main() -> None:
     number, count = map(int, (sys.argv[2] if len(sys.argv) > 2 else "1/1").split("/"))
-    honest, coarsest, survivors, killed = {}, {}, [], Counter()
+    honest, coarsest, survivors, uncalled, killed = {}, {}, [], [], Counter()
     true = near.judge
     for index, case in enumerate(cases()):
         if index % count != number - 1:
@@ -231,7 +239,12 @@ def main() -> None:
         check, api, label = checks.found(library, name), resolve(name), case.id
         shares, bounds = [0.0], [0.0]
         judging(partial(recording, true, (shares, bounds)))
-        check.run(api, dtype)
+        calls: list[int] = []
+        check.run(wrapped(api, partial(counting, calls)), dtype)
+        if not calls:
+            uncalled.append(label)
+            judging(true)
+            continue
         honest[label], coarsest[label] = round(max(shares), 3), max(bounds)
         judged = len(shares) > 1
         judging(true)
@@ -260,6 +273,7 @@ def main() -> None:
             judging(true)
     print(json.dumps({
         "honest": honest, "coarsest": coarsest, "killed": killed, "survivors": survivors,
+        "uncalled": uncalled,
     }))  # fmt: skip
 
 

@@ -29,6 +29,8 @@ with when_run():
     import shlex
     from tempfile import TemporaryDirectory
 
+    import msgspec
+
     import amdgpu_family_matrix as matrix
     from rocwheel import housekeeping
     from rocwheel.console import columns, count
@@ -252,20 +254,17 @@ def verify(app: App, options: GateCommandOptions) -> int:
     job = gate_run.job_of(app, options, choice=Choice.SKIPPED)
     suite = job.request.suite.name
     if not any(suite in entry.suites for entry in job.request.skips):
-        app.emit(
-            {"passing": [], "unmet": [], "tests": {}}, f"ci/skips: no entry for the suite {suite}"
-        )
+        nothing: dict[str, object] = {"passing": [], "unmet": [], "tests": {}}
+        app.emit(nothing, f"ci/skips: no entry for the suite {suite}")
         return 0
     if options.dry_run:
         return gate_run.dry_run(app, (job,))
     with housekeeping.using(app.cache):
         gated = session.run_unstored(job, app.console)
-    found = skips.SkipAudit.of(gated.results)
-    app.emit(found.document(), "\n".join(found.lines()))
-    if gated.error:
-        return gated.error.exit_code
+    audit = skips.SkipAudit.of(gated.results)
+    app.emit(msgspec.to_builtins(audit), "\n".join(audit.lines()))
     ends = [fault.state for fault in gated.results.faults if fault.state in skips.UNFINISHED]
-    return ends[0].exit_code if ends else 0
+    return next((end.exit_code for end in (gated.error, *ends) if end), 0)
 
 
 @dataclass(frozen=True, kw_only=True)

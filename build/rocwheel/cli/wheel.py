@@ -155,16 +155,14 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     from rocwheel.wheel import verify as judging
 
     root = app.path(options.rocm_root)
-    expected = judging.Expectation(
-        gfx_targets=_targets(options.gfx_targets),
-        rocm_sonames=judging.libraries(root) if root else None,
-    )
+    sonames = judging.libraries(root) if root else None
+    targets = _targets(options.gfx_targets)
+    expected = judging.Expectation(gfx_targets=targets, rocm_sonames=sonames)
     tried = judging.Installers.find(app.runner) if options.installs else None
-    verdicts = judging.verify_given(
-        options.paths(app), options.load(app), expected, installers=tried
-    )
-    text = "\n".join(show.verdict_lines(verdicts, tried))
-    app.emit(show.verdict_document(verdicts, tried), text)
+    paths, policy = options.paths(app), options.load(app)
+    verdicts = judging.verify_given(paths, policy, expected, installers=tried)
+    lines = show.verdict_lines(verdicts, tried)
+    app.emit(show.verdict_document(verdicts, tried), "\n".join(lines))
     return 0 if show.ships(verdicts) else WheelError.exit_code
 
 
@@ -265,9 +263,8 @@ def repair(app: App, options: WheelRepairOptions) -> None:
     out, runner, console = app.cwd / options.output, app.runner, app.console
     if options.dry_run:
         parallel.each(partial(repairing.check, out=out, runner=runner, console=console), plans)
-        documents = [show.plan_document(plan) for plan in plans]
-        text = "\n".join(f"would repair {plan}" for plan in plans)
-        app.emit({"dry_run": True, "wheels": documents}, text)
+        document = {"dry_run": True, "wheels": [show.plan_document(plan) for plan in plans]}
+        app.emit(document, "\n".join(f"would repair {plan}" for plan in plans))
         return
     act = partial(repairing.apply, out=out, runner=runner, console=console)
     results = parallel.each(act, plans)

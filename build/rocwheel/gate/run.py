@@ -185,7 +185,8 @@ def _results(
     setup.lanes = tuple(devices.lanes(allotted, taken.devices, env))
     with console.step("Preflight", key="preflight"):
         setup.lanes, setup.facts = _preflight(request, host, setup.environment, setup.lanes, work)
-        console.info(f"   {_said(setup.facts)}")
+        backend = f", backend {setup.facts.backend}" if setup.facts.backend else ""
+        console.info(f"   CPython {setup.facts.python}{backend}")
         if request.installed and (names := setup.facts.uncompared):
             setup.uncompared = f"not compared with the set's digests: {', '.join(names)}"
             console.warn(setup.uncompared)
@@ -338,17 +339,13 @@ def _take(host: Host, allotted: Allotted, stack: ExitStack, *, patience: float) 
     if not allotted.locked:
         return Held(devices=found)
     return stack.enter_context(
-        _slots(host).take(
+        Slots(folder=host.slots, boot=host.boot).take(
             found,
             least=allotted.per_process,
             most=allotted.per_process * allotted.most,
             patience=Patience(seconds=patience, clock=host.clock, sleep=host.sleep),
         )
     )
-
-
-def _slots(host: Host) -> Slots:
-    return Slots(folder=host.slots, boot=host.boot)
 
 
 def _environment(
@@ -401,11 +398,6 @@ def _preflight(
         for lane, asked in ready
     )
     return tuple(probed), facts[0]
-
-
-def _said(facts: EnvironmentFacts) -> str:
-    backend = f", backend {facts.backend}" if facts.backend else ""
-    return f"CPython {facts.python}{backend}"
 
 
 # --- the tests -----------------------------------------------------------------------------------
@@ -485,7 +477,7 @@ def _run(
     else:
         named = request.tests  # a file stands for all of its tests
         plan = _only(plan, named, lambda test: bool(named & {test, test.partition("::")[0]}))
-    slots = _slots(host)
+    slots = Slots(folder=host.slots, boot=host.boot)
     machine = System(
         starter=host.runner,
         clock=host.clock,

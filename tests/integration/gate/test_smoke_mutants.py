@@ -45,6 +45,8 @@ def killed(python, part):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["survivors"] == []
+    # JAX has no such product on the CPU: there only its packing is checked
+    assert set(told["uncalled"]) <= {"hipSPARSELt-jax.numpy.matmul-bfloat16"}
     assert max(told["honest"].values()) < 0.75, "an honest answer takes most of its bound"
     assert max(told["coarsest"].values()) <= 1 / 8
     return told["killed"]

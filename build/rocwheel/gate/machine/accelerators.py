@@ -248,9 +248,10 @@ def _free(root: Path, minor: int) -> int:
             int((folder / f"mem_info_{name}").read_text(encoding="ascii"))
             for name in ("vram_total", "vram_used", "gtt_total", "gtt_used")
         )
+        host = min(cgroup.available(root), cgroup.memory(root))
     except (OSError, ValueError):  # another driver: what KFD says is all there is to know
         return 0
-    return max(0, vram - vram_used) + max(0, min(gtt - gtt_used, cgroup.available(root)))
+    return max(0, vram - vram_used) + max(0, min(gtt - gtt_used, host))
 
 
 def _numbered(found: Sequence[Accelerator]) -> Iterable[Accelerator]:

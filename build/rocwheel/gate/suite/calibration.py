@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 from packaging.version import Version
@@ -66,9 +66,8 @@ def write(ci: Path, counted: dict[str, dict[str, dict[str, Numbers]]]) -> Path:
         }
         for suite, found in sorted(counted.items())
     }
-    path = ci / suites.CALIBRATION
-    body: dict[str, Any] = {"counted": ordered}
-    files.write(path, (HEAD + yaml.safe_dump(body, sort_keys=False, width=100)).encode())
+    body = yaml.safe_dump({"counted": ordered}, sort_keys=False, width=100)
+    files.write(path := ci / suites.CALIBRATION, (HEAD + body).encode())
     return path
 
 

@@ -159,37 +159,28 @@ def applying(entries: Iterable[Skip], context: SkipContext) -> tuple[Skip, ...]:
     return tuple(entry for entry in entries if entry.applies(context))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SkipAudit:
+class SkipAudit(Value, frozen=True, kw_only=True):
     """What became of the tests that skip lists leave out, when they were run nevertheless."""
 
-    tests: Mapping[str, Outcome]
+    passing: tuple[str, ...]
     unmet: tuple[str, ...]  # entries that met no test
+    tests: Mapping[str, Outcome]
 
     @classmethod
     def of(cls, results: Results) -> SkipAudit:
         """Return what the results of such a run say."""
         return cls(
-            tests={test.test: test.outcome for test in results.tests},
+            passing=tuple(t.test for t in results.tests if t.outcome is Outcome.PASSED),
             unmet=tuple(where for where, count in results.skips.items() if not count),
+            tests={test.test: test.outcome for test in results.tests},
         )
 
     def lines(self) -> Iterator[str]:
         """Yield a table, and the entries that are to be corrected."""
-        rows = [
-            (test, "passes now" if outcome is Outcome.PASSED else outcome.value)
-            for test, outcome in self.tests.items()
-        ]
-        yield from columns(("test", "now"), rows)
+        now = {test: outcome.value for test, outcome in self.tests.items()}
+        rows = (now | dict.fromkeys(self.passing, "passes now")).items()
+        yield from columns(("test", "now"), list(rows))
         yield from (f"{where}: meets no test" for where in self.unmet)
-
-    def document(self) -> dict[str, object]:
-        """Return the same for a program."""
-        return {
-            "passing": [test for test, found in self.tests.items() if found is Outcome.PASSED],
-            "unmet": list(self.unmet),
-            "tests": {test: found.value for test, found in self.tests.items()},
-        }
 
 
 def _overlap(one: Skip, other: Skip) -> bool:

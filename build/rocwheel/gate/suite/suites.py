@@ -199,16 +199,7 @@ def row(suite: Suite, required_by: Sequence[str], families: int) -> tuple[str, .
 
 def document(suite: Suite, required_by: Sequence[str]) -> dict[str, Any]:
     """Return the same for a program."""
-    return {
-        "suite": suite.name,
-        "about": suite.about,
-        "gpus": list(suite.gpus),
-        "tests": suite.source.folder or "jax",
-        "deadlines": msgspec.structs.asdict(suite.deadlines),
-        **msgspec.structs.asdict(suite.demand),
-        "counted": {family: sorted(found) for family, found in (suite.counted or {}).items()},
-        "required_by": list(required_by),
-    }
+    return {**msgspec.to_builtins(suite), "required_by": list(required_by)}
 
 
 def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:

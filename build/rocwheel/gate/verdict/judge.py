@@ -51,11 +51,6 @@ def everything(results: Results, demand: Demand) -> tuple[Fault, ...]:
     return tuple(sorted(found, key=lambda fault: PRECEDENCE.index(fault.state)))
 
 
-def states(results: Results, demand: Demand) -> tuple[State, ...]:
-    """Return the states `everything` means, each once."""
-    return tuple(dict.fromkeys(fault.state for fault in everything(results, demand)))
-
-
 def with_unmet_skips(results: Results) -> Results:
     """Add a fault for every skip list entry that met no test, where all files were looked at."""
     if results.collect_errors or results.counts.not_run:

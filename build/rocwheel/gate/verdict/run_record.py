@@ -11,7 +11,7 @@ from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.environment import Environment
 from rocwheel.gate.machine.preflight import EnvironmentFacts
 from rocwheel.gate.request import GateRequest, Host
-from rocwheel.gate.verdict.judge import states
+from rocwheel.gate.verdict.judge import everything
 from rocwheel.results import Fault, Results
 from rocwheel.verdict import Attempts, Demand, Ran, RocmProvided, State, Verdict
 
@@ -114,7 +114,7 @@ def drawn(results: Results, found: Fault, demand: Demand) -> dict[str, Any]:
             for test in results.tests
             if len(test.attempts) > 1
         ),
-        "also": states(results, demand)[1:],
+        "also": tuple(dict.fromkeys(f.state for f in everything(results, demand)))[1:],
     }
 
 
