@@ -105,9 +105,8 @@ class Contents:
         result = self.report.compiled
         ours = "CPython {}.{}".format(*sys.version_info)
         for name, problem in result.problems.items():
-            newer = problem.startswith("SyntaxError") and sys.version_info.minor < min(
-                map(int, self._minors), default=0
-            )
+            newer = problem.startswith("SyntaxError") and name not in functions
+            newer = newer and sys.version_info.minor < min(map(int, self._minors), default=0)
             yield finding("layout.python", f"{name}: {problem} ({ours})", warn=newer)
         for name, wanted in functions.items():
             missing = [each for each in wanted if each not in result.functions.get(name, wanted)]
