@@ -58,7 +58,7 @@ def diff(first: Path, second: Path) -> tuple[Difference, ...]:
 
 
 def lines(differences: Sequence[Difference]) -> Iterator[str]:
-    """Yield a line for each difference; long lists are counted, `--json` has all of them."""
+    """Yield a line for each difference; long lists are counted, `--json` has them."""
     for _, group in itertools.groupby(differences, key=lambda item: (item.member, item.aspect)):
         items = list(group)
         if len(items) <= SHOWN:

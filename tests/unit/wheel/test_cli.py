@@ -142,6 +142,19 @@ def test_verify_takes_targets_rocm_and_policy(plugin: str, tmp_path, capsys) -> 
     run("verify", plugin, "--policy", "missing.yaml", status=3)
 
 
+def test_verify_asks_of_a_wheelhouse_what_it_asks_of_wheels(plugin, pjrt, tmp_path, capsys) -> None:
+    made = wheels.manifest(tmp_path / plugin, tmp_path / pjrt)
+    (tmp_path / "manifest.json").write_bytes(made.to_bytes())
+    (tmp_path / "rocm" / "lib").mkdir(parents=True)
+    (tmp_path / "rocm" / "lib" / "libamdhip64.so.7").touch()
+    run("verify", ".", "--gfx-targets", "gfx942,gfx1100")
+    run("verify", ".", "--gfx-targets", "gfx942", status=6)
+    run("verify", ".", "--rocm-root", "rocm", status=6)
+    assert "elf.needed-rocm: jax_rocm7_plugin/_linalg.so: needs libhipblas" in (
+        capsys.readouterr().out
+    )
+
+
 def test_two_files_of_one_name_are_both_judged(plugin: str, tmp_path, capsys) -> None:
     other = tmp_path / "other"
     other.mkdir()

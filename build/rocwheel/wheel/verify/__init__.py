@@ -1,6 +1,6 @@
 """Say whether wheels may ship, and why not: one (`verify`), a set, a wheelhouse.
 
-`rules` holds every rule as data, `judge` how each is checked; here is what is judged together.
+`rules` holds every rule as data, `one_wheel` checks each; here is what is judged together.
 """
 
 from __future__ import annotations
@@ -49,16 +49,13 @@ def verify_given(
     verdicts: dict[Path, tuple[Finding, ...]] = {}
     for folder in (path for path in paths if path.is_dir()):
         if (folder / MANIFEST).exists():
-            verdicts |= _tried(
-                verify_wheelhouse(folder, Manifest.load(folder), policy=policy), installers
-            )
-            continue
-        inside = sorted(folder.glob("*.whl"))
-        if not inside:
+            manifest = Manifest.load(folder)
+            judged = verify_wheelhouse(folder, manifest, policy=policy, expected=expected)
+        elif inside := sorted(folder.glob("*.whl")):
+            judged = verify_set(inside, policy=policy, expected=expected, whole=True)
+        else:
             raise WheelError(f"{folder}: no wheels in it", hint="name a wheelhouse or wheels")
-        verdicts |= _tried(
-            verify_set(inside, policy=policy, expected=expected, whole=True), installers
-        )
+        verdicts |= _tried(judged, installers)
     files = [path for path in paths if not path.is_dir()]
     verdicts |= _tried(verify_set(files, policy=policy, expected=expected), installers)
     names = Counter(path.name for path in verdicts)
@@ -164,18 +161,19 @@ def _siblings(name: WheelName, names: Iterable[WheelName]) -> dict[str, str]:
 
 
 def verify_wheelhouse(
-    folder: Path, manifest: Manifest, *, policy: WheelPolicy
+    folder: Path, manifest: Manifest, *, policy: WheelPolicy, expected: Expectation | None = None
 ) -> Mapping[Path, tuple[Finding, ...]]:
     """Judge a wheelhouse against its manifest, path -> findings.
 
     Upstream wheels of the set are not in the folder; they count as siblings only.
     """
     siblings = {wheel.project: wheel.version for wheel in manifest.wheels}
+    meant = replace(expected or Expectation(), siblings=siblings)
     entries = {entry.filename: entry for entry in manifest.built}
     listed = Counter(entry.filename for entry in manifest.built)
 
     def judge(entry: WheelEntry) -> tuple[Finding, ...]:
-        verdicts = _verify_entry(folder, entry, manifest, siblings, policy)
+        verdicts = _verify_entry(folder, entry, manifest, meant, policy)
         if listed[entry.filename] == 1:
             return verdicts
         return (finding("set.manifest", "listed more than once in the manifest"), *verdicts)
@@ -192,20 +190,21 @@ def _verify_entry(
     folder: Path,
     entry: WheelEntry,
     manifest: Manifest,
-    siblings: Mapping[str, str],
+    meant: Expectation,
     policy: WheelPolicy,
 ) -> tuple[Finding, ...]:
     """Judge one wheel of a wheelhouse by what the manifest says of it."""
     kind = WheelKind(entry.kind)
     python = PythonVersion.parse(entry.python) if entry.python else None
-    expected = Expectation(
+    targets = meant.gfx_targets or frozenset(manifest.gfx_targets)
+    expected = replace(
+        meant,
         kind=kind,
         project=entry.project,
         version=entry.version,
         python=python.interpreter if python else "",
         abi=python.abi if python else "",
-        gfx_targets=frozenset(manifest.gfx_targets) if kind.needs_rocm else None,
-        siblings=siblings,
+        gfx_targets=targets if kind.needs_rocm else None,
     )
     try:
         report = inspect(folder / entry.filename, hashes=True)
