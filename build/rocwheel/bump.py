@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from rocwheel.download import Client
 from rocwheel.errors import CommandError, ConfigError, FetchError, HostError, SourceError
 from rocwheel.home import Home
 from rocwheel.image import registry
-from rocwheel.model import is_sha256, suggest
+from rocwheel.model import CPYTHONS, is_sha256, suggest
 from rocwheel.process import Command, HostRunner
 from rocwheel.rocm import listing, tarball_name
 from rocwheel.source import git, pin_edit, tree
@@ -413,8 +412,8 @@ def _short(text: str) -> str:
     return files.sha256(text.encode())[:12]
 
 
-def _locked(fact: Fact, context: BumpContext, how: str) -> str:
-    """Return the lock that uv makes of pyproject.toml: every file by hash, for all CPythons."""
+def _locked(fact: Fact, context: BumpContext, *more: str) -> str:
+    """Return the lock that uv makes of pyproject.toml: all files by hash, for each CPython."""
     uv = shutil.which("uv", path=context.environ.get("PATH"))
     if uv is None:
         raise HostError("uv: no such program", hint="pip install uv")
@@ -423,7 +422,7 @@ def _locked(fact: Fact, context: BumpContext, how: str) -> str:
         lock.write_text(context.text(fact.path), encoding="utf-8")  # what uv starts from
         words = (
             "pip", "compile", "pyproject.toml", *LOCKS[fact.name], "--universal", "--no-header",
-            "--generate-hashes", "--quiet", "--output-file", str(lock), *shlex.split(how),
+            "--generate-hashes", "-q", "-o", str(lock), "--python-version", CPYTHONS[0], *more,
         )  # fmt: skip
         context.runner.capture(Command(argv=(uv, *words), cwd=context.home.sources))
         return lock.read_text(encoding="utf-8")
@@ -435,9 +434,9 @@ def _newest_tools(fact: Fact, context: BumpContext) -> str:
 
 def _change_tools(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     """Upgrade one package, NAME==VERSION, or all of them."""
-    how = f"--upgrade-package {shlex.quote(to)}" if "==" in to else "--upgrade"
+    how = ("--upgrade-package", to) if "==" in to else ("--upgrade",)
     before = {*_PACKAGE.findall(context.text(fact.path))}
-    text = context.texts[fact.path] = _locked(fact, context, how)
+    text = context.texts[fact.path] = _locked(fact, context, *how)
     if "==" in to and tuple(to.split("==")) not in _PACKAGE.findall(text):
         raise ConfigError(f"{fact.name}: {to} is no package of it", hint="write NAME==VERSION")
     yield from (

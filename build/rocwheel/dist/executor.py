@@ -145,7 +145,7 @@ class BuildEnvironment:
 
     @property
     def tool(self) -> GuestPath | None:
-        """A Python there that has auditwheel; None is our own."""
+        """A Python there that has rocwheel's own tools; None is our own."""
         return _guest(self.facts.tool) if self.facts else None
 
     @property

@@ -37,7 +37,7 @@ from rocwheel.wheel.metadata import (
 from rocwheel.wheel.python_source import Compiled, compile_members
 from rocwheel.wheel.zip_reader import CHUNK, SMALL, Stamp, ZipArchive, ZipMember
 
-LIBRARIES: Final = ".libs"  # ending of the folder that auditwheel grafts into
+LIBRARIES: Final = ".libs"  # ending of the folder that `auditwheel repair` grafts into
 _ROCM_PROJECT: Final = re.compile(r"jax-rocm([0-9]+)-(plugin|pjrt)\Z")
 _GRAFT_HASH: Final = re.compile(r"-[0-9a-f]{8}(?=\.so)")
 _SUMMARY_ROCM: Final = re.compile(r"\(ROCm:([^)]+)\)|\b(Legacy ROCm [0-9.]+)")
