@@ -157,15 +157,6 @@ def test_what_was_seen_of_a_failure_is_not_said_again(bench, talk):
     assert shown.rstrip().endswith(".log")
 
 
-def test_what_the_last_run_took_is_told(bench, talk):
-    bench.write("host.txt", f"host {time.time()}\n")
-    bench.build(2)
-    assert "last time: 2 actions in" not in talk.getvalue()
-    bench.write("host.txt", f"host {time.time()}\n")
-    bench.build(2)
-    assert "last time:" in talk.getvalue()
-
-
 def test_the_profile_tells_the_critical_path_and_the_slowest_actions(bench):
     bench.write("pjrt.txt", f"SLEEP 4 {time.time()}\n")
     done = bench.build()
