@@ -215,7 +215,7 @@ def made(small, base):
 
 
 def test_a_registry_that_does_not_answer_is_an_error_and_not_an_absent_image(refusing):
-    with pytest.raises(StoreError, match="the registry does not answer: connection refused") as why:
+    with pytest.raises(StoreError, match="the registry does not answer: Connection refused") as why:
         registry.look(f"{refusing}/jax", "one", environ=NOBODY)
     assert f"{refusing}/v2/jax" in str(why.value)
 
