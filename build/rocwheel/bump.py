@@ -18,7 +18,7 @@ from typing import Any, Final
 import yaml
 from packaging.version import Version
 
-from rocwheel import bazel, files, rocm, source
+from rocwheel import bazel, files, git, rocm, source
 from rocwheel.console import Console
 from rocwheel.download import Client
 from rocwheel.errors import CommandError, ConfigError, FetchError, HostError, SourceError
@@ -27,7 +27,7 @@ from rocwheel.image import registry
 from rocwheel.model import CPYTHONS, is_sha256, suggest
 from rocwheel.process import Command, HostRunner
 from rocwheel.rocm import listing, tarball_name
-from rocwheel.source import git, pin_edit, tree
+from rocwheel.source import pin_edit, tree
 
 SHOWN: Final = 40  # commits of an upstream log
 _USES: Final = re.compile(

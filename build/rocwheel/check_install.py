@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 BAD_STATUS = 8
 SECONDS = 300  # for JAX to import and to run one kernel
 PLUGIN = re.compile(r"jax-rocm(\d+)-(plugin|pjrt)$")
+ROCM_LIBRARY = re.compile(r"lib(amd|hip|hsa|roc|rccl|MIOpen)")  # librocm_sysdeps_* among them
 PT_LOAD, PT_DYNAMIC = 1, 2
 DT_NEEDED, DT_STRTAB, DT_RPATH, DT_RUNPATH = 1, 5, 15, 29
 KERNEL = """
@@ -31,6 +32,9 @@ total = float((jnp.arange(8.0) * 2).sum())
 print(json.dumps([jax.default_backend(), [d.device_kind for d in jax.devices()], total]))
 """
 EXPECTED = 56.0
+WSL = "dev/dxg"  # the GPU of Windows below WSL 2
+NODES = "sys/class/kfd/kfd/topology/nodes"  # where plugins count GPUs
+INSTALL = "install the whole set with the index's lines"
 
 
 class Line(NamedTuple):
@@ -44,7 +48,7 @@ class Line(NamedTuple):
 
 def look(root: Path, *, run: bool) -> Iterator[Line]:
     """Look at everything; `root` is the file system, "/" but in tests."""
-    nodes = list(devices(root))
+    nodes = list(wsl(root) if (root / WSL).exists() else devices(root))
     yield from nodes
     versions = _versions()
     yield from _packages(versions)
@@ -53,6 +57,22 @@ def look(root: Path, *, run: bool) -> Iterator[Line]:
         yield Line("not looked at", "backend", "--no-run was given", "drop it to start JAX")
         return
     yield from _backend(has_gpu=all(line.state == "ok" for line in nodes))
+
+
+def wsl(root: Path) -> Iterator[Line]:
+    """Look at what WSL has in place of a driver: its device, and no topology of kfd."""
+    if any((root / NODES).glob("*/properties")):  # a passed through GPU beside it
+        yield from devices(root)
+        return
+    if os.access(root / WSL, os.R_OK | os.W_OK):
+        yield Line("ok", f"/{WSL}", "WSL: open to this user")
+    else:
+        yield Line("bad", f"/{WSL}", "not open to this user", "add the user to its group")
+    todo = (
+        "take a plugin that finds GPUs by HIP; with ROCm before 7.13 also set "
+        "HSA_ENABLE_DXG_DETECTION=1; else run Linux itself"
+    )
+    yield Line("bad", "kfd topology", "WSL has none: plugins that count GPUs there see none", todo)
 
 
 def devices(root: Path) -> Iterator[Line]:
@@ -92,12 +112,13 @@ def _versions() -> dict[str, str]:
 def _packages(versions: dict[str, str]) -> Iterator[Line]:
     numbers = sorted({match[1] for match in map(PLUGIN.match, versions) if match})
     kinds = [f"jax-rocm{number}-{kind}" for number in numbers for kind in ("plugin", "pjrt")]
-    wanted = ["jax", "jaxlib", *(kinds or ["jax-rocm7-plugin", "jax-rocm7-pjrt"])]
+    wanted = ["jax", "jaxlib", *(kinds or ["jax-rocm<major>-plugin", "jax-rocm<major>-pjrt"])]
     base = _release(versions.get("jaxlib", ""))
     for name in wanted:
         version = versions.get(name)
         if version is None:
-            yield Line("bad", name, "not installed", "install the whole set with the index's lines")
+            major = "; <major> is your ROCm's, see `rocwheel compat`" if "<" in name else ""
+            yield Line("bad", name, "not installed", INSTALL + major)
         elif name != "jax" and base and _release(version) != base:
             found = f"{version}, and jaxlib is {versions['jaxlib']}"
             yield Line("bad", name, found, "install the versions of one set together")
@@ -139,8 +160,8 @@ def _rocm(root: Path) -> Iterator[Line]:
         places = os.environ.get("LD_LIBRARY_PATH", "").split(":") + runpath
         places = [p.replace("$ORIGIN", folder).replace("${ORIGIN}", folder) for p in places if p]
         places = [p if p.startswith(folder) else str(root / p.lstrip("/")) for p in places]
-        for name in [item for item in needed if item.startswith("libamdhip64")]:
-            yield _library(name, places, root)
+        lines = [_library(name, places, root) for name in needed if ROCM_LIBRARY.match(name)]
+        yield from (x for x in lines if x.state == "bad" or x.what.startswith("libamdhip64"))
 
 
 def _library(name: str, places: list[str], root: Path) -> Line:
@@ -160,6 +181,8 @@ def _library(name: str, places: list[str], root: Path) -> Line:
         if line:
             return Line("ok", name, f"{line.rpartition('=> ')[2]}, by the loader's cache")
     todo = "install the ROCm that the wheels are for in /opt/rocm, or by pip"
+    if name.startswith("librocm_sysdeps"):
+        todo += "; where that lacks it, a set built for another ROCm: 7.13.0 goes with JAX 0.11.1"
     shown = f"in none of {len(places)} places, the last is {places[-1]}" if places else "nowhere"
     return Line("bad", name, shown, todo)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel import dist, families, files, rocm, wheelhouse
+from rocwheel import dist, families, files, git, rocm, wheelhouse
 from rocwheel.console import Console, silent
 from rocwheel.container import Mount
 from rocwheel.dist import executor
@@ -46,7 +46,6 @@ from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
 from rocwheel.report.night_page import PAGE
-from rocwheel.source import git
 from rocwheel.store import Store
 from rocwheel.values import canonical_json, replace
 

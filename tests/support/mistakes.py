@@ -6,6 +6,7 @@ each in a process of its own, and writes how it ended.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import json
@@ -118,6 +119,8 @@ def main(folder: str) -> None:
 
     for where, _ in cli.COMMANDS.values():  # once for all that are forked
         importlib.import_module(where.partition(":")[0])
+    gc.freeze()  # or each child copies what it only counts
+    gc.disable()
     os.chdir(folder)
     for line in sys.stdin:
         words, env = json.loads(line)

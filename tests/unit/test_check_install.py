@@ -38,7 +38,7 @@ def tree(tmp_path):
 def lines(tmp_path, tree, monkeypatch):
     """Look at an environment with these versions, whose JAX answers so."""
 
-    def run(versions=SET, answer=GPU, plugin=True, start=True):
+    def run(versions=SET, answer=GPU, plugin=True, start=True, needs=()):
         packages = tmp_path / "packages"
         for name, version in versions.items():
             folder = packages / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -48,7 +48,7 @@ def lines(tmp_path, tree, monkeypatch):
             place = packages / "jax_plugins" / "xla_rocm7"
             place.mkdir(parents=True)
             runpath = "$ORIGIN/../../rocm/lib:/opt/rocm/lib"
-            needed = ("libamdhip64.so.7", "libc.so.6")
+            needed = ("libamdhip64.so.7", "libc.so.6", *needs)
             (place / "plugin.so").write_bytes(wheels.make_elf(needed=needed, runpath=runpath))
         monkeypatch.setattr(sys, "path", [str(packages)])
         kernel = f"print({json.dumps(answer)!r})" if isinstance(answer, list) else answer
@@ -102,12 +102,49 @@ def test_a_device_that_only_others_may_open_is_bad(lines, tree):
         ({"jax-rocm7-pjrt": "0.10.1"}, {"jax-rocm7-pjrt", "rocm7"}),
         ({"jax": "0.10.1"}, {"jax"}),
         ({"jax-rocm60-plugin": "0.11.0", "jax-rocm60-pjrt": "0.11.0"}, {"plugins"}),
-        ({"jax-rocm7-plugin": None, "jax-rocm7-pjrt": None}, {"jax-rocm7-plugin", "jax-rocm7-pjrt"}),
+        (
+            {"jax-rocm7-plugin": None, "jax-rocm7-pjrt": None},
+            {"jax-rocm<major>-plugin", "jax-rocm<major>-pjrt"},
+        ),
     ],
 )  # fmt: skip
 def test_versions_that_do_not_fit_are_bad(lines, change, what):
     versions = {name: version for name, version in {**SET, **change}.items() if version}
     assert bad(lines(versions)) == what
+
+
+def test_below_wsl_the_lacking_topology_is_named_and_not_a_driver(lines, tree):
+    """https://github.com/ROCm/librocdxg/issues/5: the plugin counts GPUs where WSL has none."""
+    for path in ("sys/module/amdgpu", "dev/kfd", "dev/dri/renderD128"):
+        (tree / path).rmdir() if (tree / path).is_dir() else (tree / path).unlink()
+    (tree / "dev/dxg").touch()
+    found = lines(answer=["cpu", ["cpu"], 56.0])
+    assert found["/dev/dxg"].state == "ok"
+    assert bad(found) == {"kfd topology", "backend"}
+    assert "HSA_ENABLE_DXG_DETECTION=1" in found["kfd topology"].todo
+
+
+def test_a_topology_beside_dev_dxg_is_an_ordinary_machine(lines, tree):
+    (tree / "dev/dxg").touch()
+    node = tree / "sys/class/kfd/kfd/topology/nodes/0"
+    node.mkdir(parents=True)
+    (node / "properties").touch()
+    found = lines()
+    assert bad(found) == set()
+    assert "/dev/kfd" in found
+
+
+def test_a_library_of_rocm_that_is_nowhere_is_named(lines, tree):
+    """https://github.com/ROCm/TheRock/issues/8163: no package of that ROCm has it."""
+    name = "librocm_sysdeps_hwloc.so.5"
+    found = lines(needs=[name, "librocblas.so.5"])
+    assert bad(found) == {name, "librocblas.so.5"}
+    assert "0.11.1" in found[name].todo
+
+
+def test_libraries_of_rocm_that_are_there_take_no_line(lines, tree):
+    (tree / "opt/rocm/lib/librocblas.so.5").touch()
+    assert "librocblas.so.5" not in lines(needs=["librocblas.so.5"])
 
 
 def test_the_silent_fallback_is_bad_and_no_kernel_counts(lines):

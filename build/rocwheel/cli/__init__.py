@@ -159,7 +159,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     from functools import partial
 
     from rocwheel import home
-    from rocwheel.source import identify
+    from rocwheel.git import identify
 
     app = ctx.find_object(App) or start()
     found = home.tool(home.find(None), partial(identify, runner=app.runner))
@@ -214,7 +214,11 @@ class Commands(SectionedGroup):
 
         They are declared only where an option comes first, so that help does not wait for them.
         """
-        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+        if (
+            args
+            and args[0].startswith("-")
+            and args[0] not in (*ctx.help_option_names, "--version")
+        ):
             self._declare(ctx, args)
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         ctx.meta["rocwheel.given"] = given

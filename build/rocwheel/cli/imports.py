@@ -12,12 +12,12 @@ Where the command line imports it to parse (`parsing`), the names stand for what
 from __future__ import annotations
 
 import builtins
+import dis
 import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from types import CodeType
 from typing import Any, Final
 
@@ -86,19 +86,30 @@ def when_run() -> Iterator[None]:
 def carry_out(function: Callable[..., Any]) -> None:
     """Import what waits and is reached from a function, and bind the names.
 
-    A name in its code leads to every function, method and class of the command line that is called
-    so: that may be more than what runs, and never less.
+    A global name leads to what it is, an attribute to every function, method and class of the
+    command line that is called so: that may be more than what runs, and never less.
     """
     called = _functions()
-    names, pending = set[str](), [_code(function)]
+    used, pending = set[tuple[str, str]](), [function]
     while pending:
-        new = _names(pending.pop()) - names
-        names |= new
-        pending += [_code(item) for name in new for item in called.get(name, ())]
+        inner = inspect.unwrap(pending.pop())
+        code = getattr(inner, "__code__", None)
+        if isinstance(code, CodeType):
+            new = set(_names(code, inner.__module__)) - used
+            used |= new
+            pending += [item for module, name in new for item in _meant(module, name, called)]
     for scope in _WAITING:
         for name, value in list(scope.items()):
-            if isinstance(value, _Later) and name in names:
+            if isinstance(value, _Later) and (scope["__name__"], name) in used:
                 scope[name] = _imported(value)
+
+
+def _meant(module: str, name: str, called: dict[str, list[Any]]) -> list[Any]:
+    """Return the functions that a global name of a module, or an attribute (of ""), may be."""
+    if not module:
+        return called.get(name, [])
+    value = vars(sys.modules[module]).get(name)
+    return [] if isinstance(value, _Later) else called.get(getattr(value, "__name__", ""), [])
 
 
 def _functions() -> dict[str, list[Any]]:
@@ -120,18 +131,16 @@ def _functions() -> dict[str, list[Any]]:
     return found
 
 
-def _code(function: Any) -> CodeType | None:
-    """Return the code of what is called, below its decorators; None for what is not Python."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return code if isinstance(code, CodeType) else None
-
-
-def _names(code: CodeType | None) -> set[str]:
-    """Return the names in a function's code, and in the functions within it."""
-    if code is None:
-        return set()
-    inner = (_names(item) for item in code.co_consts if isinstance(item, CodeType))
-    return {*code.co_names, *chain.from_iterable(inner)}
+def _names(code: CodeType, module: str) -> Iterator[tuple[str, str]]:
+    """Yield the names in a code and in the functions within it, globals with `module`."""
+    for item in dis.get_instructions(code):
+        if item.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield module, item.argval
+        elif item.opcode in dis.hasname and item.opname != "STORE_ATTR":
+            yield "", item.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant, module)
 
 
 def _imported(later: _Later) -> Any:

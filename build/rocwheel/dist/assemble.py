@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from packaging.utils import parse_wheel_filename
 
-from rocwheel import bazel, parallel, source, wheelhouse
+from rocwheel import bazel, git, parallel, source, wheelhouse
 from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
 from rocwheel.console import Console
 from rocwheel.container import Mount
@@ -238,8 +238,8 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
             delivery=_delivery(root.delivery),
         ),
         tool=inputs.tool,
-        jax=replace(tree.jax, repository=source.public(tree.jax.repository)),
-        xla=replace(tree.xla, repository=source.public(tree.xla.repository)),
+        jax=replace(tree.jax, repository=git.public(tree.jax.repository)),
+        xla=replace(tree.xla, repository=git.public(tree.xla.repository)),
         builder_image=inputs.place.builder_image,
         bazel_version=spec.bazel.version,
         gfx_targets=planned.gfx_targets,

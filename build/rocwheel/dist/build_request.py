@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel import bazel, families, rocm, source
+from rocwheel import bazel, families, git, rocm, source
 from rocwheel.bazel.remote import LOCAL
 from rocwheel.build_options import BuildOptions, ContainerOptions, Wanted
 from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS, WHEEL_TYPES
 from rocwheel.container import DeviceNode
-from rocwheel.download import has_secret
+from rocwheel.download import has_secret, without_secrets
 from rocwheel.errors import ConfigError
 from rocwheel.home import Home
 from rocwheel.model import byte_count, gfx_target, is_commit, suggest
@@ -31,9 +31,13 @@ STARTUP_OPTIONS: Final = frozenset(
         "host_jvm_args", "host_jvm_debug", "idle_server_tasks", "install_base", "io_nice_level",
         "local_startup_timeout_secs", "max_idle_secs", "output_base", "output_user_root",
         "preemptible", "server_javabase", "server_jvm_out", "shutdown_on_low_sys_mem", "system_rc",
-        "unlimit_coredumps", "workspace_rc",
+        "unlimit_coredumps", "workspace_rc", "autodetect_server_javabase", "batch_cpu_scheduling",
+        "command_port", "digest_function", "failure_detail_out", "fatal_event_bus_exceptions",
+        "ignore_all_rc_files", "invocation_policy", "lock_install_base", "quiet",
+        "run_in_user_cgroup", "unix_digest_hash_attribute_name", "write_command_log",
     }
 )  # fmt: skip
+BOTH: Final = re.compile("watchfs|experimental_.*")  # of either kind, by Bazel's version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +103,7 @@ def resolved(request: Request, *, runner: Runner) -> Request:
     # what contradicts itself, or has a password in it, is refused before git is asked
     like = source.plan(request, pins=pins, cache=request.cache).like
     repository = like.repository if like else request.jax_repository
-    commit = source.resolve_ref(repository, request.jax_ref, runner=runner)
+    commit = git.resolve_ref(repository, request.jax_ref, runner=runner)
     return replace(request, jax_ref=commit, jax_branch=request.jax_ref)
 
 
@@ -123,6 +127,7 @@ def plan(request: Request) -> Plan:
         )
     _check_places(request)
     _check_words(request)
+    _check_bazel_words(request)
     for option in (*request.bazel_options, *request.bazel_startup_options):
         if has_secret(option):
             raise ConfigError(
@@ -226,13 +231,24 @@ def _check_words(request: Request) -> None:
                 f"{name}: the version of a {request.wheel_type} wheel has none",
                 hint=f"add --wheel-type {' or '.join(kinds)}, or leave it out",
             )
-    for option in request.bazel_options:
+
+
+def _check_bazel_words(request: Request) -> None:
+    """Refuse an option of the other kind than it was given as, and a proxy that is no address."""
+    given = [(True, word) for word in source.joined(request.bazel_startup_options)]
+    for wanted, option in (*given, *((False, word) for word in request.bazel_options)):
         name = option.lstrip("-").partition("=")[0]
-        if not STARTUP_OPTIONS.isdisjoint((name, name.removeprefix("no"))):
+        bare = name.removeprefix("no")
+        is_startup = not STARTUP_OPTIONS.isdisjoint((name, bare))
+        if option[:1] == "-" and is_startup != wanted and not BOTH.fullmatch(bare):
+            what, kind = ("a", "startup-") if is_startup else ("no", "")
             raise ConfigError(
-                f"--{name}: a startup option of Bazel among the options of its commands",
-                hint="give it as --bazel-startup-options",
+                f"--{name}: {what} startup option of Bazel",
+                hint=f"give it as --bazel-{kind}options",
             )
+    if request.bazel_proxy and not re.match(r"https?://[^/]|[^/]+:\d+/?$", request.bazel_proxy):
+        proxy = without_secrets(request.bazel_proxy)
+        raise ConfigError(f"--bazel-proxy {proxy}: no address", hint="write http://HOST:PORT")
 
 
 def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, ...]:

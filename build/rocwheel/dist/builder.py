@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from rocwheel import bazel, container, source
+from rocwheel import bazel, container, git
 from rocwheel.bazel import releases
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
@@ -82,7 +82,7 @@ def make(options: BuilderOptions, here: Workplace, engine: ContainerEngine) -> M
         base=base,
         bazel=_binary(chosen.bazel, here, locked=options.locked),
         labels={
-            f"{OCI}.revision": source.head(here.home.root, runner=here.runner),
+            f"{OCI}.revision": git.head(here.home.root, runner=here.runner),
             f"{OCI}.created": here.now().isoformat(timespec="seconds"),
         },
         network=options.build_network,

@@ -10,7 +10,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from rocwheel import bazel, home, rocm, source
+from rocwheel import bazel, git, home, rocm, source
 from rocwheel.console import Console, silent
 from rocwheel.container import Mount
 from rocwheel.dist import checks, executor
@@ -214,7 +214,7 @@ def _own(request: Request, runner: Runner) -> Source:
     """Which rocwheel this is; nothing is looked at where nothing asks: a developer's turn."""
     if request.allow_dirty and request.is_snapshot:
         return Source(repository="", commit="")
-    return home.tool(request.home, partial(source.identify, runner=runner))
+    return home.tool(request.home, partial(git.identify, runner=runner))
 
 
 def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> None:

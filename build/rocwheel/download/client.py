@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, TypeVar, final
 from urllib.parse import urljoin, urlsplit
 
@@ -404,6 +403,8 @@ def _retry_after(response: requests.Response) -> float:
     said = response.headers.get("Retry-After", "").strip()
     if said.isdigit():
         return float(said)
+    from email.utils import parsedate_to_datetime
+
     try:
         until = parsedate_to_datetime(said)
         now = parsedate_to_datetime(response.headers.get("Date", ""))

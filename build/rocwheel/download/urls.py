@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from http.client import IncompleteRead
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -85,6 +84,8 @@ def shown_setting(name: str, value: str) -> str:
 
 def reason(error: BaseException) -> str:
     """Return the innermost cause in a few words: libraries wrap it in many."""
+    from http.client import IncompleteRead  # loads ssl, which only a failed request needs
+
     chain: list[BaseException] = [error]
     while len(chain) < 10:  # noqa: PLR2004
         inner = [item for item in chain[-1].args if isinstance(item, BaseException)]

@@ -19,7 +19,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from rocwheel import __version__, files, home, parallel
+from rocwheel import __version__, files, git, home, parallel
 from rocwheel.console import Console, count
 from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.gate import environment, provisioning, subject
@@ -44,7 +44,6 @@ from rocwheel.host import cgroup
 from rocwheel.host import machine as machines
 from rocwheel.process import Command
 from rocwheel.results import CUT_SHORT, Fault, Results
-from rocwheel.source import git
 from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
 

@@ -12,10 +12,10 @@ from packaging.version import Version
 from rocwheel import files, rocm
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, WheelError
+from rocwheel.git import Checkout
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.places import Place
-from rocwheel.source.git import Checkout
 
 
 def rocm_of(

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from rocwheel import __version__
+from rocwheel import __version__, git
 from rocwheel.choices import TEST_KINDS
 from rocwheel.console import Console, count
 from rocwheel.container.owner import is_alive
@@ -41,7 +41,6 @@ from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, standing
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner, stop
-from rocwheel.source import git
 from rocwheel.store import TRIED, Store
 from rocwheel.values import replace
 from rocwheel.verdict import State, Verdict

@@ -15,7 +15,7 @@ from typing import Final
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
-from rocwheel import __version__, files, home, rocm, source
+from rocwheel import __version__, files, git, home, rocm, source
 from rocwheel.download import Client, without_secrets
 from rocwheel.errors import (
     ConfigError,
@@ -33,7 +33,6 @@ from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
 from rocwheel.process import Runner
 from rocwheel.report.night_summary import NightSummary
 from rocwheel.rocm import listing, tarball_name, therock
-from rocwheel.source import git
 from rocwheel.source.pins import Pin, Pins
 from rocwheel.values import canonical_json, replace
 

@@ -285,7 +285,7 @@ def _locate(source: str, cwd: Path) -> tuple[Origin, str]:
     except (OSError, RuntimeError) as exc:
         raise ConfigError(
             f"{path}: {getattr(exc, 'strerror', None) or exc}",
-            hint="--therock-path takes a URL, a tarball or a directory that holds ROCm",
+            hint="name a URL, a tarball or a directory that holds ROCm",
         ) from exc
     if path.is_dir():
         return Origin.DIRECTORY, str(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from amdgpu_family_matrix import Family
-from rocwheel import container, parallel, rocm, source
+from rocwheel import container, git, parallel, rocm
 from rocwheel.console import size
 from rocwheel.container import ContainerEngine
 from rocwheel.dist.builder import Workplace
@@ -29,7 +29,6 @@ from rocwheel.runtime import image_recipe, making, packages, publishing, record,
 from rocwheel.runtime.making import ImagePlan, MadeImage, Subject
 from rocwheel.runtime.options import ImageOptions
 from rocwheel.runtime.record import ImageVerdict
-from rocwheel.source import git
 from rocwheel.values import replace
 from rocwheel.verdict import State, Verdict
 from rocwheel.wheel.inspect import inspect
@@ -95,8 +94,11 @@ class ImageJob:
         ]
 
 
-def plan(request: ImageRequest, *, home: Home) -> ImageJob:
-    """Check a request against the index and the recipes. Raises ConfigError, StoreError."""
+def plan(request: ImageRequest, *, home: Home, here: Workplace) -> ImageJob:
+    """Check a request against the index, the recipes and a ROCm that is here.
+
+    Raises ConfigError, StoreError, RocmError.
+    """
     options, manifest = request.options, request.manifest
     known = log.read(request.release).sets.get(manifest.sha256)
     is_released = known is not None and known.standing is Standing.LISTED
@@ -123,6 +125,9 @@ def plan(request: ImageRequest, *, home: Home) -> ImageJob:
             f"the wheel set has no CPython {subject.python}",
             hint=f"it has {', '.join(manifest.pythons)}",
         )
+    if options.rocm:
+        place = {"cache": here.cache, "cwd": here.cwd}
+        rocm.check_local(gated.rocm_of(manifest, options.rocm, exact=True, **place))
     image = options.base_image or subject.base.base.reference
     if not options.base_image and not subject.base.base.digest:
         raise ConfigError(
@@ -225,7 +230,7 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
         pins=pins,
         where=where,
         docker=job.docker,
-        tool=source.head(here.home.sources, runner=here.runner),
+        tool=git.head(here.home.sources, runner=here.runner),
     )
 
 

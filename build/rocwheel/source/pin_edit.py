@@ -18,12 +18,12 @@ from typing import Any, Final
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import files
+from rocwheel import files, git
 from rocwheel.console import Console
 from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
 from rocwheel.model import PythonVersion, is_commit
 from rocwheel.process import Command, Runner
-from rocwheel.source import git, pins, tree
+from rocwheel.source import pins, tree
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedJaxlib, PinnedWheel
 from rocwheel.yaml_file import CPythons

@@ -20,11 +20,11 @@ from rocwheel.build_options import SourceOptions
 from rocwheel.console import Console, silent
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
+from rocwheel.git import Checkout, ask_ref, checkout, head, identify, resolve_ref
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
 from rocwheel.process import Command, Runner
 from rocwheel.source import bazelrc, patches
-from rocwheel.source.git import Checkout, ask_ref, checkout, head, identify, resolve_ref
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
 from rocwheel.source_layout import Assignment, Layout, VersionClass

@@ -20,8 +20,8 @@ from support.ports import free_port
 
 from rocwheel.download import Client, DownloadError, Retry
 from rocwheel.errors import SourceError
+from rocwheel.git import Checkout, checkout
 from rocwheel.process import HostRunner, base_env
-from rocwheel.source.git import Checkout, checkout
 
 pytestmark = pytest.mark.needs("git", "openssl")
 PLAIN = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}

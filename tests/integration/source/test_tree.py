@@ -15,11 +15,11 @@ from support.git_server import commit, git, repository
 
 from rocwheel import home, source
 from rocwheel.errors import ConfigError, RocwheelError, SourceError
+from rocwheel.git import Checkout, checkout, identify
 from rocwheel.manifest import Source
 from rocwheel.model import PythonVersion
 from rocwheel.process import HostRunner, base_env
 from rocwheel.source import SourceRequest
-from rocwheel.source.git import Checkout, checkout, identify
 from rocwheel.values import replace
 
 pytestmark = [pytest.mark.needs("git")]
@@ -472,7 +472,7 @@ def test_the_users_own_configuration_counts_as_little(bench, tmp_path, monkeypat
     (home / ".gitconfig").write_text("[status]\n\tshowUntrackedFiles = no\n")
     monkeypatch.setenv("HOME", str(home))
     (bench.jax / "new.txt").write_text("new")
-    assert source.identify(bench.jax, runner=HostRunner(base_env(os.environ))).dirty
+    assert identify(bench.jax, runner=HostRunner(base_env(os.environ))).dirty
 
 
 def test_an_ignored_file_leaves_a_tree_clean(bench):

@@ -17,14 +17,13 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import files, yaml_file
+from rocwheel import files, git, yaml_file
 from rocwheel.console import duration
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips
 from rocwheel.gate.suite.skips import Skip
 from rocwheel.home import Home
 from rocwheel.model import suggest
-from rocwheel.source import git
 from rocwheel.values import Count, NonEmpty, Value, canonical_json, replace
 from rocwheel.verdict import Demand, Demands, KnownSuite
 from rocwheel.yaml_file import FieldError
