@@ -85,8 +85,7 @@ def test_a_store_without_conditions_is_refused_before_anything_is_planned(world,
 
 def test_a_pin_whose_tag_moved_leaves_its_set_out_and_the_others_in(world):
     ci = world.folder / "ci"
-    shutil.copytree(ROOT / "ci", ci)
-    shutil.copytree(ROOT / "suites", world.folder / "suites")
+    shutil.copytree(ROOT / "suites", world.folder / "suites", dirs_exist_ok=True)
     upstream = world.folder / "jax"
     repository(upstream, {"file": "text"})
     git(upstream, "tag", "jax-v9")
@@ -123,7 +122,7 @@ def test_a_cell_that_cannot_begin_is_not_started_for_ever(world):
     world.plan("one", check=True)
     done = world.nightly("run", "one", "--program=sh -c 'echo out of order >&2; exit 7'")
     refused(done, 8, "build.jax: its process ended before an attempt began", "cells.log")
-    log = re.search(r"what it said is in (\S+);", done.err)
+    log = re.search(r"what it printed is in (\S+);", done.err)
     assert Path(log[1]).read_text().count("out of order") == 2, "as often as the plan says"
 
 
