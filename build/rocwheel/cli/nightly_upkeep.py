@@ -166,7 +166,13 @@ class NightOrderOptions(NightOptions, PersonOptions, DryRun):
 def _order(app: App, options: NightOrderOptions, action: str) -> None:
     target = NightTarget(app, options)
     night = target.night(options.night)
-    made = upkeep.order(target.nights.book(night), action, options.cell, options.who(app))
+    book = target.nights.book(night)
+    if action == "go-on" and not standing.stopped(book.orders):
+        raise ConfigError(
+            f"{night}: is not stopped, and no cell to retry is named",
+            hint=f"name one of: {', '.join(upkeep.red(book, app.now())) or 'none is red'}",
+        )
+    made = upkeep.order(book, action, options.cell, options.who(app))
     said = f"{night}: {action} {options.cell}".rstrip() + f" by {made.by}: {made.reason}"
     if options.dry_run:
         app.emit_plan([said])
@@ -363,6 +369,8 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     if options.dry_run:
         app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
         return
+    if not (options.url or options.file):
+        raise click.UsageError("give --url URL or --file PATH; --dry-run only shows the message")
     if message:
         _tell(app, options, message)
         if options.max_age:

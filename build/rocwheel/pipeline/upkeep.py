@@ -52,6 +52,16 @@ def order(book: Book, action: str, cell: str, who: Who) -> Order:
     )
 
 
+def red(book: Book, now: datetime) -> list[str]:
+    """Return the cells that ended or were dropped and are red: those that a retry is for."""
+    dropped = {item.cell for item in book.orders if item.action == "drop"}
+    return [
+        name
+        for name, item in standing.stand(book, now).items()
+        if not item.green and (item.phase is Phase.ENDED or name in dropped)
+    ]
+
+
 def clearance(nights: Nights, host: str, who: Who) -> HostMark:
     """Make the record that a host gets cells again. Raises ConfigError."""
     known = nights.quarantined()

@@ -98,6 +98,9 @@ def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_ne
     assert world.local("one").code == 5
     assert not released(world)
     assert "infra" in page(world)
+    forgotten = world.nightly("retry", "one", "--reason=node repaired")
+    assert forgotten.code == 3
+    assert f"name one of: {cell}, promote.jax.gfx90a" in forgotten.err
     world.nightly("retry", "one", cell, "--reason=node repaired", check=True)
     waiting = world.nightly("status", "one")
     assert re.search(r"promote.jax.gfx90a +waiting .*to be done again after gate", waiting.out)
@@ -161,6 +164,9 @@ def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(worl
         (["check", "--max-age=soon"], "not an age", 3),
         (["check", "--max-age=²h"], "not an age", 3),
         (["notify", "nothing"], "no such night", 3),
+        (["notify", "one"], "give --url URL or --file PATH", 2),
+        (["notify", "one", "--max-age=36h"], "give --url URL or --file PATH", 2),
+        (["retry", "one", "--reason=x"], "is not stopped, and no cell to retry is named", 3),
         (["run", "one", "--engine=github", "--only=gfx90b"], "did you mean gfx90a", 3),
         (["plan", "--from=one", "--night=two", "--pools=x.yaml"], "as it was planned", 3),
     ],
