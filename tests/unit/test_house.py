@@ -12,13 +12,13 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 54_222  # lines of all rooms; aimed at are 50,000
+MOST = 54_226  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4721, 2850, 0, 12),
-    "bazel/ bump dist/ download/ git rocm/ source/": (9238, 7350, 0, 37),
+    "bazel/ bump dist/ download/ git rocm/ source/": (9240, 7350, 0, 37),
     "cli/": (6142, 4900, 0, 27),
     "container/ dist/builder dist/executor image/": (3260, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2547, 2100, 0, 9),

@@ -118,9 +118,9 @@ class SourceTree:
 
     @property
     def dirty(self) -> tuple[str, ...]:
-        """Which sources hold changes no commit has."""
-        named = (("JAX", self.jax), ("XLA", self.xla))
-        return tuple(name for name, source in named if source.dirty)
+        """Which sources no commit has: with changes, or an XLA folder that is no checkout."""
+        changed = (("JAX", self.jax.dirty), ("XLA", self.xla.digest))
+        return tuple(name for name, is_changed in changed if is_changed)
 
     @property
     def pin(self) -> Pin | None:
@@ -313,7 +313,9 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
             pythons=tuple(pin.pythons),
             bazel=pin.bazel,
             jax=Source(repository=pin.repository, commit=pin.commit),
-            xla=Source(
+            xla=_identified(planned, request.xla_source_dir, None, runner)
+            if request.xla_source_dir
+            else Source(
                 repository=layout.xla.repository,
                 commit="" if planned.like else pin.xla_commit or "",
             ),

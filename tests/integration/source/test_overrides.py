@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,43 @@ def test_a_nightly_version_has_no_room_for_them_and_says_so(request_, runner):
 
 def test_changes_without_a_commit_are_refused_unless_allowed(request_, runner, console):
     (request_.xla_source_dir / "xla/BUILD").write_text("changed")
+    planned = dist.plan(replace(request_, allow_dirty=False))
+    with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
+        dist.gather(planned, runner=runner, console=console)
+
+
+def without_git(folder: Path) -> None:
+    shutil.rmtree(folder / ".git")
+
+
+def changed(folder: Path) -> None:
+    (folder / "xla/BUILD").write_text("changed")
+
+
+@pytest.mark.parametrize("damage", [without_git, changed])
+@pytest.mark.parametrize("jax", ["a folder", "a pin that is not here"])
+def test_a_dry_run_refuses_an_xla_that_no_commit_has(request_, runner, jax, damage):
+    """As the run does, whether JAX is here or is fetched later."""
+    asked = request_ if jax == "a folder" else of_a_pin(request_)
+    commit = git(asked.xla_source_dir, "rev-parse", "--short=9", "HEAD")
+    suffix = version(asked, runner).partition(".xla")[2]
+    assert suffix == commit
+    damage(asked.xla_source_dir)
+    suffix = version(asked, runner).partition(".xla")[2]
+    assert suffix.endswith(".dirty")
+    assert suffix.startswith(commit) == (damage is changed)
+    planned = dist.plan(replace(asked, allow_dirty=False))
+    with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
+        dist.preview(planned, runner=runner)
+
+
+def of_a_pin(request: dist.Request) -> dist.Request:
+    pythons = (PythonVersion(3, 12),)
+    return replace(request, jax_source_dir=None, jax_version="0.11.0", pythons=pythons)
+
+
+def test_the_run_refuses_an_xla_folder_without_git(request_, runner, console):
+    without_git(request_.xla_source_dir)
     planned = dist.plan(replace(request_, allow_dirty=False))
     with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
         dist.gather(planned, runner=runner, console=console)
