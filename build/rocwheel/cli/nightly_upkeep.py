@@ -192,7 +192,7 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
 @night_named
 @click.argument("cell", default="")
 def retry(app: App, options: NightOrderOptions) -> None:
-    """Allow a cell one more attempt, whatever became of it; without CELL, let a night go on."""
+    """Allow a cell one more attempt; without CELL, let a stopped night go on. Needs --reason."""
     _order(app, options, "retry" if options.cell else "go-on")
 
 
@@ -200,14 +200,14 @@ def retry(app: App, options: NightOrderOptions) -> None:
 @night_named
 @cell_named
 def drop(app: App, options: NightOrderOptions) -> None:
-    """Let a cell be: it counts as not run, and what needs it does not run."""
+    """Let a cell be: it counts as not run, and what needs it does not run. Needs --reason."""
     _order(app, options, "drop")
 
 
 @command("stop", NightOrderOptions, parent=nightly)
 @night_named
 def stop(app: App, options: NightOrderOptions) -> None:
-    """Start no further cell of a night; what runs, ends."""
+    """Start no further cell of a night; what runs, ends. Needs --reason."""
     _order(app, options, "stop")
 
 
