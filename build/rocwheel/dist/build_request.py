@@ -27,17 +27,19 @@ LEAST_MEMORY = 6 << 20  # of Docker: https://docs.docker.com/engine/containers/r
 # https://bazel.build/reference/command-line-reference#startup-options
 STARTUP_OPTIONS: Final = frozenset(
     {
-        "batch", "bazelrc", "block_for_lock", "client_debug", "connect_timeout_secs", "home_rc",
-        "host_jvm_args", "host_jvm_debug", "idle_server_tasks", "install_base", "io_nice_level",
-        "local_startup_timeout_secs", "max_idle_secs", "output_base", "output_user_root",
-        "preemptible", "server_javabase", "server_jvm_out", "shutdown_on_low_sys_mem", "system_rc",
-        "unlimit_coredumps", "workspace_rc", "autodetect_server_javabase", "batch_cpu_scheduling",
-        "command_port", "digest_function", "failure_detail_out", "fatal_event_bus_exceptions",
-        "ignore_all_rc_files", "invocation_policy", "lock_install_base", "quiet",
-        "run_in_user_cgroup", "unix_digest_hash_attribute_name", "write_command_log",
+        "autodetect_server_javabase", "batch", "batch_cpu_scheduling", "bazelrc",
+        "block_for_lock", "client_debug", "command_port", "connect_timeout_secs",
+        "digest_function", "expand_configs_in_place", "failure_detail_out",
+        "fatal_event_bus_exceptions", "home_rc", "host_jvm_args", "host_jvm_debug",
+        "host_jvm_profile", "idle_server_tasks", "ignore_all_rc_files", "install_base",
+        "invocation_policy", "io_nice_level", "local_startup_timeout_secs", "lock_install_base",
+        "macos_qos_class", "max_idle_secs", "output_base", "output_user_root", "preemptible",
+        "quiet", "run_in_user_cgroup", "server_javabase", "server_jvm_out",
+        "shutdown_on_low_sys_mem", "system_rc", "unix_digest_hash_attribute_name",
+        "unlimit_coredumps", "windows_enable_symlinks", "workspace_rc", "write_command_log",
     }
 )  # fmt: skip
-BOTH: Final = re.compile("watchfs|experimental_.*")  # of either kind, by Bazel's version
+BOTH: Final = re.compile("watchfs|(experimental|incompatible)_.*")  # either kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,10 +244,8 @@ def _check_bazel_words(request: Request) -> None:
         is_startup = not STARTUP_OPTIONS.isdisjoint((name, bare))
         if option[:1] == "-" and is_startup != wanted and not BOTH.fullmatch(bare):
             what, kind = ("a", "startup-") if is_startup else ("no", "")
-            raise ConfigError(
-                f"--{name}: {what} startup option of Bazel",
-                hint=f"give it as --bazel-{kind}options",
-            )
+            hint = f"give it as --bazel-{kind}options"
+            raise ConfigError(f"--{name}: {what} startup option of Bazel", hint=hint)
     if request.bazel_proxy and not re.match(r"https?://[^/]|[^/]+:\d+/?$", request.bazel_proxy):
         proxy = without_secrets(request.bazel_proxy)
         raise ConfigError(f"--bazel-proxy {proxy}: no address", hint="write http://HOST:PORT")

@@ -18,6 +18,7 @@ from support.bazel_bench import SOURCES
 
 from rocwheel import bazel
 from rocwheel.bazel import BazelBinary
+from rocwheel.dist.build_request import BOTH, STARTUP_OPTIONS
 from rocwheel.errors import BazelError, ConfigError
 from rocwheel.model import WheelKind
 
@@ -155,6 +156,16 @@ def test_what_was_seen_of_a_failure_is_not_said_again(bench, talk):
     assert shown.count("kernels.txt: error: told to fail") == 1
     assert shown.index("told to fail") < shown.index("the command was:") < shown.index("error: //")
     assert shown.rstrip().endswith(".log")
+
+
+def test_every_startup_option_of_a_real_bazel_is_known(tmp_path):
+    """One that we do not know would be refused as no startup option."""
+    (tmp_path / "WORKSPACE").touch()
+    line = ["bazel", f"--output_user_root={tmp_path}/root", "--batch", "help", "startup_options"]
+    shown = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    options = set(re.findall(r"(?m)^  --(?:\[no\])?(\w+)", shown))
+    assert len(options) >= 20
+    assert {name for name in options - STARTUP_OPTIONS if not BOTH.fullmatch(name)} == set()
 
 
 def test_the_profile_tells_the_critical_path_and_the_slowest_actions(bench):
