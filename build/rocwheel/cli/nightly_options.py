@@ -20,6 +20,7 @@ from rocwheel.errors import ConfigError
 from rocwheel.option import opt
 
 with when_run():
+    import shlex
     import socket
 
     from rocwheel.files import locked
@@ -60,6 +61,10 @@ class NightTarget:
         channel = f"--channel={options.channel}"
         words = (channel if options.channel else f"--store={options.store_url}",)
         self.words = (*words, f"--channels-file={path}") if path else words
+
+    def line(self, *words: str) -> str:
+        """Return a command of the nightly for this store, to be pasted."""
+        return shlex.join(("nightly", *words, *self.words))
 
     def night(self, name: str) -> str:
         """Return a night by name; `latest` is the newest. Raises ConfigError when there is none."""

@@ -137,21 +137,24 @@ class NightCheckOptions(StoreOptions):
 def check(app: App, options: NightCheckOptions) -> int:
     """Fail when something is wrong with the newest night that no failing cell says.
 
-    That is: there is none, it is older than it may be, it was planned and never ran, something it
-    should have is absent, nothing was built, it left no summary, or a scheduler holds a job of it.
+    That is: there is none, it is older than it may be, it was planned 2 hours ago and never ran,
+    it was stopped, or nothing began or ended for 15 minutes, with cells to do, something it should
+    have is absent, nothing was built, it left no summary, or a scheduler holds a job of it.
     """
     target = NightTarget(app, options)
     names = target.nights.names()
     waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else None
-    problems = upkeep.problems(target.nights, app.now(), options.max_age, waits)
+    problems = upkeep.problems(target.nights, app.now(), options.max_age, waits, target.line)
     night = names[-1] if names else ""
-    text = f"{night}: nothing is wrong" if not problems else ""
+    text = f"{night}: nothing besides what status shows" if not problems else ""
     app.emit({"night": night, "problems": problems}, text)
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
         lines = slurm.release_lines(held, whole(app)) if (held := slurm.held(waits)) else ()
-        hint = "; ".join(lines) or f"look: nightly status {night}, and the page"
+        page = upkeep.page_url(target.channel, target.store)
+        look = f"look: {target.line('status', night)}, and {page}" if night else ""
+        hint = "; ".join(lines) or look or f"make one: {target.line('plan')}"
         raise HostError(problems[0], hint=hint)
     return 0
 
@@ -178,6 +181,10 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
         app.emit_plan([said])
         return
     target.nights.order(night, made)
+    slurm_ = any(t.begun and t.begun.engine == "slurm" for ts in book.attempts.values() for t in ts)
+    if action in {"retry", "go-on"}:
+        line = target.line("run", night, *(["--engine=slurm"] if slurm_ else []))
+        app.console.info(f"now: {line}")
     app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
 
 

@@ -117,7 +117,7 @@ class LocalScheduler:
             open_ = sum(not item.settled for item in standings.values())
             raise InterruptError(
                 f"{self.night}: ended with {count(open_, 'cell')} to do",
-                hint=f"go on with: nightly run {self.night}",
+                hint=f"go on with: {shlex.join(('nightly', 'run', self.night, *self.target))}",
             )
         lacking = [name for name, times in self._refused.items() if times >= self._attempts]
         if lacking:

@@ -1,6 +1,7 @@
 """Where each cell of a night stands: a pure function of its plan, attempts and orders.
 
-A failure in any attempt at a test counts, however late it comes: a pass beside it is `flaky`.
+A failure in any attempt at a test counts, however late it comes: a pass beside it is `flaky`. An
+attempt that stored no verdict tested nothing, and only a hang of it counts beside a pass.
 A cell that waited for ends (a promotion, a merge, the page) is done again when one of them changed.
 An attempt that began and never ended is lost, which is the machine's fault until a person knows
 better; what the machine was at fault for is tried again, as often as the plan says.
@@ -9,7 +10,7 @@ better; what the machine was at fault for is tried again, as often as the plan s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -31,6 +32,7 @@ class CellStanding:
     state: State | None  # of all attempts together; None before the first ended
     reason: str
     attempts: tuple[CellAttempt, ...]
+    released: bool = False  # flaky, and after a person's retry its set was released all the same
 
     @property
     def last(self) -> Ended | None:
@@ -52,7 +54,7 @@ class CellStanding:
     def green(self) -> bool:
         """Return whether a person need not look: it passed, or its absence is excused."""
         missing = self.phase is Phase.ABSENT or self.state is State.NO_RUNNER
-        return self.passed or (missing and bool(self.cell.excused))
+        return self.passed or self.released or (missing and bool(self.cell.excused))
 
     @property
     def word(self) -> str:
@@ -83,7 +85,12 @@ def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
     standings: dict[str, CellStanding] = {}
     for cell in book.plan.cells:
         known = cell.kept or cell.absent
-        standings[cell.name] = _given(cell) if known else _one(book, cell, standings, now)
+        standings[cell.name] = one = _given(cell) if known else _one(book, cell, standings, now)
+        if cell.kind == "promote" and one.phase is Phase.ENDED and one.passed:
+            for name in [n for s in cell.settled for n in (s, *standings[s].cell.settled)]:
+                asked = _asked(book.orders, name) or _asked(book.orders, cell.name)
+                flaky = standings[name].state is State.FLAKY and asked is not None
+                standings[name] = replace(standings[name], released=flaky)
     return standings
 
 
@@ -137,6 +144,8 @@ def _one(
             return standing(Phase.BARRED, State.NOT_RUN, _barred_by(standings[bad]))
         if again:
             state, reason = None, f"to be done again after {again}"
+        if more and asked:
+            return standing(Phase.WAITING, state, f"for the retry that {asked.by} asked for")
         return standing(Phase.OPEN if state else Phase.WAITING, state, reason)
     return standing(Phase.ENDED, state, reason)
 
@@ -180,6 +189,7 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
     """Return what all attempts amount to."""
     state: State | None = None
     reason = ""
+    attempts, note = _that_tested(cell, attempts)
     for item in attempts:
         ended = item.ended
         if ended is None:
@@ -191,7 +201,7 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
             continue
         now, why = ended.state, ended.reason
         if cell.kind in TEST_KINDS and state is not None:
-            if now in SILENT and state not in SILENT:
+            if (now in SILENT and state not in SILENT) or (now in GOOD and state is State.FLAKY):
                 continue
             if now in GOOD and state not in SILENT | GOOD:
                 now, why = State.FLAKY, f"passed after {state.value}: {reason}"
@@ -200,7 +210,20 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
         elif now in SILENT and state in GOOD:
             continue  # an engine's requeue of what is done already
         state, reason = now, why
-    return state, reason
+    return state, reason or note
+
+
+def _that_tested(
+    cell: Cell, attempts: tuple[CellAttempt, ...]
+) -> tuple[tuple[CellAttempt, ...], str]:
+    """Leave out, beside a pass, the attempts that failed before any test; note the last of them."""
+    ends = [item.ended for item in attempts if item.ended]
+    if cell.kind not in TEST_KINDS or not any(ended.state in GOOD for ended in ends):
+        return attempts, ""
+    says = SILENT | GOOD | {State.TIMEOUT}  # the wheels may hang
+    idle = [ended for ended in ends if not ended.link and ended.state not in says]
+    note = f"one attempt tested nothing: {idle[-1].state.value}: {idle[-1].reason}" if idle else ""
+    return tuple(item for item in attempts if item.ended not in idle), note
 
 
 def _asked(orders: tuple[Order, ...], name: str) -> Order | None:

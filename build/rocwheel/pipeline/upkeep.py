@@ -5,7 +5,7 @@ Each function takes the open store and says what it did; options and output are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
@@ -92,11 +92,15 @@ def page_url(channel: Channel, store: Store) -> str:
 
 
 def problems(
-    nights: Nights, now: datetime, limit: float, waits: Mapping[str, str] | None
+    nights: Nights,
+    now: datetime,
+    limit: float,
+    waits: Mapping[str, str] | None,
+    line: Callable[..., str],
 ) -> list[str]:
     """Say what is wrong with the newest nights: each a line that names its cause.
 
-    `limit` is how many seconds old the newest may be, `waits` what waits in Slurm and why.
+    `limit` is the age in seconds of the newest, at most; `line` makes a command to be pasted.
     """
     names = nights.names()
     if not names:
@@ -112,9 +116,12 @@ def problems(
     started = book.attempts or not any(map(planning.is_to_run, book.plan.cells))
     if not started and age > min(limit, NEVER_RAN):
         lines.append(f"{night}: was planned and never ran")
-    if not (over or waits) and _is_stalled(book, standings, now):
-        left = sum(not item.settled for item in standings.values())
-        lines.append(f"{night}: stands still with {count(left, 'cell')} to do: nightly run {night}")
+    left = count(sum(not item.settled for item in standings.values()), "cell")
+    if not over and (stop := standing.stopped(book.orders)):
+        go_on = line("retry", night, "--reason=WHY")
+        lines.append(f"{night}: was stopped by {stop.by} with {left} to do: {go_on}")
+    elif not (over or waits) and _is_stalled(book, standings, now):
+        lines.append(f"{night}: stands still with {left} to do: {line('run', night)}")
     lines += [
         f"{name}: absent: {item.reason}"
         for name, item in standings.items()
@@ -140,7 +147,7 @@ def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime
     begun = [item.begun for item in tries if item.begun]
     times = [moment(item.time) for item in (*begun, *(t.ended for t in tries)) if item]
     runs = any(item.phase is Phase.RUNNING for item in standings.values())
-    by_hand = standing.stopped(book.orders) or any(item.engine == "github" for item in begun)
+    by_hand = any(item.engine == "github" for item in begun)
     return bool(times) and not runs and not by_hand and now - max(times) > STALLED
 
 

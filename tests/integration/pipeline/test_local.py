@@ -101,8 +101,10 @@ def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_ne
     forgotten = world.nightly("retry", "one", "--reason=node repaired")
     assert forgotten.code == 3
     assert f"name one of: {cell}, promote.jax.gfx90a" in forgotten.err
-    world.nightly("retry", "one", cell, "--reason=node repaired", check=True)
+    retried = world.nightly("retry", "one", cell, "--reason=node repaired", check=True)
+    assert f"now: nightly run one --store={world.store}" in retried.err
     waiting = world.nightly("status", "one")
+    assert re.search(rf"{cell} +waiting .*for the retry that", waiting.out)
     assert re.search(r"promote.jax.gfx90a +waiting .*to be done again after gate", waiting.out)
     done = world.local("one")
     assert done.code == 0, done.err

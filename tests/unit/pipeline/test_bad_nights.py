@@ -25,6 +25,12 @@ from rocwheel.verdict import State
 NOW = datetime(2026, 5, 2, 9, tzinfo=timezone.utc)
 PAGE = "https://rocm.example.org/status/index.html"
 LIMIT = 36 * 3600
+
+
+def line(*words: str) -> str:
+    return " ".join(("nightly", *words, "--store=s"))
+
+
 OWN = {"family": "gfx90a", "wheels": "jax"}
 BUILD, STAGE, UNIT = "build.jax", "stage.jax.gfx90a", "gate.jax.gfx90a.3.12.unit"
 E2E, PROMOTE, IMAGE = "gate.jax.gfx90a.3.12.e2e", "promote.jax.gfx90a", "image.jax.gfx90a.3.12.jax"
@@ -206,7 +212,7 @@ def test_a_bad_night_is_not_green_anywhere_and_names_its_cause(places, name, eng
     assert bad, "`status` and `run` end with 5"
     assert any(kind.cause in item.reason for item in bad)
     assert all(item.reason for item in bad if item.settled), "a reason on all that did not pass"
-    problems = upkeep.problems(nights, NOW, LIMIT, {})
+    problems = upkeep.problems(nights, NOW, LIMIT, {}, line)
     assert bool(problems) is kind.check, problems
     if kind.check and kind.absent:
         assert any(kind.cause in line for line in problems)
@@ -225,7 +231,7 @@ def test_a_green_night_is_green_everywhere_and_says_nothing(places):
     assert summary.colour == "good"
     assert {cell.word for cell in summary.cells} == {"pass"}
     assert notify.message(nights, "two", PAGE) is None
-    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
+    assert upkeep.problems(nights, NOW, LIMIT, {}, line) == []
     assert b"brightgreen" in night_feed.badge([summary])
 
 
@@ -253,16 +259,16 @@ def test_a_failure_that_stays_is_told_once_and_shown_with_the_night_since_which_
 
 def test_check_says_what_no_cell_says(places):
     nights, pages = places
-    assert "has no night" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    assert "has no night" in upkeep.problems(nights, NOW, LIMIT, {}, line)[0]
     night(nights, "one", "slurm", None, NOW - timedelta(hours=6))
-    assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {}, line)[0]
     pages.publish("one")
     held = {UNIT: "Slurm 12_0: launch failed requeued held"}
-    assert "requeued held" in upkeep.problems(nights, NOW, LIMIT, held)[0]
-    assert "old" in upkeep.problems(nights, NOW + timedelta(days=2), LIMIT, {})[0]
+    assert "requeued held" in upkeep.problems(nights, NOW, LIMIT, held, line)[0]
+    assert "old" in upkeep.problems(nights, NOW + timedelta(days=2), LIMIT, {}, line)[0]
     plan = nights.plan("one")[0]
     nights.add(replace(plan, night="two", made=timestamp(NOW - timedelta(hours=3))))
-    assert "never ran" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    assert "never ran" in upkeep.problems(nights, NOW, LIMIT, {}, line)[0]
 
 
 @pytest.mark.parametrize(
@@ -281,10 +287,19 @@ def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
     for key in [info.key for info in nights.store.keys(nights.key("one", "cells/"))]:
         if any(f"/{name}/" in key for name in plan_only):
             nights.store.delete(key)
-    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits)
-    assert lines == (["one: stands still with 6 cells to do: nightly run one"] if said else [])
+    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line)
+    assert lines == (
+        ["one: stands still with 6 cells to do: nightly run one --store=s"] if said else []
+    )
+    nights.order("one", Order(action="stop", by="ann", reason="disk", time=timestamp(NOW), seen=0))
+    stopped = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line)
+    go_on = "nightly retry one --reason=WHY --store=s"
+    assert stopped == [f"one: was stopped by ann with 6 cells to do: {go_on}"], "at once"
+    nights.order(
+        "one", Order(action="go-on", by="ann", reason="mended", time=timestamp(NOW), seen=0)
+    )
     early = NOW - timedelta(minutes=50)
-    assert upkeep.problems(Nights(nights.store), early, LIMIT, waits) == []
+    assert upkeep.problems(Nights(nights.store), early, LIMIT, waits, line) == []
 
 
 def test_an_excused_absence_is_shown_and_is_not_red(places):
@@ -301,7 +316,7 @@ def test_an_excused_absence_is_shown_and_is_not_red(places):
     assert all(item.green for item in standing.stand(nights.book("one"), NOW).values())
     assert b"excused by ann until 2026-12-31" in body
     assert summing.read(nights, "one").colour == "good"
-    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
+    assert upkeep.problems(nights, NOW, LIMIT, {}, line) == []
 
 
 def test_failures_with_one_signature_are_one_cause_and_a_family_that_is_released_stays():

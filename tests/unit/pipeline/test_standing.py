@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -37,8 +38,9 @@ CELLS = (
 
 
 def attempt(
-    number: int, cell: str, state: str | None, *, plan: str = "p", age: int = 60, seen: int = 99
-) -> CellAttempt:
+    number: int, cell: str, state: str | None, *, plan: str = "p", age: int = 60, seen: int = 99,
+    link: str = "a page",
+) -> CellAttempt:  # fmt: skip
     """`seen`: what was told of the cells it waited for; 99 is more than there ever is here."""
     began = timestamp(NOW - timedelta(seconds=age))
     begun = Begun(
@@ -46,7 +48,7 @@ def attempt(
     )
     ended = state and Ended(
         cell=cell, plan=plan, host="h", engine="local", state=State(state), reason=f"was {state}",
-        began=began, time=timestamp(NOW), milliseconds=1,
+        began=began, time=timestamp(NOW), milliseconds=1, link=link,
     )  # fmt: skip
     return CellAttempt(number=number, begun=begun, ended=ended or None)
 
@@ -102,6 +104,54 @@ def test_all_attempts_at_a_test_count_in_any_order(attempts, state):
     assert found.phase is Phase.ENDED
 
 
+@pytest.mark.parametrize(
+    ("first", "link", "state", "reason"),
+    [
+        ("fail", "", State.PASS, "one attempt tested nothing: fail: was fail"),
+        ("fail", "a page", State.FLAKY, "passed after fail: was fail"),
+        ("timeout", "", State.FLAKY, "passed after timeout: was timeout"),  # may hang by its wheels
+    ],
+)
+def test_an_attempt_that_stored_no_verdict_makes_no_later_pass_flaky(first, link, state, reason):
+    seen = book(build="pass", stage="pass")
+    tries = [attempt(1, "gate", first, link=link)]
+
+    def gate():
+        told = {**seen.attempts, "gate": tuple(tries)}
+        return standing.stand(dataclasses.replace(seen, attempts=told), NOW)["gate"]
+
+    assert gate().state is State(first), "without a pass it is what it says"
+    for number in (2, 3):
+        tries.append(replace_reason(attempt(number, "gate", "pass")))
+        assert (gate().state, gate().reason) == (state, reason)
+
+
+def replace_reason(item: CellAttempt) -> CellAttempt:
+    """A pass has no reason."""
+    assert item.ended
+    return dataclasses.replace(item, ended=replace(item.ended, reason=""))
+
+
+@pytest.mark.parametrize(("promote", "green"), [("pass", True), ("fail", False), ("", False)])
+@pytest.mark.parametrize("gate", ["fail,pass", "flaky"])
+def test_a_flaky_cell_is_not_red_once_the_promotion_that_waited_for_it_released(
+    gate, promote, green
+):
+    states = {"build": "pass", "stage": "pass", "gate": gate, "promote": promote}
+    assert not stand(**states)["gate"].green, "until a person looked at it"
+    for asked in (order("retry", "gate"), order("retry", "promote")):
+        cell = stand((asked,), **states)["gate"]
+        assert cell.green is green
+    assert cell.word == "flaky", "it is shown as what it is"
+
+
+def test_a_failed_cell_stays_red_whatever_its_promotion_released():
+    asked = order("retry", "promote")
+    assert not stand((asked,), build="pass", stage="pass", gate="fail", promote="pass")[
+        "gate"
+    ].green
+
+
 def test_a_build_that_passes_at_last_is_built():
     assert stand(build="fail,pass")["build"].passed
     assert stand(build="pass,infra")["build"].passed, "a requeue of what is done changes nothing"
@@ -140,7 +190,7 @@ def test_a_promotion_waits_for_every_test_and_runs_whatever_became_of_them():
 
 def test_a_retry_gives_one_more_attempt_and_a_drop_bars_what_follows():
     again = stand((order("retry", "build", seen=1),), build="fail")["build"]
-    assert again.phase is Phase.OPEN
+    assert (again.word, again.reason) == ("waiting", "for the retry that me asked for")
     assert (
         stand((order("retry", "build", seen=1),), build="fail,fail")["build"].phase is Phase.ENDED
     )
