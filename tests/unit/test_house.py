@@ -18,7 +18,7 @@ MOST = 54_226  # lines of all rooms; aimed at are 50,000
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4721, 2850, 0, 12),
-    "bazel/ bump dist/ download/ git rocm/ source/": (9240, 7350, 0, 37),
+    "bazel/ bump dist/ download/ git rocm/ source/": (9251, 7350, 0, 37),
     "cli/": (6142, 4900, 0, 27),
     "container/ dist/builder dist/executor image/": (3260, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2547, 2100, 0, 9),

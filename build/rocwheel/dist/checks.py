@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel import bazel, rocm, source
+from rocwheel.dist.build_request import Plan
 from rocwheel.errors import ConfigError, HostError, RocmError, SourceError
 from rocwheel.host.machine import Programs
-from rocwheel.model import suggest
+from rocwheel.model import gfx_target, suggest
 from rocwheel.process import Command
 
 COMPILER: Final = "CLANG_COMPILER_PATH"  # what XLA's rocm_configure.bzl compiles host code with
@@ -243,8 +244,15 @@ def check_programs(tree: source.SourceTree, programs: Programs) -> None:
         )
 
 
-def odd_options(spec: bazel.BuildSpec, *, home: str) -> Iterator[str]:
-    """Warnings about options that probably do not mean what was meant."""
+def odd_options(planned: Plan, spec: bazel.BuildSpec) -> Iterator[str]:
+    """Yield warnings about options that probably do not mean what was meant."""
+    home = planned.request.environ.get("HOME", "")
+    family = planned.rocm.family
+    if family and (others := sorted({*map(gfx_target, spec.gfx_targets)} - {*family.targets})):
+        yield (
+            f"{planned.rocm.name}: its libraries have no code for {', '.join(others)}; "
+            f"{family.name} is {', '.join(family.targets)}"
+        )
     for option in spec.options:
         if " --" in option:
             yield f"{option!r}: one option for Bazel, not two; give --bazel-options once for each"

@@ -78,7 +78,7 @@ def gather(
         early = spec(version=planned.rocm.version, rocm_root=_ROOT, binary=_missing(tree))
         for warning in (
             *_check(tree, early, place, runner=runner, request=request),
-            *checks.odd_options(early, home=request.environ.get("HOME", "")),
+            *checks.odd_options(planned, early),
         ):
             console.warn(warning, once=True)
     binary = find_bazel(request, tree, place=place, runner=runner, console=console)
@@ -92,7 +92,7 @@ def gather(
     checks.check_rocm(tree, root.root, name=root.name, targets=planned.gfx_targets)
     place = place.with_mounts(Mount(host=root.root, guest=executor.ROCM))
     final = spec(version=root.version, rocm_root=place.path(root.root), binary=binary, place=place)
-    for warning in checks.odd_options(final, home=request.environ.get("HOME", "")):
+    for warning in checks.odd_options(planned, final):
         console.warn(warning, once=True)
     if not planned.rocm.version and not is_checked:
         for warning in _check(tree, final, place, runner=runner, request=request):
@@ -184,7 +184,7 @@ def preview(
     warnings = (
         *tree.warnings,
         *_check(tree, spec, place, runner=runner, request=request),
-        *checks.odd_options(spec, home=request.environ.get("HOME", "")),
+        *checks.odd_options(planned, spec),
     )
     for warning in warnings:
         console.warn(warning, once=True)

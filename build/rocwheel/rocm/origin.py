@@ -148,11 +148,12 @@ def plan(
     if asked and named and asked.series != named.series:
         raise RocmError(
             f"{name}: is ROCm {named}, not {asked}",
-            hint="give the --rocm-version of that tarball, or leave it out",
+            hint="give the version of that tarball, or name another ROCm",
         )
     if sha256 and origin is Origin.DIRECTORY:
         raise ConfigError(
-            f"{location}: a directory has no tarball's SHA-256", hint="leave --therock-sha256 out"
+            f"{location}: a directory has no tarball's SHA-256",
+            hint="name a tarball, or leave --therock-sha256 out",
         )
     found = RocmPlan(
         origin=origin,
@@ -291,7 +292,9 @@ def _locate(source: str, cwd: Path) -> tuple[Origin, str]:
         return Origin.DIRECTORY, str(path)
     if path.is_file():
         return Origin.TARBALL, str(path)
-    raise ConfigError(f"{path}: neither a file nor a directory", hint="check --therock-path")
+    raise ConfigError(
+        f"{path}: neither a file nor a directory", hint="name one of the two, or a URL"
+    )
 
 
 def _digest(text: str) -> str:

@@ -173,7 +173,7 @@ def agreed_version(
         if version and version.series != header.series:
             raise RocmError(
                 f"{name}: the tree is ROCm {header}, but {version} {where}",
-                hint="give the --rocm-version of that tree, or another --therock-path",
+                hint="give the version of that tree, or name another ROCm",
             )
     return asked or named or RocmVersion.parse(facts.info_version)
 

@@ -39,3 +39,13 @@ def test_what_is_right_is_planned(tmp_path, capsys):
         cli.main([*LINE, *right, f"--cache-dir={tmp_path}/new", f"--wheelhouse={tmp_path}/w"]) == 0
     )
     assert "--nokeep_going" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("targets", "warned"),
+    [("gfx942", False), ("gfx942,gfx1100", True), ("gfx1100", True)],
+)
+def test_targets_that_the_tarballs_family_lacks_are_warned_of(targets, warned, tmp_path, capsys):
+    assert cli.main([*LINE, f"--gfx-targets={targets}", f"--cache-dir={tmp_path}/new"]) == 0
+    warning = "its libraries have no code for gfx1100; gfx94X-dcgpu is gfx942"
+    assert (warning in capsys.readouterr().err) == warned
