@@ -152,11 +152,14 @@ def check(app: App, options: NightCheckOptions) -> int:
         for line in problems[1:]:
             app.console.warn(line)
         lines = slurm.release_lines(held, whole(app)) if (held := slurm.held(waits)) else ()
-        page = upkeep.page_url(target.channel, target.store)
-        look = f"look: {target.line('status', night)}, and {page}" if night else ""
-        hint = "; ".join(lines) or look or f"make one: {target.line('plan')}"
-        raise HostError(problems[0], hint=hint)
+        raise HostError(problems[0], hint="; ".join(lines) or _where_to_look(target, night))
     return 0
+
+
+def _where_to_look(target: NightTarget, night: str) -> str:
+    page = upkeep.page_url(target.channel, target.store)
+    look = f"look: {target.line('status', night)}, and {page}"
+    return look if night else f"make one: {target.line('plan')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +186,8 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
     target.nights.order(night, made)
     slurm_ = any(t.begun and t.begun.engine == "slurm" for ts in book.attempts.values() for t in ts)
     if action in {"retry", "go-on"}:
-        line = target.line("run", night, *(["--engine=slurm"] if slurm_ else []))
-        app.console.info(f"now: {line}")
+        engine = ["--engine=slurm"] if slurm_ else []
+        app.console.info(f"now: {target.line('run', night, *engine)}")
     app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
 
 
