@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from packaging.version import Version
 from rocwheel import bazel, files, git, rocm, source
 from rocwheel.console import Console
 from rocwheel.download import Client
-from rocwheel.errors import CommandError, ConfigError, FetchError, HostError, SourceError
+from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
 from rocwheel.home import Home
 from rocwheel.image import registry
 from rocwheel.model import CPYTHONS, is_sha256, suggest
@@ -414,9 +413,8 @@ def _short(text: str) -> str:
 
 def _locked(fact: Fact, context: BumpContext, *more: str) -> str:
     """Return the lock that uv makes of pyproject.toml: all files by hash, for each CPython."""
-    uv = shutil.which("uv", path=context.environ.get("PATH"))
-    if uv is None:
-        raise HostError("uv: no such program", hint="pip install uv")
+    import uv
+
     with tempfile.TemporaryDirectory(prefix="rocwheel-bump-") as scratch:
         lock = Path(scratch) / "requirements.lock"
         lock.write_text(context.text(fact.path), encoding="utf-8")  # what uv starts from
@@ -424,7 +422,7 @@ def _locked(fact: Fact, context: BumpContext, *more: str) -> str:
             "pip", "compile", "pyproject.toml", *LOCKS[fact.name], "--universal", "--no-header",
             "--generate-hashes", "-q", "-o", str(lock), "--python-version", CPYTHONS[0], *more,
         )  # fmt: skip
-        context.runner.capture(Command(argv=(uv, *words), cwd=context.home.sources))
+        context.runner.capture(Command(argv=(uv.find_uv_bin(), *words), cwd=context.home.sources))
         return lock.read_text(encoding="utf-8")
 
 

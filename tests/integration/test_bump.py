@@ -255,7 +255,6 @@ def test_xla_is_what_jaxs_own_sources_say_and_nothing_else(context, tmp_path):
     assert changed == ["-", "+"]
 
 
-@pytest.mark.needs("uv")
 def test_a_lock_takes_what_the_index_has_by_hash(context, tmp_path):
     root, index = context.home.root, tmp_path / "index"
     for version in ("1.0", "1.1", "2.0"):
