@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[2]
-FOLDER = Path(os.environ.get("ROCWHEEL_REAL_SOURCES") or "/nonexistent")
+FOLDER = Path(os.environ.get("ROCWHEEL_REAL_SOURCES") or "/dev/null/none")  # never a folder
 PINS = yaml.safe_load((ROOT / "ci" / "pins.yaml").read_text())["pins"]
 # Development commits whose number says another class than the one they belong to.
 DEVELOPMENT = ("d521deb88b", "66dbacad76")
