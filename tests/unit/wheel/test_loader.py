@@ -260,7 +260,9 @@ def test_what_the_loader_refuses_is_a_problem_and_nothing_else_is(
     assert sum(not loaded for loaded, _ in verdicts.values()) > 30
     assert [title for title, (loaded, sound) in verdicts.items() if sound and not loaded] == []
     strict = {title for title, (loaded, sound) in verdicts.items() if loaded and not sound}
-    assert sorted(strict - STRICTER.keys()) == []
+    # What the loader finds "elsewhere" is what this process happens to have mapped there.
+    by_chance = {title for title in MUTANTS if title.endswith("elsewhere")}
+    assert sorted(strict - STRICTER.keys() - by_chance) == []
 
 
 def test_the_wheels_of_these_tests_have_libraries_that_load(tmp_path: Path) -> None:
