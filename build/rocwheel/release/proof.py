@@ -66,7 +66,8 @@ def explained(
     """Return the same decision with what does not count named in its cell."""
     kept = {item.sha256 for item in believed(verdicts, evidence, channel)}
     unsigned: dict[tuple[str, str], list[str]] = {}
-    for item in verdicts:
+    # a statement that was refused says more than a verdict without one: it is named first
+    for item in sorted(verdicts, key=lambda item: item.sha256 not in evidence.refused):
         if item.sha256 not in kept:
             rule = evidence.refused.get(item.sha256, "no statement of a runner's key names it")
             unsigned.setdefault((item.suite, item.python), []).append(
