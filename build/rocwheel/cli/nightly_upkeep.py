@@ -34,7 +34,6 @@ from rocwheel.errors import CommandError, ConfigError, HostError
 with when_run():
     import shlex
 
-    import amdgpu_family_matrix as matrix
     from rocwheel.console import columns, count, duration
     from rocwheel.download import Client, Retry
     from rocwheel.ledger.nights import Book
@@ -317,39 +316,28 @@ def rehearse(app: App, options: NightRehearseOptions) -> int:
     --repository whether every label has a runner that is online.
     """
     target = NightTarget(app, options)
-    tried = _rehearsed(app, options, target)
+    if options.role:  # a folder has no policies to try
+        rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
+    settings = settings_file.load(options.config or app.home.ci / settings_file.FILE)
+    with Client(base_env(app.environ), retry=Retry(attempts=2), note=app.console.detail) as client:
+        tried = list(
+            rehearsal.Rehearsal(
+                nights=target.nights,
+                channel=target.channel,
+                settings=settings,
+                pools=settings_file.load_pools(options.pools, settings),
+                client=client,
+                now=app.now(),
+                environ=app.environ,
+                repository=options.repository,
+            ).run(options.role, options.family)
+        )
     words = {True: "good", False: "BAD", None: "not tried"}
     rows = [(item.what, words[item.good], item.why, item.todo) for item in tried]
     document = [dict(zip(("what", "state", "why", "todo"), row, strict=True)) for row in rows]
     text = "\n".join(columns(("what", "", "why", "what to do"), rows))
     app.emit({"channel": target.channel.name, "tried": document}, text)
     return HostError.exit_code if any(item.good is False for item in tried) else 0
-
-
-def _rehearsed(
-    app: App, options: NightRehearseOptions, target: NightTarget
-) -> list[rehearsal.Rehearsed]:
-    if options.role:  # a folder has no policies to try
-        rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
-    settings = settings_file.load(options.config or app.home.ci / settings_file.FILE)
-    pools = settings_file.load_pools(options.pools, settings)
-    runners = [r for family in matrix.families(settings.trigger) for r in family.runners]
-    labels = {runner.label for runner in runners} | {settings.build.label} - {""}
-    with Client(base_env(app.environ), retry=Retry(attempts=2), note=app.console.detail) as client:
-        tried = rehearsal.Rehearsal(
-            nights=target.nights,
-            channel=target.channel,
-            page=upkeep.page_url(target.channel, target.store),
-            client=client,
-            now=app.now(),
-            environ=app.environ,
-            labels={pools.labels.get(label, label) for label in labels},
-            repository=options.repository,
-            secret=settings.notify.secret,
-            notify=settings.notify.url,
-            registries=dict.fromkeys(item.push for item in settings.images),
-        )
-        return list(tried.run(options.role, options.family))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,7 +347,6 @@ class NightNotifyOptions(NightOptions, DryRun):
     url: str = own("--url", "Where to POST the JSON summary.")
     file: Path | None = own("--file", "Where to write it; .md for Markdown.", is_path=True)
     secret_variable: str = own("--secret-variable NAME", "Variable with the signing key.")
-    deadline: int = own("--deadline SECONDS", "How long a POST is tried.", default=60)
     max_age: float = own(
         "--max-age AGE", "Tell only, and once, that it is so old: 36h.", parse=_seconds
     )
@@ -371,11 +358,17 @@ class NightNotifyOptions(NightOptions, DryRun):
 def notify_command(app: App, options: NightNotifyOptions) -> None:
     """Tell a file or URL how a night differs from the one before; without a difference, nothing.
 
-    A POST carries X-Rocwheel-Signature: sha256=HMAC of the body; it is retried until the deadline.
+    A POST carries X-Rocwheel-Signature: sha256=HMAC of the body; a busy server is asked again.
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
-    message = _message(app, options, target, night)
+    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
+    page = upkeep.page_url(target.channel, target.store)
+    if options.max_age:
+        now, limit = app.now(), options.max_age
+        message = notify.stale(target.store, planned, page, now=now, limit=limit)
+    else:
+        message = notify.message(target.nights, night, page)
     if options.dry_run:
         app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
         return
@@ -389,17 +382,6 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     app.emit({"night": night, "state": state}, f"{night} {state}")
 
 
-def _message(
-    app: App, options: NightNotifyOptions, target: NightTarget, night: str
-) -> notify.Message | None:
-    """Make the message about a night, or that no newer one came."""
-    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
-    page = upkeep.page_url(target.channel, target.store)
-    if not options.max_age:
-        return notify.message(target.nights, night, page)
-    return notify.stale(target.store, planned, page, now=app.now(), limit=options.max_age)
-
-
 def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:
     name = options.secret_variable
     secret = app.environ.get(name, "")
@@ -409,6 +391,4 @@ def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> Non
         is_markdown = options.file.suffix == ".md"
         options.file.write_text(message.markdown if is_markdown else message.json, "utf-8")
     if options.url:
-        notify.post(
-            options.url, message, secret=secret, deadline=options.deadline, environ=app.environ
-        )
+        notify.post(options.url, message, secret=secret, environ=app.environ)
