@@ -93,15 +93,9 @@ def status(app: App, options: NightStatusOptions) -> int:
 def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, CellStanding], str]:
     book = target.nights.book(night)
     waits = slurm.waiting(target.nights, night, whole(app))
-    if waits is None:  # nothing of this night is in Slurm
-        waits = {}
-    elif slurm.collect(target.nights, night, worker(app, engine="slurm", job="")):
+    if waits is not None and slurm.collect(target.nights, night, worker(app, engine="slurm")):
         book = target.nights.book(night)
     standings = standing.stand(book, app.now())
-    return book, standings, "\n".join(_rows(book, standings, waits))
-
-
-def _rows(book: Book, standings: dict[str, CellStanding], waits: dict[str, str]) -> list[str]:
     rows = [
         (
             name,
@@ -109,19 +103,20 @@ def _rows(book: Book, standings: dict[str, CellStanding], waits: dict[str, str])
             str(len(item.attempts) or ""),
             item.last.host if item.last else "",
             duration(item.last.milliseconds / 1000) if item.last else "",
-            waits.get(name) or item.reason or item.cell.why,
+            str(waits[name]) if waits and name in waits else item.reason or item.cell.why,
         )
         for name, item in standings.items()
     ]
-    held = standing.stopped(book.orders)
-    return [
+    lines = [
         *columns(("cell", "state", "tries", "host", "took", "why"), rows),
         *(
             f"{host}: gets no more cells since {m.time}: {m.reason}"
             for host, m in book.quarantined.items()
         ),
-        *([f"stopped by {held.by}: {held.reason}"] if held else []),
     ]
+    if held := standing.stopped(book.orders):
+        lines.append(f"stopped by {held.by}: {held.reason}")
+    return book, standings, "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +145,7 @@ def check(app: App, options: NightCheckOptions) -> int:
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
-        lines = slurm.release_lines(held, whole(app)) if (held := slurm.held(waits)) else ()
+        lines = slurm.release_lines(slurm.held(waits), whole(app))
         raise HostError(problems[0], hint="; ".join(lines) or _where_to_look(target, night))
     return 0
 
@@ -254,7 +249,7 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
     target = NightTarget(app, options)
     book = target.nights.book(target.night(options.night))
     standings, item = standing.stand(book, app.now()), book.plan.cell(options.cell)
-    here = worker(app, engine="reproduce", job="")
+    here = worker(app, engine="reproduce")
     folder = app.cwd / f"reproduce-{item.name}"
     fetch = partial(cells.fetch, target.nights.store, item, folder, here)
     checkout = fetch() if options.run else folder / "checkout"

@@ -142,11 +142,11 @@ def post(url: str, message: Message, *, secret: str, environ: Mapping[str, str])
         asking.proxies.update(proxies(url, environ))
         try:
             # a redirect led nowhere: nothing was taken
-            answer = asking.post(
+            with asking.post(
                 url, data=body, headers=headers, timeout=SILENCE, allow_redirects=False, stream=True
-            )
-            good = requests.codes.ok <= answer.status_code < requests.codes.multiple_choices
-            problem = "" if good else f"HTTP {answer.status_code}"
+            ) as answer:
+                good = requests.codes.ok <= answer.status_code < requests.codes.multiple_choices
+                problem = "" if good else f"HTTP {answer.status_code}"
         except requests.RequestException as exc:
             problem = reason(exc)
     if problem:
