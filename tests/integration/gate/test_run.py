@@ -28,7 +28,7 @@ from rocwheel.gate import run as room
 from rocwheel.gate import subject
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.machine import accelerators
-from rocwheel.gate.machine.slots import Patience, Slots
+from rocwheel.gate.machine.slots import Slots
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest
 from rocwheel.gate.suite import history
 from rocwheel.gate.suite.discovery import Shard
@@ -570,11 +570,10 @@ def test_a_gate_waits_for_devices_no_longer_than_its_own_deadline(
     there = replace(host, root=machine(tmp_path / "machine", GPU))
     (device,) = accelerators.amd(there.root, {}).devices
     slots = Slots(folder=there.slots, boot=there.boot)
-    waiting = Patience(seconds=0, clock=there.clock, sleep=there.sleep)
     ask = replace(
         request_, suite=GPU_SUITE, device=DeviceChoice.FAMILY, rocm="pip:rocm", deadline=0.1
     )
-    with slots.take((device,), least=1, most=1, patience=waiting):
+    with slots.take((device,), least=1, most=1, patience=0):
         gated = gate(ask, there, console)
     assert gated.found.state is State.INFRA
     assert "0 of 1 devices came free" in gated.found.message
