@@ -36,7 +36,7 @@ from rocwheel.gate.machine.slots import Held, Patience, Slots
 from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
-from rocwheel.gate.suite import discovery, skips, static, upstream
+from rocwheel.gate.suite import discovery, skips, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
@@ -448,7 +448,7 @@ def _hidden(file: str, root: Path, estimates: Estimates | None) -> tuple[str, ..
         test for test in (estimates.tests if estimates else ()) if test.startswith(f"{file}::")
     )
     text = (root / file).read_text(encoding="utf-8", errors="replace")
-    return ran or static.tests_of(file, text)
+    return ran or tuple(discovery.tests_of(file, text))
 
 
 def _run(
