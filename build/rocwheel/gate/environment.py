@@ -144,18 +144,7 @@ def make(
     """
     folder = planned.python.parents[2]
     folder.mkdir(parents=True, exist_ok=True)
-    for wheel in wheels.wheels:
-        if wheel.path and (there := files.sha256(wheel.path)) != wheel.sha256:
-            raise InfraError(
-                f"{wheel.path}: its SHA-256 is {there}, its set says {wheel.sha256}",
-                hint="get the wheel set again",
-            )
-    if wheels.place and wheels.stored:  # by digest; uv has no credentials
-        try:
-            with console.step(f"{len(wheels.stored)} wheels from {wheels.place.location}"):
-                manifests.bring(wheels.place, wheels.stored, folder / BROUGHT)
-        except StoreError as exc:
-            raise InfraError(f"{exc}: the wheels could not be brought", hint=exc.hint) from exc
+    _ready(wheels, folder / BROUGHT, console)
     for path, text in planned.files:
         path.write_text(text, encoding="utf-8")
     env, alone = configured(runner)
@@ -245,6 +234,22 @@ def cause(detail: str) -> str:
     lines = [line.strip(drawn) for line in detail.splitlines()]
     said = [line for line in lines if line and not line.startswith(("Using Python", "warning:"))]
     return " ".join(" ".join(said).removeprefix("error: ").split())[:300]
+
+
+def _ready(wheels: WheelsUnderTest, folder: Path, console: Console) -> None:
+    """Hold wheels of this machine against their set, and bring those of a store."""
+    for wheel in wheels.wheels:
+        if wheel.path and (there := files.sha256(wheel.path)) != wheel.sha256:
+            raise InfraError(
+                f"{wheel.path}: its SHA-256 is {there}, its set says {wheel.sha256}",
+                hint="get the wheel set again",
+            )
+    if wheels.place and wheels.stored:  # by digest; uv has no credentials
+        try:
+            with console.step(f"{len(wheels.stored)} wheels from {wheels.place.location}"):
+                manifests.bring(wheels.place, wheels.stored, folder)
+        except StoreError as exc:
+            raise InfraError(f"{exc}: the wheels could not be brought", hint=exc.hint) from exc
 
 
 def _damaged(env: Path, wheels: WheelsUnderTest, brought: Path) -> Iterator[str]:
