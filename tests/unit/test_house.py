@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 53_526  # lines of all rooms; aimed at are 50,000
+MOST = 53_345  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -20,7 +20,7 @@ ROOMS = {
     "": (4574, 2850, 0, 12),
     "bazel/ bump dist/ download/ git rocm/ source/": (9251, 7350, 0, 37),
     "cli/": (6145, 4900, 0, 27),
-    "container/ dist/builder dist/executor image/": (3183, 3050, 0, 0),
+    "container/ dist/builder dist/executor image/": (3002, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2547, 2100, 0, 9),
     "gate/": (7703, 7150, 0, 44),
     "host/": (470, 400, 0, 0),
