@@ -313,26 +313,31 @@ def rehearse(app: App, options: NightRehearseOptions) -> int:
     target = NightTarget(app, options)
     if options.role:  # a folder has no policies to try
         rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
-    settings = settings_file.load(options.config or app.home.ci / settings_file.FILE)
-    with Client(base_env(app.environ), retry=Retry(attempts=2), note=app.console.detail) as client:
-        tried = list(
-            rehearsal.Rehearsal(
-                nights=target.nights,
-                channel=target.channel,
-                settings=settings,
-                pools=settings_file.load_pools(options.pools, settings),
-                client=client,
-                now=app.now(),
-                environ=app.environ,
-                repository=options.repository,
-            ).run(options.role, options.family)
-        )
+    tried = _rehearsed(app, options, target)
     words = {True: "good", False: "BAD", None: "not tried"}
     rows = [(item.what, words[item.good], item.why, item.todo) for item in tried]
     document = [dict(zip(("what", "state", "why", "todo"), row, strict=True)) for row in rows]
     text = "\n".join(columns(("what", "", "why", "what to do"), rows))
     app.emit({"channel": target.channel.name, "tried": document}, text)
     return HostError.exit_code if any(item.good is False for item in tried) else 0
+
+
+def _rehearsed(
+    app: App, options: NightRehearseOptions, target: NightTarget
+) -> list[rehearsal.Rehearsed]:
+    settings = settings_file.load(options.config or app.home.ci / settings_file.FILE)
+    with Client(base_env(app.environ), retry=Retry(attempts=2), note=app.console.detail) as client:
+        tried = rehearsal.Rehearsal(
+            nights=target.nights,
+            channel=target.channel,
+            settings=settings,
+            pools=settings_file.load_pools(options.pools, settings),
+            client=client,
+            now=app.now(),
+            environ=app.environ,
+            repository=options.repository,
+        )
+        return list(tried.run(options.role, options.family))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,13 +362,7 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
-    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
-    page = upkeep.page_url(target.channel, target.store)
-    if options.max_age:
-        now, limit = app.now(), options.max_age
-        message = notify.stale(target.store, planned, page, now=now, limit=limit)
-    else:
-        message = notify.message(target.nights, night, page)
+    message = _message(app, options, target, night)
     if options.dry_run:
         app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
         return
@@ -375,6 +374,17 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
             notify.remember(target.store, message)
     state = "told" if message else "nothing-to-do"
     app.emit({"night": night, "state": state}, f"{night} {state}")
+
+
+def _message(
+    app: App, options: NightNotifyOptions, target: NightTarget, night: str
+) -> notify.Message | None:
+    """Make the message about a night, or that no newer one came."""
+    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
+    page = upkeep.page_url(target.channel, target.store)
+    if not options.max_age:
+        return notify.message(target.nights, night, page)
+    return notify.stale(target.store, planned, page, now=app.now(), limit=options.max_age)
 
 
 def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:
