@@ -88,7 +88,7 @@ def _image(app: App, options: DemoOptions) -> str:
     if there := builder.current(job.RECIPE, app.home, engine=engine, runner=app.runner):
         return there.reference
     wanted = BuilderOptions(recipe=job.RECIPE, locked=options.locked)
-    return "" if options.dry_run else builder.make(wanted, app, engine).inputs.reference
+    return "" if options.dry_run else builder.make(wanted, app, engine).name
 
 
 def _wheels(app: App, prepared: job.Prepared) -> None:

@@ -1,8 +1,7 @@
-"""`gate` and its commands: `list`, `merge`, `calibrate`, `rerun`, `slot`; and `skips`."""
+"""`gate` and its commands: `list`, `merge`, `calibrate`; and `skips`."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,28 +18,21 @@ from rocwheel.cli.command import (
     group_command,
     option,
 )
-from rocwheel.cli.gate_run import CellOptions, GateCommandOptions, slots_option
+from rocwheel.cli.gate_run import CellOptions, GateCommandOptions
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import TargetOptions
 from rocwheel.cli.trust import SignerOptions
-from rocwheel.errors import ConfigError
 
 with when_run():
-    import shlex
-    from tempfile import TemporaryDirectory
-
     import msgspec
 
     import amdgpu_family_matrix as matrix
     from rocwheel import housekeeping
     from rocwheel.console import columns, count
     from rocwheel.gate import session
-    from rocwheel.gate.machine.slots import SlotRequest, become
     from rocwheel.gate.request import Choice
     from rocwheel.gate.suite import calibration, skips, suites, upstream
     from rocwheel.gate.verdict import storing
     from rocwheel.gate.verdict.merge import merge as merge_shards
-    from rocwheel.results import Results
     from rocwheel.verdict import KnownSuite
 
 _PATH = click.Path(path_type=Path)
@@ -148,99 +140,6 @@ def calibrate(app: App, options: GateCalibrateOptions) -> None:
         app.console.info(f"wrote {calibration.write(app.home.ci, counted)}")
     text = "\n".join(columns(("suite", "family", "JAX", "demanded"), rows))
     app.emit({"counted": counted}, text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateRerunOptions(TargetOptions, DryRun):
-    """Options of `gate rerun`."""
-
-    verdict: str
-    output: Path
-
-
-@command("rerun", GateRerunOptions, parent=gate)
-@click.argument("verdict")
-@option(
-    "--output",
-    type=_PATH,
-    default=Path("gate-results/rerun"),
-    show_default=True,
-    help="Where reports and logs go.",
-)
-def rerun(app: App, options: GateRerunOptions) -> int | None:
-    """Run again what failed: the same wheels, packages and devices; nothing is stored.
-
-    VERDICT is a folder that `gate` left in --output (or its results.json), or with --channel or
-    --store the key of a stored verdict.
-    """
-    results = _earlier(app, options)
-    words = shlex.split(results.environment.get("command", ""))
-    if app.ci_dir:  # what is said now: the results may come from another machine
-        words = [word for word in words if not word.startswith("--ci-dir=")]
-    if not words:
-        raise ConfigError(
-            f"{options.verdict}: does not say how it was made", hint="name a gate's results"
-        )
-    return _again(app, results, words[1:], options)
-
-
-def _earlier(app: App, options: GateRerunOptions) -> Results:
-    if options.channel or options.store_url:
-        return gate_run.stored_results(app, options, options.verdict)
-    return storing.results_in(app.cwd / options.verdict)
-
-
-def _again(app: App, results: Results, words: list[str], options: GateRerunOptions) -> int | None:
-    target = app.cwd / options.output
-    with ExitStack() as stack:
-        dry = options.dry_run
-        folder = Path(stack.enter_context(TemporaryDirectory())) if dry else target
-        folder.mkdir(parents=True, exist_ok=True)
-        of = folder / "failed-of.json"
-        of.write_bytes(results.to_bytes())
-        arguments = [*words, f"--failed-of={of}", f"--output={target}", *("--dry-run",) * dry]
-        if not dry:
-            again = shlex.join([*app.program, "gate", *arguments])
-            app.console.info(f"to run this again: {again}")
-        result = gate.main(arguments, standalone_mode=False, obj=app)
-    return result if isinstance(result, int) else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateSlotOptions:
-    """Options of `gate slot`."""
-
-    gpus: int
-    nvidia: bool
-    patience: float
-    slots: Path
-    command: tuple[str, ...]
-
-
-@command("slot", GateSlotOptions, parent=gate, passes_options_on=True)
-@option(
-    "--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="How many it gets."
-)
-@option("--nvidia", is_flag=True, help="NVIDIA GPUs instead of AMD ones.")
-@option(
-    "--patience",
-    type=click.FloatRange(min=0),
-    default=3600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for devices that others hold.",
-)
-@slots_option
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def slot(app: App, options: GateSlotOptions) -> None:
-    """Become COMMAND with a GPU of its own, as soon as one is free.
-
-    For Bazel: --run_under="rocwheel gate slot --". The masks this process was given are narrowed,
-    never widened; the lock is held until COMMAND ends.
-    """
-    host = gate_run.this_host(app, options.slots, "")
-    request = SlotRequest(gpus=options.gpus, nvidia=options.nvidia, patience=options.patience)
-    become(options.command, request, host)
 
 
 @group("skips")

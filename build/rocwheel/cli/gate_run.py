@@ -92,13 +92,6 @@ class CellOptions(GatedSetOptions):
     )
 
 
-slots_option = option(
-    "--slots",
-    type=click.Path(path_type=Path),
-    default=SLOTS,
-    show_default=True,
-    help="Lock files of the devices, shared by everything on this machine.",
-)
 run_options = together(
     once(
         "--wheels",
@@ -182,7 +175,13 @@ run_options = together(
         metavar="DIR",
         help="With --installed: a folder of packages that the suite needs beside it.",
     ),
-    slots_option,
+    option(
+        "--slots",
+        type=click.Path(path_type=Path),
+        default=SLOTS,
+        show_default=True,
+        help="Lock files of the devices, shared by everything on this machine.",
+    ),
     option("--runner", default="", metavar="LABEL", help="Label of this runner."),
     section(
         "Output",
@@ -332,7 +331,7 @@ def this_host(app: App, slots: Path, label: str) -> Host:
 
 
 # of the line that asks the same again: what names a file, always or where it is one, and what
-# `gate rerun` decides anew
+# differs when it is asked again
 _PATHS = frozenset({"wheels", "jax_tests"})
 _MAYBE_PATHS = frozenset({"manifest", "rocm"})
 _NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run", "shard", "signer"})
@@ -441,9 +440,3 @@ def stored_shards(
     place, manifest = Target(app, options).staged(app, options.manifest)
     found = storing.shards(place, manifest.sha256, options.python, options.suite, count)
     return place, list(found)
-
-
-def stored_results(app: App, options: TargetOptions, key: str) -> Results:
-    """Return the results that a stored verdict speaks of."""
-    place = Target(app, options).pairs()[0][0]
-    return storing.read(place, key)[1]

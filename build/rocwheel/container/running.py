@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -10,7 +9,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from os.path import normpath, realpath
@@ -25,7 +24,7 @@ from rocwheel.container.spec import RUN, TURNS, ContainerSpec
 from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import Lock, locked, write
-from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostProcess, HostRunner
+from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0
@@ -37,20 +36,6 @@ CGROUPS: Final = (
 # What a shell and the engines say of a program that is not there:
 # https://docs.docker.com/engine/containers/run/#exit-status
 NOT_STARTED: Final = (126, 127)
-# Puts our two pipes, which the engine knows as stdin and stdout, where the program looks for them.
-MOVE: Final = """
-import os, sys
-numbers = [int(word) for word in sys.argv[1].split(",")]
-spare = [os.dup(0), os.dup(1)]
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-os.dup2(2, 1)
-spare = [fd if fd not in numbers else os.dup(fd) for fd in spare]
-high = [__import__("fcntl").fcntl(fd, __import__("fcntl").F_DUPFD, 200) for fd in spare]
-for fd, number in zip(high, numbers):
-    os.dup2(fd, number, inheritable=True)
-    os.close(fd)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 class Container:
@@ -62,14 +47,12 @@ class Container:
         self,
         spec: ContainerSpec,
         runner: HostRunner,
-        first: HostProcess | None,
-        clock: Callable[[], float],
+        first: subprocess.Popen[bytes] | None,
     ) -> None:
         """`first` is the client of the first process; None for a container that is kept."""
         self.spec = spec
         self._runner = runner
         self._first = first
-        self._clock = clock
         self._numbers = itertools.count(os.getpid() * 10_000)
 
     def path(self, host: Path, /) -> GuestPath:
@@ -116,30 +99,6 @@ class Container:
             self._end(number)
             raise
 
-    def start(
-        self, command: Command, /, *, output: IO[bytes], pass_fds: Collection[int] = ()
-    ) -> GuestProcess:
-        """As `Runner.start`; a program that takes descriptors must be a Python.
-
-        An engine passes on stdin and stdout alone, so one descriptor may be read and one written.
-        """
-        number = next(self._numbers)
-        if not pass_fds:
-            started = self._runner.start(self.spec.execute(command, number), output=output)
-            return GuestProcess(self, number, started)
-        ways = {fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE: fd for fd in pass_fds}
-        read, write = ways[os.O_RDONLY], ways[os.O_WRONLY]
-        argv = (command.argv[0], "-c", MOVE, f"{read},{write}", *command.argv)
-        inside = self.spec.execute(replace(command, argv=argv), number, interactive=True)
-        started = self._runner.start(inside, output=output, stdin=read, stdout=write)
-        return GuestProcess(self, number, started)
-
-    def signal(self, number: int, signal_number: int) -> None:
-        """Signal the process group of what was started as `number`."""
-        with suppress(RocwheelError):  # it has ended, or the container has
-            name = signal.Signals(signal_number).name.removeprefix("SIG")
-            self._runner.run(self.spec.end(number, name), check=False)
-
     @property
     def alive(self) -> bool:
         return self._first is None or self._first.poll() is None
@@ -152,16 +111,17 @@ class Container:
         """
         if not self.alive:
             return
-        for sent, grace in zip((signal.SIGINT, signal.SIGTERM), GRACE_SECONDS, strict=True):
-            self.signal(number, sent)
-            until = self._clock() + grace
-            while self._clock() < until and self._lives(number):
+        for sent, grace in zip(("INT", "TERM"), GRACE_SECONDS, strict=True):
+            self._signal(number, sent)
+            until = time.monotonic() + grace
+            while time.monotonic() < until and self._signal(number, "0", leader=True):
                 time.sleep(0.1)
-        self.signal(number, signal.SIGKILL)
+        self._signal(number, "KILL")
 
-    def _lives(self, number: int) -> bool:
-        with suppress(RocwheelError):
-            asked = self.spec.end(number, "0", leader=True)
+    def _signal(self, number: int, name: str, *, leader: bool = False) -> bool:
+        """Signal the process group of what was started as `number`; return whether it lives."""
+        with suppress(RocwheelError):  # the container has ended
+            asked = self.spec.end(number, name, leader=leader)
             return self._runner.run(asked, check=False).returncode == 0
         return False
 
@@ -216,50 +176,22 @@ class Container:
         return status
 
 
-class GuestProcess:
-    """A command started in a container: its client here, its process group there."""
-
-    def __init__(self, container: Container, number: int, client: HostProcess) -> None:
-        self._container = container
-        self._number = number
-        self._client = client
-        self.pid = client.pid
-
-    def poll(self) -> int | None:
-        return _status(self._client.poll())
-
-    def wait(self, timeout: float | None = None) -> int:
-        return _status(self._client.wait(timeout)) or 0
-
-    def signal(self, number: int, /) -> None:
-        self._container.signal(self._number, number)
-
-
-def _status(status: int | None) -> int | None:
-    """Return a shell's way to say that a signal ended a process, as `subprocess` says it."""
-    return 128 - status if status is not None and 128 < status < 160 else status  # noqa: PLR2004
-
-
 @contextmanager
-def running(
-    spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Container]:
+def running(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
     """Start a container that lives no longer than this process.
 
     Raises HostError when it does not start, or sees other folders than ours.
     """
     ours = replace(spec, owner=owner())
-    with claimed(ours.folder), _running(ours, runner, clock) as inside:
+    with claimed(ours.folder), _running(ours, runner) as inside:
         yield inside
 
 
 @contextmanager
-def _running(
-    ours: ContainerSpec, runner: HostRunner, clock: Callable[[], float]
-) -> Iterator[Container]:
+def _running(ours: ContainerSpec, runner: HostRunner) -> Iterator[Container]:
     _write(ours)
     read, write = os.pipe()
-    process: HostProcess | None = None
+    process: subprocess.Popen[bytes] | None = None
     try:
         with (ours.folder / "engine.log").open("wb") as log:
             said, saying = os.pipe()
@@ -269,13 +201,13 @@ def _running(
                 os.close(read)
                 os.close(saying)
             with os.fdopen(said, "rb", buffering=0) as answer:
-                token = _answer(answer, process, clock)
+                token = _answer(answer, process)
         _compare(ours, token)
-        yield Container(ours, runner, process, clock)
+        yield Container(ours, runner, process)
     finally:
         os.close(write)
         if process is not None:
-            _finish(ours, process, runner, clock)
+            _finish(ours, process, runner)
 
 
 def _write(spec: ContainerSpec) -> None:
@@ -287,10 +219,10 @@ def _write(spec: ContainerSpec) -> None:
         raise refused(spec.folder, exc) from exc
 
 
-def _answer(pipe: IO[bytes], process: HostProcess, clock: Callable[[], float]) -> str:
+def _answer(pipe: IO[bytes], process: subprocess.Popen[bytes]) -> str:
     """Return what the first process says, up to a line's end; "" when it ends or says nothing."""
-    until, said = clock() + START_SECONDS, b""
-    while not said.endswith(b"\n") and clock() < until:
+    until, said = time.monotonic() + START_SECONDS, b""
+    while not said.endswith(b"\n") and time.monotonic() < until:
         ready, _, _ = select.select([pipe], [], [], 1.0)
         if ready:
             chunk = pipe.read(4096)
@@ -336,14 +268,13 @@ def refusal(spec: ContainerSpec, said: str) -> HostError:
     return HostError(f"{kind}: the container does not start: {last}", hint=hint, detail=said)
 
 
-def _finish(
-    spec: ContainerSpec, process: HostProcess, runner: HostRunner, clock: Callable[[], float]
-) -> None:
+def _finish(spec: ContainerSpec, process: subprocess.Popen[bytes], runner: HostRunner) -> None:
     """Wait for the end that closing the pipe brings; insist where it does not come."""
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
-        process.signal(signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.returncode == 0:
         return  # a client that ends well has waited for the container to be removed
@@ -351,18 +282,18 @@ def _finish(
         # The client may have gone before the container: killed, or its daemon's connection lost.
         runner.run(spec.engine.remove(spec.name), check=False)
         if process.returncode < 0:
-            _remove_late(spec, runner, clock)
-            _end_monitor(spec.name, clock)
+            _remove_late(spec, runner)
+            _end_monitor(spec.name)
 
 
-def _remove_late(spec: ContainerSpec, runner: HostRunner, clock: Callable[[], float]) -> None:
+def _remove_late(spec: ContainerSpec, runner: HostRunner) -> None:
     """Remove a container that the engine may still be making, as its killed client asked.
 
     Until it is made nothing can remove it; but its name is taken as soon as that begins. So a
     container that has the name proves that no other one comes.
     """
-    until = clock() + END_SECONDS
-    while clock() < until and Trouble.NAME_TAKEN.is_in(
+    until = time.monotonic() + END_SECONDS
+    while time.monotonic() < until and Trouble.NAME_TAKEN.is_in(
         runner.run(spec.take_name, check=False).output
     ):
         time.sleep(0.2)
@@ -370,14 +301,14 @@ def _remove_late(spec: ContainerSpec, runner: HostRunner, clock: Callable[[], fl
     runner.run(spec.engine.remove(spec.name), check=False)
 
 
-def _end_monitor(name: str, clock: Callable[[], float]) -> None:
+def _end_monitor(name: str) -> None:
     """End what a killed client of Podman had begun and not yet noted: a monitor and its child.
 
     Podman does not know that container any more, and `conmon` waits for it to be started:
     https://github.com/containers/conmon
     """
-    until = clock() + END_SECONDS
-    while (monitors := _monitors(name)) and clock() < until:
+    until = time.monotonic() + END_SECONDS
+    while (monitors := _monitors(name)) and time.monotonic() < until:
         for pid in monitors:
             with suppress(OSError):
                 children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
@@ -398,9 +329,7 @@ def _monitors(name: str) -> list[int]:
 
 
 @contextmanager
-def kept(
-    spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Container]:
+def kept(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
     """Use a container that stays `spec.keep_minutes` after its last use; reuse an earlier one.
 
     Raises what `running` raises.
@@ -416,7 +345,7 @@ def kept(
                 if done.returncode:
                     raise refusal(spec, done.output)
                 _compare_kept(spec, runner)
-        yield Container(spec, runner, None, clock)
+        yield Container(spec, runner, None)
 
 
 def _alone(spec: ContainerSpec) -> Lock:

@@ -105,7 +105,7 @@ class GateRequest(GateOptions):
         tests |= {error.file for error in results.collect_errors}
         if not tests:
             raise ConfigError(
-                "no test failed there", hint="run the whole gate again, not `gate rerun`"
+                "no test failed there", hint="run the whole gate again, without --failed-of"
             )
         devices = (device for lane in results.lanes for device in lane.devices)
         return replace(

@@ -32,11 +32,11 @@ from rocwheel.gate.machine import devices, preflight
 from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.machine.devices import Allotted
 from rocwheel.gate.machine.preflight import EnvironmentFacts
-from rocwheel.gate.machine.slots import Held, Patience, Slots
+from rocwheel.gate.machine.slots import Held, Slots
 from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
-from rocwheel.gate.suite import discovery, skips, static, upstream
+from rocwheel.gate.suite import discovery, skips, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
@@ -158,7 +158,16 @@ def _results(
     with console.step("ROCm", key="rocm"):
         provided = provisioning.provide(request, host, console)
         setup.provided = provided.record
-    taken = _take(host, allotted, stack, patience=min(request.patience, left()))
+    taken = Held(devices=allotted.allotment.devices)
+    if allotted.locked:  # until the gate ends
+        taken = stack.enter_context(
+            _slots(host).take(
+                taken.devices,
+                least=allotted.per_process,
+                most=allotted.per_process * allotted.most,
+                patience=min(request.patience, left()),
+            )
+        )
     made: Mapping[str, tuple[int, ...]] = {}
     with console.step("The environment", key="environment"):
         if request.installed:  # whose files nobody can write: an image's root is read-only
@@ -332,21 +341,6 @@ def _with_change(results: Results, what: str, changed: str) -> Results:
     return replace(results, faults=(*results.faults, Fault(state=State.INFRA, message=message)))
 
 
-def _take(host: Host, allotted: Allotted, stack: ExitStack, *, patience: float) -> Held:
-    """Lock the devices until the gate ends."""
-    found = allotted.allotment.devices
-    if not allotted.locked:
-        return Held(devices=found)
-    return stack.enter_context(
-        Slots(folder=host.slots, boot=host.boot).take(
-            found,
-            least=allotted.per_process,
-            most=allotted.per_process * allotted.most,
-            patience=Patience(seconds=patience, clock=host.clock, sleep=host.sleep),
-        )
-    )
-
-
 def _environment(
     request: GateRequest, allotted: Allotted, provided: Provided, own: Mapping[str, str]
 ) -> dict[str, str]:
@@ -448,7 +442,7 @@ def _hidden(file: str, root: Path, estimates: Estimates | None) -> tuple[str, ..
         test for test in (estimates.tests if estimates else ()) if test.startswith(f"{file}::")
     )
     text = (root / file).read_text(encoding="utf-8", errors="replace")
-    return ran or static.tests_of(file, text)
+    return ran or tuple(discovery.tests_of(file, text))
 
 
 def _run(
@@ -476,18 +470,21 @@ def _run(
     else:
         named = request.tests  # a file stands for all of its tests
         plan = _only(plan, named, lambda test: bool(named & {test, test.partition("::")[0]}))
-    slots = Slots(folder=host.slots, boot=host.boot)
     machine = System(
         starter=host.runner,
         clock=host.clock,
         oom_kills=lambda: cgroup.oom_kills(host.root),
         quarantine=lambda device, reason: (
-            slots.quarantine(device, reason) if device.maker is not Maker.CPU else None
+            _slots(host).quarantine(device, reason) if device.maker is not Maker.CPU else None
         ),
     )
     results = TestRunner(plan, machine, watcher).run()
     results = replace(results, skips={entry.where: met[entry.where] for entry in entries})
     return results if plan.shard or not request.whole else with_unmet_skips(results)
+
+
+def _slots(host: Host) -> Slots:
+    return Slots(folder=host.slots, boot=host.boot, clock=host.clock, sleep=host.sleep)
 
 
 def _only(plan: RunPlan, names: Iterable[str], wanted: Callable[[str], bool]) -> RunPlan:

@@ -148,50 +148,6 @@ def test_an_interrupted_command_ends_inside_too(spec, host, engine):
         assert "sleep 302" not in left
 
 
-def said(file: Path, text: str) -> None:
-    """Wait until a process has said something."""
-    until = time.monotonic() + 240
-    while text not in file.read_text():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
-def test_a_started_process_is_signalled_by_its_group(spec, host, tmp_path):
-    with container.running(spec, runner=host) as running, (tmp_path / "out").open("wb") as out:
-        process = running.start(
-            sh("trap 'echo got; exit 7' USR1; echo one; while :; do sleep 0.1; done"), output=out
-        )
-        said(tmp_path / "out", "one\n")
-        assert process.poll() is None
-        process.signal(signal.SIGUSR1)
-        assert process.wait(240) == 7
-        hung = running.start(sh("echo two; exec sleep 900"), output=out)
-        said(tmp_path / "out", "two\n")
-        hung.signal(signal.SIGKILL)
-        assert hung.wait(240) == -signal.SIGKILL
-    assert "got\n" in (tmp_path / "out").read_text()
-
-
-def test_descriptors_reach_a_python_inside(spec, host, tmp_path):
-    script = (
-        "import os, sys; r, w = int(sys.argv[1]), int(sys.argv[2]);"
-        "os.write(w, os.read(r, 100).upper()); print('talk')"
-    )
-    to_read, to_write = os.pipe()
-    from_read, from_write = os.pipe()
-    with container.running(spec, runner=host) as running, (tmp_path / "out").open("wb") as out:
-        argv = ("python3", "-u", "-c", script, str(to_read), str(from_write))
-        process = running.start(Command(argv=argv), output=out, pass_fds=(to_read, from_write))
-        os.close(to_read)
-        os.close(from_write)
-        os.write(to_write, b"hello")
-        assert os.read(from_read, 100) == b"HELLO"
-        assert process.wait(240) == 0
-    os.close(to_write)
-    os.close(from_read)
-    assert (tmp_path / "out").read_text() == "talk\n"
-
-
 def test_nothing_is_left_when_all_went_well(spec, host, engine):
     with container.running(spec, runner=host):
         assert spec.name in engine.containers()

@@ -19,7 +19,6 @@ from rocwheel.container.owner import is_alive, owner
 from rocwheel.errors import HostError
 from rocwheel.image import building
 from rocwheel.image import recipe as recipes
-from rocwheel.image.found import Found
 
 
 def test_a_process_is_told_from_another_of_the_same_number():
@@ -236,9 +235,7 @@ def test_the_context_of_an_image_build_is_claimed_from_the_first(tmp_path):
     root = Path(rocwheel.__file__).parents[2]
     recipe = recipes.load(root / "ci" / "images.yaml").builder("debian_12")
     inputs = recipes.gather(recipe, checkout=root, base="sha256:" + "0" * 64)
-    base = Found(reference="base", identity="sha256:0", config="sha256:0")
-    ingredients = building.Ingredients(checkout=root, scratch=tmp_path, base=base, labels={})
-    context = building._context(inputs, ingredients, runner=MagicMock(), console=MagicMock())
+    context = building.context(inputs, root, tmp_path, bazel=None, runner=MagicMock())
     with context as made:
         (claim,) = tmp_path.glob("*.owner")
         assert made.parent == tmp_path
