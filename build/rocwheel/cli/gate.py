@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import click
 
-from rocwheel.cli import gate_run
+from rocwheel.cli import gate_run, known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import (
     DryRun,
@@ -16,10 +15,14 @@ from rocwheel.cli.command import (
     command,
     group,
     group_command,
+    once,
     option,
+    section,
 )
-from rocwheel.cli.gate_run import CellOptions, GateCommandOptions
+from rocwheel.cli.gate_run import GateCommandOptions, GatedSetOptions
 from rocwheel.cli.imports import when_run
+from rocwheel.cli.known import OneOf
+from rocwheel.cli.target import Target
 from rocwheel.cli.trust import SignerOptions
 
 with when_run():
@@ -33,7 +36,6 @@ with when_run():
     from rocwheel.gate.suite import calibration, skips, suites, upstream
     from rocwheel.gate.verdict import storing
     from rocwheel.gate.verdict.merge import merge as merge_shards
-    from rocwheel.verdict import KnownSuite
 
 _PATH = click.Path(path_type=Path)
 
@@ -69,12 +71,18 @@ def list_suites(app: App, _options: NoOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateMergeOptions(CellOptions, SignerOptions, DryRun):
+class GateMergeOptions(GatedSetOptions, SignerOptions, DryRun):
     """Options of `gate merge`."""
 
+    suite: str | None
     shards: int
     output: Path
     folders: tuple[Path, ...]
+
+    declared = section(
+        "Target",
+        once("--suite", metavar="NAME", type=OneOf(known.suites), help="A suite (required)."),
+    )
 
 
 @command("merge", GateMergeOptions, parent=gate)
@@ -96,22 +104,37 @@ def merge(app: App, options: GateMergeOptions) -> int:
     if options.folders:
         found = [storing.shard_in(app.cwd / folder, seen_from=output) for folder in options.folders]
     else:
-        place, found = gate_run.stored_shards(app, options, options.shards)
+        if not (options.manifest and options.python and options.suite):
+            raise click.UsageError(
+                "give --manifest, --python and --suite, or the folders of the shards"
+            )
+        place, manifest = Target(app, options).staged(app, options.manifest)
+        found = list(
+            storing.shards(place, manifest.sha256, options.python, options.suite, options.shards)
+        )
 
-    merged = merge_shards(found, options.shards, partial(_known, app))
+    entries = skips.load(app.home.ci, today=app.now().date())
+    merged = merge_shards(
+        found,
+        options.shards,
+        lambda name: suites.known(app.home, suites.load(app.home.ci, name), entries),
+    )
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
     with storing.alone(output):
-        parts = [verdict.sha256 for verdict, _ in found if verdict]
-        signer = options.key(app)
-        report = gate_run.finished(app, merged, place, output, signer=signer, parts=parts)
+        report = session.finish(
+            merged,
+            place,
+            output,
+            home=app.home,
+            cache=app.cache,
+            console=app.console,
+            whole=app.now(),
+            signer=options.key(app),
+            parts=[verdict.sha256 for verdict, _ in found if verdict],
+        )
         return gate_run.show(app, [report])
-
-
-def _known(app: App, name: str) -> KnownSuite:
-    suite = suites.load(app.home.ci, name)
-    return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +173,9 @@ def skips_group() -> None:
 @command("verify", GateCommandOptions, parent=skips_group)
 def verify(app: App, options: GateCommandOptions) -> int:
     """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
-    job = gate_run.job_of(app, options, choice=Choice.SKIPPED)
+    job, *more = gate_run.jobs_of(app, options, choice=Choice.SKIPPED)
+    if more:
+        raise click.UsageError("this takes one --suite at a time")
     suite = job.request.suite.name
     if not any(suite in entry.suites for entry in job.request.skips):
         nothing: dict[str, object] = {"passing": [], "unmet": [], "tests": {}}
@@ -185,11 +210,9 @@ class SkipsImportOptions(DryRun):
 @option("--expires", metavar="DATE", required=True, help="When the entry must be looked at again.")
 def import_skips(app: App, options: SkipsImportOptions) -> None:
     """Import what JAX's or TheRock's ROCm jobs leave out of JAX's tests, as a list in ci/skips."""
-    about = upstream.Provenance(
-        jax=options.jax, issue=options.issue, owner=options.owner, expires=options.expires
-    )
+    about = {"issue": options.issue, "owner": options.owner, "expires": options.expires}
     checkout = app.cwd / options.source
-    entries = upstream.read(checkout, suites.load_all(app.home.ci), about)
+    entries = upstream.read(checkout, suites.load_all(app.home.ci), options.jax, about)
     path = upstream.write(
         app.home.ci, checkout, options.jax, entries, today=app.now().date(), dry_run=options.dry_run
     )
