@@ -12,15 +12,15 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 52_751  # lines of all rooms; aimed at are 50,000
+MOST = 52_541  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4560, 2850, 0, 12),
-    "bazel/ bump dist/ download/ git rocm/ source/": (9249, 7350, 0, 37),
-    "cli/": (5807, 4900, 0, 21),
-    "container/ dist/builder dist/executor image/": (3183, 3050, 0, 0),
+    "bazel/ bump dist/ download/ git rocm/ source/": (9248, 7350, 0, 37),
+    "cli/": (5785, 4900, 0, 21),
+    "container/ dist/builder dist/executor image/": (3002, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2385, 2100, 0, 8),
     "gate/": (7460, 7150, 0, 42),
     "host/": (470, 400, 0, 0),
