@@ -12,17 +12,17 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 52_541  # lines of all rooms; aimed at are 50,000
+MOST = 52_438  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4560, 2850, 0, 12),
+    "": (4557, 2850, 0, 12),
     "bazel/ bump dist/ download/ git rocm/ source/": (9248, 7350, 0, 37),
     "cli/": (5785, 4900, 0, 21),
     "container/ dist/builder dist/executor image/": (3002, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2385, 2100, 0, 8),
-    "gate/": (7460, 7150, 0, 42),
+    "gate/": (7358, 7150, 0, 39),
     "host/": (470, 400, 0, 0),
     "index/ store/": (2507, 2510, 0, 16),
     "ledger/ release/": (4432, 3950, 0, 37),
