@@ -214,7 +214,7 @@ def _durations(
         (name, suite), major = item
         place = setting.channel.staging(store, name, major)
         past = history.read(place, suite, setting.ci)
-        return (name, suite), sum(test.milliseconds for test in past.tests.values())
+        return (name, suite), sum(past.tests.values())
 
     durations = each(one, asked.items(), threads=store.connections)
     return {key: took for key, took in durations if took}
