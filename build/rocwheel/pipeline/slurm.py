@@ -92,8 +92,11 @@ class SlurmScheduler:
     night: str
     worker: Worker
     target: tuple[str, ...]
-    most: int  # tasks of an array at once, 0 for no limit
-    logs: Path
+    most: int = 0  # tasks of an array at once, 0 for no limit
+
+    @property
+    def logs(self) -> Path:
+        return self.worker.scratch / "slurm"
 
     def submit(self) -> list[Submission]:
         """Check the cluster, then submit every array that is not there. Raises HostError."""
@@ -421,14 +424,16 @@ def release_lines(held: Sequence[Task], runner: Runner) -> list[str]:
 
 
 def why_ended(
-    runner: Runner, job: str, restarts: int, output: Path
+    runner: Runner, job: str, environ: Mapping[str, str]
 ) -> Callable[[], tuple[State, str]]:
-    """Ask Slurm why a cell got a signal; `restarts` is how often it was requeued.
+    """Ask Slurm why a cell got a signal.
 
     While a job is being ended its state is COMPLETING whatever the cause; a requeue has counted
     it as restarted by then. That it was preempted slurmctld forgets with the requeue (it tells
-    accounting), but slurmstepd writes it into the job's `output` before it sends a signal.
+    accounting), but slurmstepd writes it into the job's output before it sends a signal.
     """
+    restarts = int(environ.get("SLURM_RESTART_COUNT", "0") or 0)
+    output = Path("/proc/self/fd/2")
     before = files.status(output)
     begins = before.st_size if before else 0
 

@@ -49,7 +49,6 @@ def render(
     now: datetime,
     title: str,
     root: str,
-    max_age_hours: int = 36,
 ) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
     newest = summaries[-1] if summaries else None
@@ -64,7 +63,7 @@ def render(
         js=text("report/assets/night.js"),
         title=title,
         made=timestamp(now),
-        max_age_hours=max_age_hours,
+        max_age_hours=36,
         newest=newest,
         groups=groups,
         many={group.family.family for group in groups if not group.is_one_set},
