@@ -158,6 +158,8 @@ class _Resolver:
         image = self.image_of(item.image)
         targets = tuple(dict.fromkeys(t for family in of for t in self.families[family].targets))
         date = world.now.strftime("%Y%m%d")
+        engine = f"--executor={item.executor or EXECUTOR}"
+        built_in = (engine, f"--builder-image={image}") if image else ()
         words = (
             "dist_wheels",
             f"--therock-path={rocm.source}",
@@ -165,11 +167,7 @@ class _Resolver:
             *argv,
             f"--python-versions={','.join(pythons)}",
             *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
-            *(
-                (f"--executor={item.executor or EXECUTOR}", f"--builder-image={image}")
-                if image
-                else ()
-            ),
+            *built_in,
             *(option.replace("{date}", date) for option in item.options),
             "--wheelhouse={wheelhouse}",
         )

@@ -18,7 +18,7 @@ from rocwheel.assets import style, template, text
 from rocwheel.choices import TEST_KINDS
 from rocwheel.console import duration, size
 from rocwheel.ledger.nights import Phase, WheelRecipe
-from rocwheel.model import timestamp
+from rocwheel.model import PythonVersion, timestamp
 from rocwheel.report import night_summary
 from rocwheel.report.night_summary import (
     CellChange,
@@ -54,9 +54,7 @@ def render(
     newest = summaries[-1] if summaries else None
     changed = changes(summaries) if summaries else []
     cells = newest.cells if newest else ()
-    queue = Counter(
-        cell.runner or "any machine" for cell in cells if cell.phase in {Phase.WAITING, Phase.OPEN}
-    )
+    names = [family.family for family in newest.families] if newest else []
     groups = _groups(summaries, {item.cell.name: item.change for item in changed})
     page = template("report/assets/night.html").render(
         css=style("report/assets/page.css", "report/assets/night.css"),
@@ -73,24 +71,20 @@ def render(
         barred=[item for item in changed if item.cell.phase is Phase.BARRED],
         growth=list(night_summary.growth(summaries)) if summaries else [],
         sources=_sources(summaries),
-        queue=sorted(queue.items()),
-        nights=[_run(item, newest) for item in reversed(summaries)],
+        nights=[
+            {
+                "night": item,
+                "red": sum(cell.colour == "bad" for cell in item.cells),
+                "colours": [(name, worst(item.of_family(name))) for name in names],
+            }
+            for item in reversed(summaries)
+        ],
         shown=len(summaries),
         duration=duration,
         size=size,
         url=lambda key: f"{root}{quote(key)}" if key else "",
     )
     return page.encode()
-
-
-def _run(summary: NightSummary, newest: NightSummary | None) -> dict[str, object]:
-    """Return one night as a row: what it was made from, and a colour for each family."""
-    names = [family.family for family in newest.families] if newest else []
-    return {
-        "night": summary,
-        "red": sum(cell.colour == "bad" for cell in summary.cells),
-        "colours": [(name, worst(summary.of_family(name))) for name in names],
-    }
 
 
 def _sources(
@@ -150,7 +144,7 @@ def _groups(
                     for cell in cells
                     if cell.kind not in {*TEST_KINDS, "image"} and cell.colour in {"bad", "warn"}
                 ),
-                pythons=tuple(sorted({row.cell.python for row in tests}, key=_version)),
+                pythons=tuple(sorted({row.cell.python for row in tests}, key=PythonVersion.parse)),
                 suites=tuple(dict.fromkeys((row.cell.wheels, row.cell.suite) for row in tests)),
                 is_one_set=len({row.cell.wheels for row in tests}) <= 1,
                 rows={(row.cell.wheels, row.cell.suite, row.cell.python): row for row in tests},
@@ -174,7 +168,3 @@ def _row(
         since=night_summary.since(cell, past, summaries),
         strip=_strip([item.colour if item else "none" for item in cells]),
     )
-
-
-def _version(python: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in python.partition("-")[0].split(".") if part.isdigit())

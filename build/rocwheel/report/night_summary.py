@@ -43,7 +43,6 @@ class CellSummary(Value, frozen=True, kw_only=True):
     link: str = ""  # key
     log: str = ""  # key
     host: str = ""
-    runner: str = ""
     attempts: int = 0
     milliseconds: int = 0
     time: str = ""  # when it ended
