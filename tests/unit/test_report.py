@@ -172,25 +172,12 @@ def test_a_failure_has_the_line_that_runs_it_again_its_process_and_what_ran_befo
         "rocwheel", "gate", "--suite=smoke", "--wheels=/my wheels",
         "--test=test_b.py::Case::test_bad[a::b]",
     ]  # fmt: skip
-    first = found.ends[0].places[0]
+    _, first = found.ends[0]
     assert (first.lane, first.process, first.log) == ("gpu0", 1, "001-gpu0.log")
     assert first.before == "test_b.py::test_flaky"
     assert first.number > 1
     html = gate_page.render(results, FOUND, {}, LAST).decode()
     assert 'href="logs/001-gpu0.log"' in html
-
-
-def test_attempts_that_ended_alike_are_one_but_for_addresses_and_process_numbers():
-    results = rich()
-    attempts = tuple(
-        attempt(Outcome.CRASHED, lane=f"gpu{n}", start=5, message=f"at 0x7f0{n} in process {n}")
-        for n in range(2)
-    )
-    other = attempt(Outcome.FAILED, start=6, message="assert 0")
-    test = TestResult(test="t.py::t", outcome=Outcome.CRASHED, attempts=(*attempts, other))
-    trail = Trails(replace(results, tests=(test,)), None).of(test)
-    assert [len(end.places) for end in trail.ends] == [2, 1]
-    assert trail.change == "", "without a run before nothing is new"
 
 
 def test_what_is_new_against_the_last_run_is_told():

@@ -215,7 +215,11 @@ def _run_there(
     if options.dry_run:
         app.emit_plan(engine.lines(book, standing.stand(book, app.now())))
         return 0
-    _say_submitted(app, book.plan.night, engine.submit())
+    jobs = engine.submit()
+    rows = [(item.job, str(len(item.cells)), item.cells[0]) for item in jobs]
+    text = "\n".join(columns(("job", "cells", "first"), rows)) if rows else "nothing to submit"
+    said = [{"job": item.job, "cells": list(item.cells)} for item in jobs]
+    app.emit({"night": book.plan.night, "jobs": said}, text)
     if held := slurm.held(slurm.waiting(target.nights, book.plan.night, whole(app))):
         raise HostError(
             f"{held[0].cell}: its job waits for a person: {held[0]}",
@@ -252,12 +256,6 @@ def _github(app: App, book: Book, family: str) -> int:
     app.github_outputs(values)
     app.emit(dict(values), "\n".join(f"{name}={value}" for name, value in values.items()))
     return 0
-
-
-def _say_submitted(app: App, night: str, jobs: list[slurm.Submission]) -> None:
-    rows = [(item.job, str(len(item.cells)), item.cells[0]) for item in jobs]
-    text = "\n".join(columns(("job", "cells", "first"), rows)) if rows else "nothing to submit"
-    app.emit({"night": night, "jobs": [{"job": j.job, "cells": list(j.cells)} for j in jobs]}, text)
 
 
 def _say(app: App, book: Book, standings: dict[str, CellStanding]) -> int:

@@ -137,9 +137,7 @@ def _sets(
                 wanted.setdefault((name, item.major), set()).add(item.sha256)
     channel = setting.channel
 
-    def of_family(
-        item: tuple[tuple[str, int], set[str]],
-    ) -> dict[tuple[str, str], SetSeen]:
+    def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
         (name, major), ids = item
         release, family = channel.release(store, name, major), setting.families[name]
         staging = channel.staging(store, name, major)

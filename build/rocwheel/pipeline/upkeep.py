@@ -6,15 +6,14 @@ Each function takes the open store and says what it did; options and output are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from amdgpu_family_matrix import Family
 from rocwheel.console import Console, count, duration
-from rocwheel.errors import ConfigError, ObjectMissingError, ObjectStaleError
+from rocwheel.errors import ConfigError, ObjectStaleError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.nights import INDEX, Book, HostMark, Nights, Order, Phase
 from rocwheel.model import moment, timestamp
@@ -43,14 +42,8 @@ def order(book: Book, action: str, cell: str, who: Who) -> Order:
             f"{item.name}: was done before {night}: {item.why}",
             hint=f"to do all of it anew: nightly plan --from {night} --night NAME",
         )
-    return Order(
-        action=action,
-        cell=cell,
-        by=who.by,
-        reason=_reason(action, who),
-        time=timestamp(who.now),
-        seen=len(book.attempts.get(cell, ())),
-    )
+    seen = len(book.attempts.get(cell, ()))
+    return Order(action=action, cell=cell, seen=seen, **_signed(action, who))
 
 
 def red(book: Book, now: datetime) -> list[str]:
@@ -69,21 +62,16 @@ def clearance(nights: Nights, host: str, who: Who) -> HostMark:
     if host not in known:
         hint = f"held back: {', '.join(sorted(known)) or 'no host'}"
         raise ConfigError(f"{host}: is not held back", hint=hint)
-    return HostMark(
-        host=host,
-        quarantined=False,
-        by=who.by,
-        reason=_reason("clear", who),
-        time=timestamp(who.now),
-    )
+    return HostMark(host=host, quarantined=False, **_signed("clear", who))
 
 
-def _reason(action: str, who: Who) -> str:
+def _signed(action: str, who: Who) -> dict[str, Any]:
+    """Return who does it, why and when. Raises ConfigError without a reason."""
     if not who.reason.strip():
         raise ConfigError(
             f"{action}: no reason given", hint="add --reason; it is kept with the night"
         )
-    return who.reason
+    return {"by": who.by, "reason": who.reason, "time": timestamp(who.now)}
 
 
 def page_url(channel: Channel, store: Store) -> str:
@@ -275,8 +263,7 @@ class NightPages:
             (night_feed.BADGE, night_feed.badge(summaries), JSON),
         ):
             headers = Headers(content_type=kind, cache_control="public, max-age=60")
-            with suppress(ObjectMissingError):
-                previous = store.info(key)
-                if not previous or store.read(key)[0] != data:
-                    store.replace(key, data, previous=previous, headers=headers)
+            previous = store.info(key)
+            if not previous or store.read(key)[0] != data:
+                store.replace(key, data, previous=previous, headers=headers)
         return body
