@@ -99,11 +99,6 @@ class GateRequest(GateOptions):
         )
 
     @property
-    def packages(self) -> tuple[str, ...]:
-        """What is required beside the wheels and JAX."""
-        return (*sorted(self.suite.requirements), *self.requirements)
-
-    @property
     def whole(self) -> bool:
         """Return whether the results speak for the suite or, with others, for a shard of it."""
         return self.choice is Choice.ALL
