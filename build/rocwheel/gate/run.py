@@ -238,7 +238,7 @@ def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
     top = request.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
         raise ConfigError(f"{request.key}: no tests", hint="add --jax-tests with a JAX checkout")
-    return discovery.find(source, top, request.shard, request.weights)
+    return discovery.find(source, top, request.shard)
 
 
 def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
