@@ -295,7 +295,7 @@ def diff(app: App, options: WheelDiffOptions) -> int:
     differences = comparing.diff(_there(app.cwd / options.first), _there(app.cwd / options.second))
     app.emit(
         {"differences": [asdict(item) for item in differences]},
-        "\n".join(comparing.lines(differences)) if differences else None,
+        "\n".join(map(str, differences)) if differences else None,
     )
     return DIFFERENT if differences and options.exit_code else 0
 

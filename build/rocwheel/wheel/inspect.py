@@ -48,16 +48,6 @@ _KEY: Final = 100  # characters before a commit in which the name of its reposit
 _COMMITS: Final = 100  # of one module
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemberFacts:
-    """One member, as far as people and rules want to know it."""
-
-    name: str
-    size: int  # bytes
-    compressed: int
-    mode: int  # permission and type bits, 0 where unknown
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecordProblems:
     """Where RECORD and the files of a wheel disagree, as sentences."""
@@ -84,7 +74,7 @@ class WheelReport:
     metadata: Mapping[str, tuple[str, ...]]  # fields of METADATA that rules look at
     wheel: Mapping[str, tuple[str, ...]]  # fields of WHEEL
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`, as JAX gets them
-    members: tuple[MemberFacts, ...]
+    members: tuple[ZipMember, ...]
     elf: tuple[ElfFacts, ...]
     grafted: tuple[str, ...]  # file names, without the hash that auditwheel adds
     provenance: Mapping[str, str]
@@ -164,13 +154,8 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         reader = _Reader(archive, {row.path: row for row in rows} if hashes else None)
         elf = [facts for member in archive.members if (facts := reader.read(member))]
         provenance, releases = _provenance(archive, folder, texts)
-        members = tuple(
-            MemberFacts(name=item.name, size=item.size, compressed=item.compressed, mode=item.mode)
-            for item in archive.members
-        )
         name = f"{folder}/entry_points.txt"
         text = archive.read(name).decode("utf-8", "replace") if name in archive.by_name else ""
-        size, stamp = archive.size, archive.stamp
         sha256 = whole.result()
     record = RecordProblems(
         rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
@@ -179,17 +164,17 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
     return WheelReport(
         path=path,
         filename=filename,
-        size=size,
+        size=archive.size,
         sha256=sha256,
-        stamp=stamp,
+        stamp=archive.stamp,
         checked=hashes,
         dist_info=folder,
         metadata={key: texts["METADATA"].all(key) for key in METADATA_FIELDS},
         wheel={key: texts["WHEEL"].exactly(key) for key in WHEEL_FIELDS},
         entry_points=_entry_points(text),
-        members=members,
+        members=archive.members,
         elf=tuple(elf),
-        grafted=_grafted(members),
+        grafted=_grafted(archive.members),
         provenance=provenance,
         releases=releases,
         record=record,
@@ -295,7 +280,7 @@ def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
     return {group: tuple(points) for group, points in groups.items()}
 
 
-def _grafted(members: tuple[MemberFacts, ...]) -> tuple[str, ...]:
+def _grafted(members: tuple[ZipMember, ...]) -> tuple[str, ...]:
     """Return the libraries in a top-level `*.libs` folder, without the hash in their names."""
     paths = (member.name.split("/") for member in members)
     names = (path[-1] for path in paths if path[0].endswith(LIBRARIES))

@@ -37,7 +37,9 @@ def document(report: WheelReport) -> dict[str, Any]:
             for target, (count, total) in report.gpu_code.items()
         },
         "members": [
-            asdict(item) | {"mode": f"{item.mode & 0o7777:04o}"} for item in report.members
+            {name: getattr(item, name) for name in ("name", "size", "compressed")}
+            | {"mode": f"{item.mode & 0o7777:04o}"}
+            for item in report.members
         ],
         "elf": [_elf_document(item) for item in report.elf],
     }
