@@ -35,7 +35,7 @@ from rocwheel.wheel.metadata import (
     row_problems,
 )
 from rocwheel.wheel.python_source import Compiled, compile_members
-from rocwheel.wheel.zip_reader import CHUNK, SMALL, Stamp, ZipArchive, ZipMember
+from rocwheel.wheel.zip_reader import CHUNK, Stamp, ZipArchive, ZipMember
 
 LIBRARIES: Final = ".libs"  # ending of the folder that `auditwheel repair` grafts into
 _ROCM_PROJECT: Final = re.compile(r"jax-rocm([0-9]+)-(plugin|pjrt)\Z")
@@ -46,6 +46,7 @@ _COMMIT: Final = re.compile(r"['\"]([0-9a-f]{40})['\"]")
 _COMMIT_OF: Final = re.compile(r"([A-Za-z][\w./-]*?)(?:_commit)?['\"]?\s*[:=]\s*\Z")
 _KEY: Final = 100  # characters before a commit in which the name of its repository is looked for
 _COMMITS: Final = 100  # of one module
+_MODULE: Final = 64 << 10  # bytes of a version module that is read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +299,7 @@ def _provenance(
         for member in archive.members
         if member.name.rpartition("/")[2] in ("version.py", "commit_info.py")
         and not member.name.startswith(folder)
-        and member.size <= SMALL
+        and member.size <= _MODULE
     )
     for member in itertools.islice(modules, LIMITS.provenance):
         content = archive.read(member.name)

@@ -16,12 +16,15 @@ import os
 import re
 import stat
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Final, NamedTuple, NoReturn
+
+# ISA-L is faster still and accepts incomplete distance codes, which pip's zlib refuses
+# (https://github.com/madler/zlib/blob/master/inftrees.c).
+from zlib_ng import zlib_ng
 
 from rocwheel.console import brief
 from rocwheel.errors import WheelError
@@ -65,7 +68,6 @@ PART: Final = 255  # bytes of one name in it (NAME_MAX)
 READ: Final = 256 << 10  # bytes of compressed input at a time
 CHUNK: Final = 1 << 20  # bytes of inflated output at a time
 _LIKE_AN_ARCHIVE: Final = re.compile(rb"PK[\0-\x1f]")  # uv refuses such a comment, too
-SMALL: Final = 64 << 10  # bytes of a member up to which the standard library inflates it
 
 
 class Stamp(NamedTuple):
@@ -229,27 +231,21 @@ class ZipArchive:
         Raises WheelError at the end when size or CRC are not what the archive says, or earlier
         when the compressed bytes are damaged or expand beyond the declared size.
         """
-        crc32 = codec(is_large=member.size > SMALL).crc32
         size = crc = 0
-        for piece in self._pieces(member):
+        stored = self.raw(member.data, member.data + member.compressed, step=CHUNK)
+        for piece in stored if member.method == STORED else self._inflated(member):
             size += len(piece)
             if size > member.size:
                 self.refuse(f"{member.name}: expands beyond its declared {member.size} bytes")
-            crc = crc32(piece, crc)
+            crc = zlib_ng.crc32(piece, crc)
             yield piece
         if size != member.size:
             self.refuse(f"{member.name}: holds {size} bytes and declares {member.size}")
         if crc != member.crc:
             self.refuse(f"{member.name}: its CRC is {crc:08x} and it declares {member.crc:08x}")
 
-    def _pieces(self, member: ZipMember) -> Iterator[bytes]:
-        if member.method == STORED:
-            return self.raw(member.data, member.data + member.compressed, step=CHUNK)
-        return self._inflated(member)
-
     def _inflated(self, member: ZipMember) -> Iterator[bytes]:
-        library = codec(is_large=max(member.size, member.compressed) > SMALL)
-        inflate = library.decompressobj(-15)
+        inflate = zlib_ng.decompressobj(-15)
         try:
             for packed in self.raw(member.data, member.data + member.compressed):
                 if inflate.eof:
@@ -261,7 +257,7 @@ class ZipArchive:
                     rest = inflate.unconsumed_tail
             while not inflate.eof and (piece := inflate.decompress(b"", CHUNK)):
                 yield piece
-        except library.error as exc:
+        except zlib_ng.error as exc:
             self.refuse(f"{member.name}: its deflate stream is damaged: {exc}")
         if not inflate.eof or inflate.unused_data:
             self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
@@ -551,16 +547,3 @@ def _key(name: str) -> str:
     import unicodedata
 
     return unicodedata.normalize("NFC", name).casefold()
-
-
-def codec(*, is_large: bool) -> ModuleType:
-    """Return the zlib for a member: zlib-ng is twice as fast, and one more import.
-
-    Both refuse the same streams. ISA-L is faster still and accepts incomplete distance codes,
-    which pip's zlib refuses (https://github.com/madler/zlib/blob/master/inftrees.c).
-    """
-    if not is_large:
-        return zlib
-    from zlib_ng import zlib_ng
-
-    return zlib_ng

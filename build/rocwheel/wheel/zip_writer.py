@@ -11,14 +11,16 @@ import errno
 import os
 import struct
 import threading
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final
 
+from zlib_ng import zlib_ng
+
+from rocwheel import files
 from rocwheel.errors import HostError, WheelError
 from rocwheel.wheel.zip_reader import (
     CENTRAL,
@@ -38,17 +40,12 @@ from rocwheel.wheel.zip_reader import (
     CentralDirectory,
     ZipArchive,
     ZipMember,
-    codec,
 )
 
 BLOCK: Final = 1 << 20
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
 ZIP64_VERSION: Final = 45  # "version needed to extract" of a record with 64-bit sizes
-_NO_KERNEL_HELP: Final = frozenset({
-    errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF,
-})  # fmt: skip
 _NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +56,6 @@ class Kept:
     member: ZipMember
     name: str
     mode: int = 0  # type and permission bits; 0 for its own
-
-    @property
-    def untouched(self) -> bool:
-        return self.name == self.member.name and not self.mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,55 +71,13 @@ class Fresh:
 Part = Kept | Fresh
 
 
-class _Sizes(NamedTuple):
-    """What a header says of the bytes behind it."""
-
-    method: int
-    flags: int
-    crc: int
-    compressed: int
-    size: int
-
-
 def write(parts: Iterable[Part], archive: ZipArchive, target: int) -> None:
     """Write a whole archive to a file descriptor; its end records are like `archive`'s."""
-    try:  # room at once: a full disk shows before the copying, which is faster then, too
-        os.posix_fallocate(target, 0, archive.size)
-    except OSError as exc:
-        if exc.errno not in _NO_KERNEL_HELP:
-            raise
     listed = list(parts)
-    placed = listed
-    starts = [member.start for member in archive.members]
-    if starts != sorted(starts):  # the directory lists members in another order than they lie in
-        placed = sorted(listed, key=lambda part: _member(part).start)
     writer = _Writer(target)
-    for run in _runs(placed):
-        writer.add(run)
+    for part in sorted(listed, key=lambda part: _member(part).start):  # as they lay, not as listed
+        writer.add(part)
     writer.finish(listed, archive.directory)
-
-
-def _runs(parts: Iterable[Part]) -> Iterator[tuple[Part, ...]]:
-    """Group untouched neighbours, so that they are copied in one go."""
-    run: list[Part] = []
-    for part in parts:
-        if run and not _continues(run[-1], part):
-            yield tuple(run)
-            run = []
-        run.append(part)
-    if run:
-        yield tuple(run)
-
-
-def _continues(first: Part, second: Part) -> bool:
-    return (
-        isinstance(first, Kept)
-        and isinstance(second, Kept)
-        and first.untouched
-        and second.untouched
-        and first.archive is second.archive
-        and first.member.end == second.member.start
-    )
 
 
 class _Writer:
@@ -137,58 +88,40 @@ class _Writer:
         self._at = 0
         self._central: dict[str, bytes] = {}
 
-    def add(self, run: Sequence[Part]) -> None:
-        """Append parts that lie one after the other in one archive, or a single part."""
-        first, last = run[0], run[-1]
-        if isinstance(first, Kept) and isinstance(last, Kept) and first.untouched:
-            shift = self._at - first.member.start
-            for part in run:
-                member = _member(part)
-                self._list(part, _sizes(member), member.start + shift)
-            self._copy(first.archive, first.member.start, last.member.end)
-            return
-        for part in run:
-            self._add(part)
-
-    def _add(self, part: Part) -> None:
-        offset = self._at
+    def add(self, part: Part) -> None:
+        offset, member = self._at, _member(part)
         if isinstance(part, Kept):
-            member, sizes = part.member, _sizes(part.member)
-            self._write(_renamed(member, part.name))
-            self._copy(part.archive, member.data, member.end)
+            *fields, length, extra = LOCAL.unpack_from(member.local)
+            raw = part.name.encode()
+            header = LOCAL.pack(*fields, len(raw), extra) + raw
+            self._write(header + member.local[LOCAL.size + length :])
+            for piece in part.archive.raw(member.data, member.end, step=BLOCK):
+                self._write(piece)
         else:
-            sizes = self._compress(part)
-        self._list(part, sizes, offset)
+            member = self._compress(part)
+        self._central[part.name] = _central(part, member, offset)
 
-    def _compress(self, part: Fresh) -> _Sizes:
+    def _compress(self, part: Fresh) -> ZipMember:
+        """Append new content; returns `part.like` with its flags, sizes and CRC."""
         offset = self._at
         # The sizes of a member that is written anew stand in its header.
         flags = part.like.flags & ~FLAG_DESCRIPTOR | (0 if part.name.isascii() else FLAG_UTF8)
         # Room for 64-bit sizes is made before they are known, where they could be needed.
         wide = isinstance(part.content, Path) and part.content.stat().st_size >= U32 - (64 << 20)
-        empty = _Sizes(method=part.like.method, flags=flags, crc=0, compressed=0, size=0)
-        self._write(_local(part.like, part.name, empty, wide=wide))
+        empty = replace(part.like, flags=flags, crc=0, compressed=0, size=0)
+        self._write(_local(empty, part.name, wide=wide))
         start = self._at
         crc = size = 0
-
-        def counted() -> Iterator[bytes]:
-            nonlocal crc, size
-            for piece in pieces(part.content):
-                crc = zlib.crc32(piece, crc)
-                size += len(piece)
-                yield piece
-
-        content: Iterator[bytes] = counted()
-        if part.like.method != STORED:
-            content = deflated(content, is_large=isinstance(part.content, Path))
-        for piece in content:
-            self._write(piece)
-        sizes = empty._replace(crc=crc, compressed=self._at - start, size=size)
-        os.pwrite(self._target, _local(part.like, part.name, sizes, wide=wide), offset)
-        return sizes
-
-    def _list(self, part: Part, sizes: _Sizes, offset: int) -> None:
-        self._central[part.name] = _central(part, sizes, offset)
+        packer = zlib_ng.compressobj(LEVEL, zlib_ng.DEFLATED, -15)
+        is_stored = part.like.method == STORED
+        for piece in pieces(part.content):
+            crc = zlib_ng.crc32(piece, crc)
+            size += len(piece)
+            self._write(piece if is_stored else packer.compress(piece))
+        self._write(b"" if is_stored else packer.flush())
+        member = replace(empty, crc=crc, compressed=self._at - start, size=size)
+        os.pwrite(self._target, _local(member, part.name, wide=wide), offset)
+        return member
 
     def finish(self, parts: Iterable[Part], like: CentralDirectory) -> None:
         """Write the central directory, in the order of `parts`, and end records as `like` has them.
@@ -228,30 +161,9 @@ class _Writer:
             self._at += done
             view = view[done:]
 
-    def _copy(self, archive: ZipArchive, start: int, end: int) -> None:
-        """Copy bytes of a file; in the kernel where it can."""
-        kernel_copy = getattr(os, "copy_file_range", None)
-        while kernel_copy and start < end:
-            try:
-                done = kernel_copy(archive.fileno(), self._target, end - start, start, self._at)
-            except OSError as exc:
-                if exc.errno not in _NO_KERNEL_HELP:
-                    raise
-                break
-            if not done:
-                break
-            start += done
-            self._at += done
-        for piece in archive.raw(start, end, step=BLOCK):
-            self._write(piece)
-
 
 def _member(part: Part) -> ZipMember:
     return part.like if isinstance(part, Fresh) else part.member
-
-
-def _sizes(member: ZipMember) -> _Sizes:
-    return _Sizes(member.method, member.flags, member.crc, member.compressed, member.size)
 
 
 def pieces(content: bytes | Path) -> Iterator[bytes]:
@@ -262,14 +174,6 @@ def pieces(content: bytes | Path) -> Iterator[bytes]:
     with content.open("rb") as file:
         while piece := file.read(BLOCK):
             yield piece
-
-
-def deflated(content: Iterator[bytes], *, is_large: bool) -> Iterator[bytes]:
-    """Return a raw deflate stream of the content."""
-    packer = codec(is_large=is_large).compressobj(LEVEL, zlib.DEFLATED, -15)
-    for piece in content:
-        yield packer.compress(piece)
-    yield packer.flush()
 
 
 def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
@@ -286,53 +190,42 @@ def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
         left, right = left[length:], right[length:]
 
 
-def _renamed(member: ZipMember, name: str) -> bytes:
-    """Return the member's local header with another name."""
-    *fields, length, extra = LOCAL.unpack_from(member.local)
-    raw = name.encode()
-    return LOCAL.pack(*fields, len(raw), extra) + raw + member.local[LOCAL.size + length :]
-
-
-def _local(like: ZipMember, name: str, sizes: _Sizes, *, wide: bool = False) -> bytes:
-    """Return a local header as `like`'s, with another name and sizes."""
-    signature, version, _, _, time, date, _, _, _, length, _ = LOCAL.unpack_from(like.local)
+def _local(member: ZipMember, name: str, *, wide: bool) -> bytes:
+    """Return a local header with another name, and with the sizes of `member`."""
+    signature, version, _, _, time, date, _, _, _, length, _ = LOCAL.unpack_from(member.local)
     raw = name.encode()
     extra = b"".join(
         struct.pack("<HH", tag, len(body)) + body
-        for tag, body in _extras(like.local[LOCAL.size + length :])
+        for tag, body in _extras(member.local[LOCAL.size + length :])
         if tag != ZIP64_EXTRA
     )
-    short = (sizes.compressed, sizes.size)
+    short = (member.compressed, member.size)
     if wide or max(short) >= U32:
-        extra += struct.pack("<HHQQ", ZIP64_EXTRA, 16, sizes.size, sizes.compressed)
+        extra += struct.pack("<HHQQ", ZIP64_EXTRA, 16, member.size, member.compressed)
         short = (U32, U32)
         version = max(version, ZIP64_VERSION)
-    return (
-        LOCAL.pack(
-            signature, version, sizes.flags, sizes.method, time, date, sizes.crc, *short,
-            len(raw), len(extra),
-        )
-        + raw
-        + extra
+    header = LOCAL.pack(
+        signature, version, member.flags, member.method, time, date, member.crc, *short,
+        len(raw), len(extra),
     )  # fmt: skip
+    return header + raw + extra
 
 
-def _central(part: Part, sizes: _Sizes, offset: int) -> bytes:
-    """Return a central record as the old member's, with another name, mode, sizes and place.
+def _central(part: Part, member: ZipMember, offset: int) -> bytes:
+    """Return the central record of `member`, with another name, mode and place.
 
     What stood in 64 bits stays in 64 bits and where it was among the extra fields.
     """
-    like = _member(part)
-    fields = list(CENTRAL.unpack_from(like.central))
+    fields = list(CENTRAL.unpack_from(member.central))
     name_length, extra_length = fields[10], fields[11]
     at = CENTRAL.size + name_length
-    values = {8: sizes.compressed, 9: sizes.size, 16: offset}
+    values = {8: member.compressed, 9: member.size, 16: offset}
     wide = b""
     for field in (9, 8, 16):  # the order that the zip64 field has
         is_wide = values[field] >= U32 or fields[field] == U32
         wide += values[field].to_bytes(8, "little") if is_wide else b""
         fields[field] = U32 if is_wide else values[field]
-    extras = _extras(like.central[at : at + extra_length])
+    extras = _extras(member.central[at : at + extra_length])
     if wide and all(tag != ZIP64_EXTRA for tag, _ in extras):
         extras.insert(0, (ZIP64_EXTRA, wide))
         fields[2] = max(fields[2], ZIP64_VERSION)
@@ -342,13 +235,13 @@ def _central(part: Part, sizes: _Sizes, offset: int) -> bytes:
         if tag != ZIP64_EXTRA or body
     )
     raw = part.name.encode()
-    fields[3:5] = [sizes.flags, sizes.method]
+    fields[3] = member.flags
     if part.mode:
         fields[15] = fields[15] & U16 | part.mode << 16
-    fields[7] = sizes.crc
+    fields[7] = member.crc
     fields[10:12] = [len(raw), len(extra)]
     fields[13] = 0  # the disk
-    return CENTRAL.pack(*fields) + raw + extra + like.central[at + extra_length :]
+    return CENTRAL.pack(*fields) + raw + extra + member.central[at + extra_length :]
 
 
 def _extras(raw: bytes) -> list[tuple[int, bytes]]:
@@ -364,10 +257,8 @@ def _extras(raw: bytes) -> list[tuple[int, bytes]]:
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder that an `Outbox` could not write; makes nothing. Raises HostError."""
-    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    why = errno.EACCES if there.is_dir() else errno.ENOTDIR
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise _unwritable(there, os.strerror(why))
+    if not files.is_writable(folder):
+        raise _unwritable(folder, "cannot be written")
 
 
 def _unwritable(path: str | Path, why: str | None) -> HostError:
@@ -428,11 +319,10 @@ class Outbox:
         try:
             for name, draft in self._drafts.items():
                 final = self.folder / name
-                if not self._keep:
-                    if final.exists():
-                        draft.refuse_other(final)
-                elif draft.publish(final):
+                if self._keep and draft.publish(final):
                     made.append(final)
+                else:
+                    draft.refuse_other(final)
         except BaseException:
             for final in made:
                 with suppress(OSError):
@@ -459,27 +349,19 @@ class _DraftFile:
         return self._hidden or Path(f"/proc/self/fd/{self.descriptor}")
 
     def publish(self, final: Path) -> bool:
-        """Give the file its name; False where a file of the same bytes has it already.
-
-        Raises WheelError where other bytes have the name, HostError where it cannot be given.
-        """
+        """Give the file its name; False where another has it. Raises HostError."""
         try:
             # Only with a descriptor for the source does link() follow the link in /proc.
             os.link(self._path, final, src_dir_fd=None if self._hidden else self.descriptor)
         except FileExistsError:
-            self.refuse_other(final)
             return False
         except OSError as exc:
-            if self._hidden is None or exc.errno not in _NO_LINKS:
-                raise HostError(f"{final}: {exc.strerror}", hint="check the folder") from exc
-            if final.exists():
-                raise WheelError(f"{final}: exists", hint="choose another folder") from exc
-            self._hidden.rename(final)
+            raise HostError(f"{final}: {exc.strerror}", hint="choose another folder") from exc
         return True
 
     def refuse_other(self, final: Path) -> None:
         """Raise WheelError where this path has other bytes."""
-        if not same_bytes(pieces(self._path), pieces(final)):
+        if final.exists() and not same_bytes(pieces(self._path), pieces(final)):
             raise WheelError(
                 f"{final}: exists with other content",
                 hint="choose another folder with --output; wheels are never overwritten",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 import zipfile
@@ -12,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import wheels
-from support.wheels import Entry, File, Wheel, Zip
+from support.wheels import Entry, Wheel, Zip
 
 from rocwheel import parallel
 from rocwheel.errors import HostError, WheelError
-from rocwheel.wheel.diff import diff
 from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
 
@@ -168,10 +166,6 @@ def test_a_file_system_without_nameless_files_gets_hidden_ones(tmp_path: Path, m
         (hidden,) = (tmp_path / "out").iterdir()
         assert hidden.name.startswith(".unfinished-")
     assert [item.name for item in (tmp_path / "out").iterdir()] == ["a.whl"]
-    monkeypatch.setattr(os, "link", _no_links)
-    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
-        box.write("b.whl", kept(archive), archive)
-    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["a.whl", "b.whl"]
     with (  # other bytes under that name stay
         pytest.raises(WheelError, match=r"a\.whl: exists"),
         ZipArchive(path) as archive,
@@ -179,19 +173,6 @@ def test_a_file_system_without_nameless_files_gets_hidden_ones(tmp_path: Path, m
     ):
         box.write("a.whl", kept(archive)[:1], archive)
     assert (tmp_path / "out" / "a.whl").read_bytes() == path.read_bytes()
-
-
-def _no_links(*_: object, **__: object) -> None:
-    raise OSError(errno.EPERM, "no hard links")
-
-
-def test_copying_works_where_the_kernel_cannot_copy(tmp_path: Path, monkeypatch) -> None:
-    path = Wheel(files={"demo/data": File(os.urandom(3 << 20))}).write(tmp_path)
-    monkeypatch.delattr(os, "copy_file_range", raising=False)
-    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
-        parts = [Kept(archive=archive, member=item, name=item.name) for item in archive.members]
-        box.write(path.name, parts, archive)
-    assert diff(path, tmp_path / "out" / path.name) == ()
 
 
 def kept(archive: ZipArchive) -> list[Kept]:
