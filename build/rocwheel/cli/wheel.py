@@ -158,7 +158,7 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     sonames = judging.libraries(root) if root else None
     targets = _targets(options.gfx_targets)
     expected = judging.Expectation(gfx_targets=targets, rocm_sonames=sonames)
-    tried = judging.Installers.find(app.runner) if options.installs else None
+    tried = judging.Installers(app.runner) if options.installs else None
     paths, policy = options.paths(app), options.load(app)
     verdicts = judging.verify_given(paths, policy, expected, installers=tried)
     lines = show.verdict_lines(verdicts, tried)

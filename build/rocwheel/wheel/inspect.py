@@ -50,18 +50,6 @@ _MODULE: Final = 64 << 10  # bytes of a version module that is read
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordProblems:
-    """Where RECORD and the files of a wheel disagree, as sentences."""
-
-    rows: tuple[str, ...] = ()  # files that are listed wrongly, or not at all
-    digests: tuple[str, ...] = ()  # files whose content is not what RECORD says
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.rows
-        yield from self.digests
-
-
-@dataclass(frozen=True, kw_only=True)
 class WheelReport:
     """What a wheel is. With `checked`, every byte was read and compared with RECORD."""
 
@@ -80,7 +68,8 @@ class WheelReport:
     grafted: tuple[str, ...]  # file names, without the hash that auditwheel adds
     provenance: Mapping[str, str]
     releases: Mapping[str, str | None]  # version.py -> `_release_version` (see `release_of`)
-    record: RecordProblems  # empty where RECORD was not compared
+    rows: tuple[str, ...]  # files that RECORD lists wrongly or not at all; () if not compared
+    digests: tuple[str, ...]  # files whose content is not what RECORD says
     compiled: Compiled  # empty unless checked, and of one of JAX's wheels
 
     @property
@@ -158,10 +147,6 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         name = f"{folder}/entry_points.txt"
         text = archive.read(name).decode("utf-8", "replace") if name in archive.by_name else ""
         sha256 = whole.result()
-    record = RecordProblems(
-        rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
-        digests=tuple(reader.problems),
-    )
     return WheelReport(
         path=path,
         filename=filename,
@@ -178,7 +163,8 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         grafted=_grafted(archive.members),
         provenance=provenance,
         releases=releases,
-        record=record,
+        rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
+        digests=tuple(reader.problems),
         compiled=compile_members(path) if hashes and kind_of(filename.project) else Compiled(),
     )
 
@@ -239,15 +225,14 @@ class _Reader:
     def _checked(self, member: ZipMember) -> Iterator[bytes]:
         """Yield a member's content; at its end, compare it with its row."""
         row = (self._rows or {}).get(member.name)
-        algorithm = row.digest.partition("=")[0] if row else ""
-        if row is None or member.is_dir or algorithm not in STRONG:
+        if row is None or member.is_dir or row.algorithm not in STRONG:
             yield from self._archive.stream(member)
             return
-        digest = hashlib.new(algorithm)
+        digest = hashlib.new(row.algorithm)
         for piece in self._archive.stream(member):
             digest.update(piece)
             yield piece
-        is_now = record_digest(digest.digest(), algorithm=algorithm)
+        is_now = record_digest(digest.digest(), algorithm=row.algorithm)
         if is_now != row.digest:
             self.problems.append(f"{member.name}: is {is_now}, RECORD says {row.digest}")
         elif row.size != str(member.size):

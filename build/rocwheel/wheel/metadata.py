@@ -113,6 +113,10 @@ class RecordRow(NamedTuple):
     digest: str
     size: str
 
+    @property
+    def algorithm(self) -> str:
+        return self.digest.partition("=")[0]
+
 
 class KeyValueText:
     """An e-mail-like block of `Key: value` lines, with a body after the first empty line."""
@@ -261,7 +265,7 @@ def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -
         elif row.path in unhashed:
             if row.digest or row.size:
                 yield f"{row.path}: has a digest in RECORD and must not have one"
-        elif row.digest.partition("=")[0] not in STRONG:
+        elif row.algorithm not in STRONG:
             yield f"{row.path}: has no SHA-256 in RECORD"
         seen.add(row.path)
     for name in sorted(files - seen - {f"{folder}/{name}" for name in UNHASHED[1:]}):
@@ -304,14 +308,14 @@ def dist_info(names: Iterable[str], *, path: object) -> str:
     return matching[0]
 
 
-def row_of(path: str, content: Iterable[bytes]) -> RecordRow:
+def row_of(path: str, content: Iterable[bytes], *, algorithm: str = "sha256") -> RecordRow:
     """Return the RECORD row of a file with this content, given in pieces."""
-    digest = hashlib.sha256()
+    digest = hashlib.new(algorithm)
     size = 0
     for piece in content:
         digest.update(piece)
         size += len(piece)
-    return RecordRow(path=path, digest=record_digest(digest.digest()), size=str(size))
+    return RecordRow(path, record_digest(digest.digest(), algorithm=algorithm), str(size))
 
 
 def _lines(text: str) -> list[str]:

@@ -308,7 +308,7 @@ def test_what_verify_accepts_pip_and_uv_install(
             path.unlink()
         else:
             accepted.append(path)
-    tried = installs(accepted, Installers.find(HostRunner({})))
+    tried = installs(accepted, Installers(HostRunner({})))
     accepted = [path for path in accepted if not tried[path]]
     assert COUNT / 10 < len(accepted) < COUNT
     disagree = [
