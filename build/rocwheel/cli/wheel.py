@@ -30,21 +30,6 @@ DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has
 _PATH = click.Path(path_type=Path)
 
 
-class _Named(click.Path):
-    """A path that is written to: the empty text would be the working directory."""
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> str | bytes | os.PathLike[str]:
-        if value == "":
-            self.fail("it names nothing; write ./ for this folder", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-_NAMED = _Named(path_type=Path)
 _wheels = click.argument("wheels", nargs=-1, required=True, metavar="WHEEL...", type=_PATH)
 _policy = option(
     "--policy", type=_PATH, help="Policy file; default: wheel_policy.yaml of the data in use."
@@ -53,7 +38,7 @@ _output = option(
     "--output",
     required=True,
     metavar="DIR",
-    type=_NAMED,
+    type=click.Path(),
     help="Folder for the new wheels; a file that is there is never overwritten.",
 )
 
@@ -83,7 +68,13 @@ def _there(path: Path) -> Path:
 class OutputOptions(WheelsOptions, DryRun):
     """What commands that write wheels have in common."""
 
-    output: Path
+    output: str
+
+    def folder(self, app: App) -> Path:
+        """Return the folder for the new wheels. Raises UsageError for the empty text."""
+        if not self.output:
+            raise click.UsageError("--output: it names nothing; write ./ for this folder")
+        return app.cwd / self.output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +251,7 @@ def repair(app: App, options: WheelRepairOptions) -> None:
 
     rules = options.load(app)
     plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths(app))
-    out, runner, console = app.cwd / options.output, app.runner, app.console
+    out, runner, console = options.folder(app), app.runner, app.console
     if options.dry_run:
         parallel.each(partial(repairing.check, out=out, runner=runner, console=console), plans)
         document = {"dry_run": True, "wheels": [show.plan_document(plan) for plan in plans]}
@@ -304,7 +295,7 @@ def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) 
     """Show or carry out what `retag` and `reversion` plan."""
     from rocwheel.wheel import rename
 
-    folder = app.cwd / options.output
+    folder = options.folder(app)
     for note in (note for plan in plans for note in plan.notes):
         app.console.warn(note)
     documents = [plan.document(folder) for plan in plans]

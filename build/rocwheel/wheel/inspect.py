@@ -156,7 +156,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         checked=hashes,
         dist_info=folder,
         metadata={key: texts["METADATA"].all(key) for key in METADATA_FIELDS},
-        wheel={key: texts["WHEEL"].exactly(key) for key in WHEEL_FIELDS},
+        wheel={key: texts["WHEEL"].all(key, exact=True) for key in WHEEL_FIELDS},
         entry_points=_entry_points(text),
         members=archive.members,
         elf=tuple(elf),

@@ -128,32 +128,26 @@ class KeyValueText:
         except UnicodeDecodeError as exc:
             raise WheelError(f"{name}: not UTF-8", hint="build the wheel again") from exc
         self.name = name
-        self._lines: list[str] = []
-        field: list[str] = []  # lines of the field that is being read
-        reader = io.StringIO(text, newline="")
-        at = 0
-        for number, line in enumerate(reader, 1):
-            if not line.strip("\r\n"):
-                break
-            if line[0] not in " \t":
-                self._lines += ["".join(field)] if field else []
-                field = []
-            if not field and not _FIELD.match(line):
+        lines = _lines(text)
+        end = next((n for n, line in enumerate(lines) if not line.strip("\r\n")), len(lines))
+        fields: list[list[str]] = []
+        for number, line in enumerate(lines[:end], 1):
+            if fields and line[0] in " \t":
+                fields[-1].append(line)
+            elif _FIELD.match(line):
+                fields.append([line])
+            else:
                 raise WheelError(
                     f"{name}: line {number} is no `Key: value`", hint="build the wheel again"
                 )
-            field.append(line)
-            at += len(line)
-        self._lines += ["".join(field)] if field else []
-        self._body = text[at:]
+        self._lines = ["".join(field) for field in fields]
+        self._body = "".join(lines[end:])
 
-    def all(self, key: str) -> tuple[str, ...]:
-        """Values of a key, in whatever case it is written."""
-        return tuple(value for name, value in self._fields() if name.lower() == key.lower())
-
-    def exactly(self, key: str) -> tuple[str, ...]:
-        """Values of a key as it is written: uv knows the keys of WHEEL in their own case only."""
-        return tuple(value for name, value in self._fields() if name == key)
+    def all(self, key: str, *, exact: bool = False) -> tuple[str, ...]:
+        """Return values of a key; with `exact` as it is written: uv reads WHEEL so."""
+        key = key if exact else key.lower()
+        fields = ((name if exact else name.lower(), value) for name, value in self._fields())
+        return tuple(value for name, value in fields if name == key)
 
     def get(self, key: str) -> str:
         """Return the value of a key that stands once, "" where it is absent. Raises WheelError."""

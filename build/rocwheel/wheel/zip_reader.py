@@ -85,7 +85,10 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ZipMember:
-    """One file or folder of the archive; its local header and its central record agree."""
+    """One file or folder of the archive; its local header and its central record agree.
+
+    While the directory is read, what only the local header tells is 0 or empty.
+    """
 
     name: str
     method: int
@@ -96,10 +99,10 @@ class ZipMember:
     mode: int  # permission and type bits; 0 where the maker was not Unix
     stamp: tuple[int, int]  # DOS time and date as they stand in the archive
     start: int  # offset of the local header
-    data: int  # offset of the compressed bytes
-    end: int  # past the data and its descriptor
     central: bytes = field(repr=False)  # the whole central record
-    local: bytes = field(repr=False)  # the whole local header
+    local: bytes = field(repr=False, default=b"")  # the whole local header
+    data: int = 0  # offset of the compressed bytes
+    end: int = 0  # past the data and its descriptor
 
     @property
     def is_dir(self) -> bool:
@@ -116,17 +119,6 @@ class CentralDirectory:
     comment: bytes
     end: bytes  # the end record
     end64: bytes  # the zip64 end record, b"" where there is none
-
-
-class _Record(NamedTuple):
-    """A central record, decoded; `offset` points to the local header."""
-
-    name: str
-    fields: tuple[int, ...]
-    compressed: int
-    size: int
-    offset: int
-    raw: bytes
 
 
 class ZipArchive:
@@ -257,7 +249,7 @@ class ZipArchive:
                     rest = inflate.unconsumed_tail
             while not inflate.eof and (piece := inflate.decompress(b"", CHUNK)):
                 yield piece
-        except zlib_ng.error as exc:
+        except zlib_ng.error as exc:  # type: ignore[misc]  # its stub declares a value
             self.refuse(f"{member.name}: its deflate stream is damaged: {exc}")
         if not inflate.eof or inflate.unused_data:
             self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
@@ -317,19 +309,19 @@ class ZipArchive:
 
     def _read_members(self) -> tuple[ZipMember, ...]:
         raw = self.bytes_at(self.directory.offset, self.directory.size)
-        records: list[_Record] = []
+        records: list[ZipMember] = []
         at = 0
         while at < len(raw):
             if len(records) == self.directory.members:
                 self.refuse(f"{len(records)} members declared, and more listed")
             records.append(self._record(raw, at))
-            at += len(records[-1].raw)
+            at += len(records[-1].central)
         if len(records) != self.directory.members:
             self.refuse(f"{self.directory.members} members declared, {len(records)} listed")
         if conflict := path_conflict(record.name for record in records):
             self.refuse(conflict)
         self._check_sizes(records)
-        bounds = [*sorted(record.offset for record in records), self.directory.offset]
+        bounds = [*sorted(record.start for record in records), self.directory.offset]
         if bounds[0] != 0:
             self.refuse("bytes before its first member")
         if len(set(bounds)) != len(bounds):
@@ -338,17 +330,17 @@ class ZipArchive:
         members = []
         local = 0
         for record in records:
-            members.append(self._member(record, ends[record.offset]))
+            members.append(self._member(record, ends[record.start]))
             local += len(members[-1].local)
             if local > LIMITS.directory:
                 self.refuse("its local headers are larger than any wheel's")
         return tuple(members)
 
-    def _record(self, raw: bytes, at: int) -> _Record:
+    def _record(self, raw: bytes, at: int) -> ZipMember:
         if len(raw) - at < CENTRAL.size:
             self.refuse("its central directory is cut short")
         fields = CENTRAL.unpack_from(raw, at)
-        signature, _, needed, flags, method, _, _, _, compressed, size = fields[:10]
+        signature, made, needed, flags, method, time, date, crc, compressed, size = fields[:10]
         name_length, extra_length, comment_length, disk, _, attributes, offset = fields[10:]
         length = CENTRAL.size + name_length + extra_length + comment_length
         if signature != CENTRAL_SIGNATURE or at + length > len(raw):
@@ -377,13 +369,17 @@ class ZipArchive:
         self._check_type(name, attributes)
         if _LIKE_AN_ARCHIVE.search(raw, at + length - comment_length, at + length):
             self.refuse(f"{name}: its comment looks like another archive")
-        return _Record(
+        return ZipMember(
             name=name,
-            fields=fields,
+            method=method,
+            flags=flags,
+            crc=crc,
             compressed=compressed,
             size=size,
-            offset=offset,
-            raw=raw[at : at + length],
+            mode=attributes >> 16 if made >> 8 == UNIX else 0,
+            stamp=(time, date),
+            start=offset,
+            central=raw[at : at + length],
         )
 
     def _check_type(self, name: str, attributes: int) -> None:
@@ -412,14 +408,14 @@ class ZipArchive:
             self.refuse(f"{name[:60]}…: a name of {len(raw)} bytes, too long for a file system")
         return name
 
-    def _check_sizes(self, records: list[_Record]) -> None:
+    def _check_sizes(self, records: list[ZipMember]) -> None:
         total = sum(record.size for record in records)
         if total > min(LIMITS.total, max(LIMITS.total_from, LIMITS.total_ratio * self.size)):
             self.refuse(f"{self.size} bytes that expand to {total}")
         for record in records:
-            if record.name.endswith("/") and record.size:
+            if record.is_dir and record.size:
                 self.refuse(f"{record.name}: a folder with content")
-            if record.fields[4] == STORED and record.size != record.compressed:
+            if record.method == STORED and record.size != record.compressed:
                 self.refuse(f"{record.name}: stored, but its two sizes differ")
             if record.size > max(LIMITS.ratio_from, LIMITS.ratio * record.compressed):
                 self.refuse(
@@ -460,67 +456,53 @@ class ZipArchive:
             self.refuse(f"{name}: 64-bit sizes that nothing asks for")
         return values
 
-    def _member(self, record: _Record, bound: int) -> ZipMember:
-        name = record.name
-        _, made, _, flags, method, time, date, crc = record.fields[:8]
-        header = self.bytes_at(record.offset, LOCAL.size)
-        signature, needed, local_flags, local_method, *local_stamp = LOCAL.unpack(header)
-        *local_stamp, crc2, compressed2, size2, length, extra = local_stamp
+    def _member(self, record: ZipMember, bound: int) -> ZipMember:
+        """Return the member with its local header, which must agree with its central record."""
+        name, has_descriptor = record.name, record.flags & FLAG_DESCRIPTOR
+        header = self.bytes_at(record.start, LOCAL.size)
+        signature, needed, flags, method, *rest = LOCAL.unpack(header)
+        *stamp, crc, compressed, size, length, extra = rest
         if signature != LOCAL_SIGNATURE or needed > NEWEST:
             self.refuse(f"{name}: no local header where the directory says, or one too new")
-        data = record.offset + LOCAL.size + length + extra
-        if data + record.compressed > bound:
+        data = record.start + LOCAL.size + length + extra
+        end = data + record.compressed
+        if end > bound:
             self.refuse(f"{name}: overlaps the next member")
-        local = self.bytes_at(record.offset, data - record.offset)
-        raw_name = record.raw[CENTRAL.size : CENTRAL.size + record.fields[10]]
-        if local[LOCAL.size : LOCAL.size + length] != raw_name:
+        local = self.bytes_at(record.start, data - record.start)
+        if local[LOCAL.size : LOCAL.size + length] != name.encode():
             self.refuse(f"{name}: its local header has another name")
         wide = self._zip64_fields(
             name,
             local[LOCAL.size + length :],
-            [size2 == U32, compressed2 == U32],
+            [size == U32, compressed == U32],
             # To some readers a descriptor is as wide as such sizes, to others as the short ones.
-            restated=b"" if flags & FLAG_DESCRIPTOR else struct.pack("<QQ", size2, compressed2),
+            restated=b"" if has_descriptor else struct.pack("<QQ", size, compressed),
         )
-        is_wide = wide[:2] != [None, None]
-        size2 = size2 if wide[0] is None else wide[0]
-        compressed2 = compressed2 if wide[1] is None else wide[1]
-        agreed = (crc2, compressed2, size2) == (crc, record.compressed, record.size)
-        deferred = flags & FLAG_DESCRIPTOR and (crc2, compressed2, size2) == (0, 0, 0)
-        shared = (local_flags, local_method, *local_stamp) == (flags, method, time, date)
+        sizes = (
+            compressed if wide[1] is None else wide[1],
+            size if wide[0] is None else wide[0],
+        )
+        agreed = (crc, *sizes) == (record.crc, record.compressed, record.size)
+        deferred = has_descriptor and (crc, *sizes) == (0, 0, 0)
+        shared = (flags, method, tuple(stamp)) == (record.flags, record.method, record.stamp)
         if not shared or not (agreed or deferred):
             self.refuse(f"{name}: its local header and the directory disagree")
-        end = data + record.compressed
         behind = self.bytes_at(end, min(bound - end, DESCRIPTOR + 1))
-        if flags & FLAG_DESCRIPTOR and not behind:
+        if has_descriptor and not behind:
             self.refuse(f"{name}: its data descriptor is missing")
         # Readers of a stream take a descriptor for as wide as the local header's sizes are.
-        layout = "<IQQ" if is_wide else "<III"
-        if behind and not (flags & FLAG_DESCRIPTOR and _is_descriptor(record, behind, layout)):
+        layout = "<III" if wide[:2] == [None, None] else "<IQQ"
+        if behind and not (has_descriptor and _is_descriptor(record, behind, layout)):
             self.refuse(f"{name}: followed by bytes that belong to no member")
-        return ZipMember(
-            name=name,
-            method=method,
-            flags=flags,
-            crc=crc,
-            compressed=record.compressed,
-            size=record.size,
-            mode=record.fields[15] >> 16 if made >> 8 == UNIX else 0,
-            stamp=(time, date),
-            start=record.offset,
-            data=data,
-            end=bound,
-            central=record.raw,
-            local=local,
-        )
+        return replace(record, local=local, data=data, end=bound)
 
 
-def _is_descriptor(record: _Record, raw: bytes, layout: str) -> bool:
+def _is_descriptor(member: ZipMember, raw: bytes, layout: str) -> bool:
     """Return whether these bytes are a data descriptor of the member, signed or not."""
-    sizes = (record.compressed, record.size)
+    sizes = (member.compressed, member.size)
     if layout == "<III" and max(sizes) > U32:
         return False
-    body = struct.pack(layout, record.fields[7], *sizes)
+    body = struct.pack(layout, member.crc, *sizes)
     return raw in (body, struct.pack("<I", DESCRIPTOR_SIGNATURE) + body)
 
 
