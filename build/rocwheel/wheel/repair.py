@@ -161,12 +161,12 @@ def apply(
 
 def _refuse_missing(report: WheelReport, policy: WheelPolicy, kind: WheelKind | None) -> None:
     """Raise WheelError where a library is needed that is neither inside nor expected outside."""
-    sonames = {item.path: item.soname for item in report.elf}
+    sonames, outside = {item.path: item.soname for item in report.elf}, policy.outside(kind)
     missing = [
         f"{item.path} needs {name}"
         for item in report.elf
         for name in item.needed
-        if name not in policy.outside(kind) and not is_found(item, name, sonames)
+        if name not in outside and not is_found(item, name, sonames)
     ]
     if missing:
         raise WheelError(
@@ -204,13 +204,13 @@ def _platform(report: WheelReport, facts: Iterable[ElfFacts], policy: WheelPolic
             hint="build all of it for one machine",
         )
     level = policy.best(files)
-    if level is None:
-        excess = (name for item in files for name in policy.excess(policy.manylinux[-1], item))
+    if not level:
+        excess = (name for item in files for name in policy.excess(policy.levels[-1], item))
         raise WheelError(
             f"{report.path}: no manylinux level has {brief(', '.join(sorted(set(excess))))}",
             hint="build with an older sysroot",
         )
-    return level.tag(machines.pop())
+    return f"manylinux_{level}_{machines.pop()}"
 
 
 def _parts(

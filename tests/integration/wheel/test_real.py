@@ -114,8 +114,8 @@ def test_what_the_notes_on_published_wheels_say_is_found(reports) -> None:
     assert pjrt.provenance["jax"] == "58cb6e556c996bf0361bca9e64890a551e513280"
     assert pjrt.provenance["ROCm/xla"] == "fa5a92b33cfa726ce40ffd73edc69fbca5bf246b"
     assert newest.provenance["rocm"] == "7.14.0"
-    assert newest.elf[0].runpath == POLICY.runpath_templates["pip"]
-    assert pjrt.elf[0].runpath == POLICY.runpath_templates["short"]
+    assert newest.elf[0].runpath == POLICY.runpath.expanded("pip")
+    assert pjrt.elf[0].runpath == POLICY.runpath.expanded("short")
     assert pjrt.elf[0].exports == ("GetPjrtApi", "__start_pb_defaults", "__stop_pb_defaults")
     assert pjrt.elf[0].highest("GLIBC") == (2, 28)
     assert newest.elf[0].highest("GLIBC") == (2, 27)
@@ -161,7 +161,7 @@ def test_a_release_that_looks_into_a_build_folder_is_repaired(
     assert len(result.patched) == 8
     after = inspect(result.path, hashes=True)
     assert verify(after, policy=POLICY) == ()
-    assert {item.runpath for item in after.elf} == {POLICY.runpath_templates["pip"]}
+    assert {item.runpath for item in after.elf} == {POLICY.runpath.expanded("pip")}
     found = [item for item in diff(path, result.path) if item.member]
     assert {(item.member, item.aspect) for item in found} == {
         *((name, aspect) for name in result.patched for aspect in ("RUNPATH", "bytes")),

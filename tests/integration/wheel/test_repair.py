@@ -29,7 +29,7 @@ pytestmark = pytest.mark.needs("cc")
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
 MODULE = "jax_rocm7_plugin/_linalg.so"
-SHORT = POLICY.runpath_templates["short"]
+SHORT = POLICY.runpath.expanded("short")
 WITHOUT_GPUS = replace(
     POLICY,
     kinds={kind: replace(rules, gpu_code=False) for kind, rules in POLICY.kinds.items()},

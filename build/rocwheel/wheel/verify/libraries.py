@@ -78,7 +78,7 @@ class Libraries(Subject):
                     yield finding("tag.manylinux", f"{platform} is no manylinux tag")
                 continue
             level = self.policy.level(platform)
-            if level is None:
+            if not level:
                 yield finding("tag.manylinux", f"{platform} is not in ci/wheel_policy.yaml")
                 continue
             for item in self.report.elf:
@@ -115,7 +115,7 @@ class Libraries(Subject):
             yield from self._strays()
             return
         for item in self._own_elf:
-            parts = self.policy.runpath_leaks
+            parts = self.policy.runpath.leaks
             if leaks := [each for each in item.runpath if any(part in each for part in parts)]:
                 what = f"{item.path}: RUNPATH has {len(leaks)} such as {leaks[0]}"
                 yield finding("elf.runpath-leak", what)
