@@ -51,17 +51,14 @@ class WheelsOptions:
 
     def paths(self, app: App) -> list[Path]:
         """Return the paths of the wheels, below the working directory. Raises ConfigError."""
-        return [_there(app.cwd / path) for path in self.wheels]
-
-
-def _there(path: Path) -> Path:
-    """Return a path that was named, if it exists. Raises ConfigError.
-
-    A misspelt path says nothing about a wheel, so it has not the exit code of a wheel that is bad.
-    """
-    if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises for a name too long
-        raise ConfigError(f"{path}: No such file or directory", hint="name an existing wheel")
-    return path
+        paths = [app.cwd / path for path in self.wheels]
+        for path in paths:
+            # A misspelt path says nothing about a wheel: it has not the exit code of a bad one.
+            if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises for a name too long
+                raise ConfigError(
+                    f"{path}: No such file or directory", hint="name an existing wheel"
+                )
+        return paths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,17 +261,14 @@ def repair(app: App, options: WheelRepairOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelDiffOptions:
+class WheelDiffOptions(WheelsOptions):
     """Options of `wheel diff`."""
 
-    first: Path
-    second: Path
     exit_code: bool
 
 
 @command("diff", WheelDiffOptions, parent=wheel)
-@click.argument("first", metavar="A", type=_PATH)
-@click.argument("second", metavar="B", type=_PATH)
+@click.argument("wheels", nargs=2, metavar="A B", type=_PATH)
 @option("--exit-code", is_flag=True, help=f"End with status {DIFFERENT} when they differ.")
 def diff(app: App, options: WheelDiffOptions) -> int:
     """Show what differs, down to what shared objects need and have GPU code for.
@@ -283,7 +277,7 @@ def diff(app: App, options: WheelDiffOptions) -> int:
     """
     from rocwheel.wheel import diff as comparing
 
-    differences = comparing.diff(_there(app.cwd / options.first), _there(app.cwd / options.second))
+    differences = comparing.diff(*options.paths(app))
     app.emit(
         {"differences": [asdict(item) for item in differences]},
         "\n".join(map(str, differences)) if differences else None,

@@ -33,13 +33,9 @@ from rocwheel.wheel.limits import LIMITS
 LOCAL: Final = struct.Struct("<IHHHHHIIIHH")
 CENTRAL: Final = struct.Struct("<IHHHHHHIIIHHHHHII")
 END: Final = struct.Struct("<IHHHHIIH")
-END64: Final = struct.Struct("<IQHHIIQQQQ")
-LOCATOR: Final = struct.Struct("<IIQI")
 LOCAL_SIGNATURE: Final = 0x04034B50
 CENTRAL_SIGNATURE: Final = 0x02014B50
 END_SIGNATURE: Final = 0x06054B50
-END64_SIGNATURE: Final = 0x06064B50
-LOCATOR_SIGNATURE: Final = 0x07064B50
 DESCRIPTOR_SIGNATURE: Final = 0x08074B50
 ZIP64_EXTRA: Final = 0x0001
 # Extra fields that some readers go by and others do not: unzip and bsdtar take a mode and a link's
@@ -117,8 +113,6 @@ class CentralDirectory:
     size: int  # bytes
     members: int
     comment: bytes
-    end: bytes  # the end record
-    end64: bytes  # the zip64 end record, b"" where there is none
 
 
 class ZipArchive:
@@ -268,44 +262,15 @@ class ZipArchive:
             self.refuse("its comment looks like another archive")
         if disk or first_disk or here != count:
             self.refuse("spans several disks")
-        directory = CentralDirectory(
-            offset=offset,
-            size=size,
-            members=count,
-            comment=tail[at + END.size :],
-            end=tail[at : at + END.size],
-            end64=b"",
-        )
-        end = start + at
-        locator = end - LOCATOR.size
-        if locator >= 0 and self.bytes_at(locator, 4) == LOCATOR_SIGNATURE.to_bytes(4, "little"):
-            directory = self._zip64(locator, directory)
-            end = locator - END64.size
-        elif U32 in (size, offset) or count == U16:
-            self.refuse("its zip64 end record is missing")
-        if directory.offset + directory.size != end:
+        if U32 in (size, offset) or count == U16:
+            self.refuse("of 4 GiB or 65535 members, which no wheel has")
+        if offset + size != start + at:
             self.refuse("its central directory does not lie where its end record says")
-        if directory.size > LIMITS.directory or directory.members > LIMITS.members:
-            self.refuse(f"{directory.members} members are more than a wheel has")
-        return directory
-
-    def _zip64(self, locator: int, small: CentralDirectory) -> CentralDirectory:
-        _, disk, at, disks = LOCATOR.unpack(self.bytes_at(locator, LOCATOR.size))
-        if disk or disks != 1 or at + END64.size != locator:
-            self.refuse("its zip64 locator is broken")
-        record = self.bytes_at(at, END64.size)
-        signature, length, _, _, disk, first_disk, here, count, size, offset = END64.unpack(record)
-        if signature != END64_SIGNATURE or length != END64.size - 12:
-            self.refuse("its zip64 end record is broken")
-        if disk or first_disk or here != count:
-            self.refuse("spans several disks")
-        if (
-            small.members not in (U16, count)
-            or small.size not in (U32, size)
-            or small.offset not in (U32, offset)
-        ):
-            self.refuse("its two end records disagree")
-        return replace(small, offset=offset, size=size, members=count, end64=record)
+        if size > LIMITS.directory:
+            self.refuse(f"a directory of {size} bytes is larger than any wheel's")
+        return CentralDirectory(
+            offset=offset, size=size, members=count, comment=tail[at + END.size :]
+        )
 
     def _read_members(self) -> tuple[ZipMember, ...]:
         raw = self.bytes_at(self.directory.offset, self.directory.size)
@@ -354,18 +319,12 @@ class ZipArchive:
             self.refuse(f"{name}: compression method {method}; wheels are stored or deflated")
         if method == STORED and flags & FLAG_DESCRIPTOR:  # uv, while it downloads, says the same
             self.refuse(f"{name}: stored with its sizes behind it: a stream does not show its end")
-        if disk not in (0, U16):
-            self.refuse("spans several disks")
-        extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]
-        wide = self._zip64_fields(
-            name, extra, [value == U32 for value in (size, compressed, offset)] + [disk == U16]
-        )
-        size, compressed, offset, disk = (
-            full if full is not None else short
-            for full, short in zip(wide, (size, compressed, offset, disk), strict=True)
-        )
         if disk:
             self.refuse("spans several disks")
+        if U32 in (size, compressed, offset):
+            self.refuse(f"{name}: of 4 GiB, or behind them, which no wheel has")
+        extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]
+        self._zip64_sizes(name, extra, [])
         self._check_type(name, attributes)
         if _LIKE_AN_ARCHIVE.search(raw, at + length - comment_length, at + length):
             self.refuse(f"{name}: its comment looks like another archive")
@@ -422,14 +381,14 @@ class ZipArchive:
                     f"{record.name}: {record.compressed} bytes that expand to {record.size}"
                 )
 
-    def _zip64_fields(
+    def _zip64_sizes(
         self, name: str, extra: bytes, wanted: list[bool], *, restated: bytes = b""
     ) -> list[int | None]:
-        """Return the 64-bit values of the `wanted` ones, None where the short one holds.
+        """Return the 64-bit sizes of the `wanted` ones, None where the short one holds.
 
         Where none is wanted, the short ones may be `restated`: zipfile did so (Python's gh-103861).
         """
-        long_sizes: bytes | None = None
+        rest: bytes | None = None
         at = 0
         while at < len(extra):
             if len(extra) - at < 4:  # noqa: PLR2004
@@ -437,21 +396,19 @@ class ZipArchive:
             tag, length = struct.unpack_from("<HH", extra, at)
             body = extra[at + 4 : at + 4 + length]
             at += 4 + length
-            if len(body) != length or (tag == ZIP64_EXTRA and long_sizes is not None):
+            if len(body) != length or (tag == ZIP64_EXTRA and rest is not None):
                 self.refuse(f"{name}: a broken extra field")
             if tag in MISLEADING_EXTRAS:
                 self.refuse(f"{name}: {MISLEADING_EXTRAS[tag]} in an extra field")
             if tag == ZIP64_EXTRA:
-                long_sizes = body
-        if long_sizes is None and any(wanted):
-            self.refuse(f"{name}: its zip64 sizes are missing")
-        rest = long_sizes or b""
+                rest = body
+        rest = rest or b""
         values: list[int | None] = []
-        for width, want in zip((8, 8, 8, 4), wanted, strict=False):
-            if want and len(rest) < width:
-                self.refuse(f"{name}: its zip64 sizes are cut short")
-            values.append(int.from_bytes(rest[:width], "little") if want else None)
-            rest = rest[width:] if want else rest
+        for want in wanted:
+            if want and len(rest) < 8:  # noqa: PLR2004
+                self.refuse(f"{name}: its zip64 sizes are missing or cut short")
+            values.append(int.from_bytes(rest[:8], "little") if want else None)
+            rest = rest[8:] if want else rest
         if rest and (any(wanted) or rest != restated):
             self.refuse(f"{name}: 64-bit sizes that nothing asks for")
         return values
@@ -471,7 +428,7 @@ class ZipArchive:
         local = self.bytes_at(record.start, data - record.start)
         if local[LOCAL.size : LOCAL.size + length] != name.encode():
             self.refuse(f"{name}: its local header has another name")
-        wide = self._zip64_fields(
+        wide = self._zip64_sizes(
             name,
             local[LOCAL.size + length :],
             [size == U32, compressed == U32],
@@ -491,7 +448,7 @@ class ZipArchive:
         if has_descriptor and not behind:
             self.refuse(f"{name}: its data descriptor is missing")
         # Readers of a stream take a descriptor for as wide as the local header's sizes are.
-        layout = "<III" if wide[:2] == [None, None] else "<IQQ"
+        layout = "<III" if wide == [None, None] else "<IQQ"
         if behind and not (has_descriptor and _is_descriptor(record, behind, layout)):
             self.refuse(f"{name}: followed by bytes that belong to no member")
         return replace(record, local=local, data=data, end=bound)

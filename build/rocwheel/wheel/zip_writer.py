@@ -25,26 +25,20 @@ from rocwheel.errors import HostError, WheelError
 from rocwheel.wheel.zip_reader import (
     CENTRAL,
     END,
-    END64,
-    END64_SIGNATURE,
     END_SIGNATURE,
     FLAG_DESCRIPTOR,
     FLAG_UTF8,
     LOCAL,
-    LOCATOR,
-    LOCATOR_SIGNATURE,
     STORED,
     U16,
     U32,
     ZIP64_EXTRA,
-    CentralDirectory,
     ZipArchive,
     ZipMember,
 )
 
 BLOCK: Final = 1 << 20
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
-ZIP64_VERSION: Final = 45  # "version needed to extract" of a record with 64-bit sizes
 _NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
 
 
@@ -72,12 +66,12 @@ Part = Kept | Fresh
 
 
 def write(parts: Iterable[Part], archive: ZipArchive, target: int) -> None:
-    """Write a whole archive to a file descriptor; its end records are like `archive`'s."""
+    """Write a whole archive to a file descriptor, with the comment of `archive`."""
     listed = list(parts)
     writer = _Writer(target)
     for part in sorted(listed, key=lambda part: _member(part).start):  # as they lay, not as listed
         writer.add(part)
-    writer.finish(listed, archive.directory)
+    writer.finish(listed, archive.directory.comment)
 
 
 class _Writer:
@@ -106,10 +100,8 @@ class _Writer:
         offset = self._at
         # The sizes of a member that is written anew stand in its header.
         flags = part.like.flags & ~FLAG_DESCRIPTOR | (0 if part.name.isascii() else FLAG_UTF8)
-        # Room for 64-bit sizes is made before they are known, where they could be needed.
-        wide = isinstance(part.content, Path) and part.content.stat().st_size >= U32 - (64 << 20)
         empty = replace(part.like, flags=flags, crc=0, compressed=0, size=0)
-        self._write(_local(empty, part.name, wide=wide))
+        self._write(_local(empty, part.name))
         start = self._at
         crc = size = 0
         packer = zlib_ng.compressobj(LEVEL, zlib_ng.DEFLATED, -15)
@@ -119,39 +111,19 @@ class _Writer:
             size += len(piece)
             self._write(piece if is_stored else packer.compress(piece))
         self._write(b"" if is_stored else packer.flush())
+        _refuse_huge(size)
         member = replace(empty, crc=crc, compressed=self._at - start, size=size)
-        os.pwrite(self._target, _local(member, part.name, wide=wide), offset)
+        os.pwrite(self._target, _local(member, part.name), offset)
         return member
 
-    def finish(self, parts: Iterable[Part], like: CentralDirectory) -> None:
-        """Write the central directory, in the order of `parts`, and end records as `like` has them.
-
-        What stood in 64 bits, and what the short record left to the long one, stays so.
-        """
-        offset = self._at
-        records = b"".join(self._central[part.name] for part in parts)
-        self._write(records)
-        count, size = len(self._central), len(records)
-        if like.end64 or count >= U16 or max(size, offset) >= U32:
-            at = self._at
-            versions = (ZIP64_VERSION, ZIP64_VERSION)
-            if like.end64:
-                versions = END64.unpack(like.end64)[2:4]
-            self._write(
-                END64.pack(
-                    END64_SIGNATURE, END64.size - 12, *versions, 0, 0, count, count, size, offset
-                )
-            )
-            self._write(LOCATOR.pack(LOCATOR_SIGNATURE, 0, at, 1))
-        old = END.unpack(like.end)[3:7]
-        short = [
-            mask if before == mask or now >= mask else now
-            for now, before, mask in zip(
-                (count, count, size, offset), old, (U16, U16, U32, U32), strict=True
-            )
-        ]
-        end = END.pack(END_SIGNATURE, 0, 0, *short, len(like.comment))
-        self._write(end + like.comment)
+    def finish(self, parts: Iterable[Part], comment: bytes) -> None:
+        """Write the central directory, in the order of `parts`, and the end record."""
+        offset, count = self._at, len(self._central)
+        self._write(b"".join(self._central[part.name] for part in parts))
+        _refuse_huge(U32 if count >= U16 else 0)
+        size = self._at - offset
+        end = END.pack(END_SIGNATURE, 0, 0, count, count, size, offset, len(comment))
+        self._write(end + comment)
         os.ftruncate(self._target, self._at)
 
     def _write(self, data: bytes) -> None:
@@ -160,6 +132,13 @@ class _Writer:
             done = os.pwrite(self._target, view, self._at)
             self._at += done
             view = view[done:]
+        _refuse_huge(self._at)
+
+
+def _refuse_huge(size: int) -> None:
+    """Raise WheelError for what an archive can only say in 64 bits."""
+    if size >= U32:
+        raise WheelError("4 GiB or 65535 members are more than a wheel has", hint="make it smaller")
 
 
 def _member(part: Part) -> ZipMember:
@@ -190,7 +169,7 @@ def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
         left, right = left[length:], right[length:]
 
 
-def _local(member: ZipMember, name: str, *, wide: bool) -> bytes:
+def _local(member: ZipMember, name: str) -> bytes:
     """Return a local header with another name, and with the sizes of `member`."""
     signature, version, _, _, time, date, _, _, _, length, _ = LOCAL.unpack_from(member.local)
     raw = name.encode()
@@ -199,49 +178,24 @@ def _local(member: ZipMember, name: str, *, wide: bool) -> bytes:
         for tag, body in _extras(member.local[LOCAL.size + length :])
         if tag != ZIP64_EXTRA
     )
-    short = (member.compressed, member.size)
-    if wide or max(short) >= U32:
-        extra += struct.pack("<HHQQ", ZIP64_EXTRA, 16, member.size, member.compressed)
-        short = (U32, U32)
-        version = max(version, ZIP64_VERSION)
     header = LOCAL.pack(
-        signature, version, member.flags, member.method, time, date, member.crc, *short,
-        len(raw), len(extra),
+        signature, version, member.flags, member.method, time, date, member.crc,
+        member.compressed, member.size, len(raw), len(extra),
     )  # fmt: skip
     return header + raw + extra
 
 
 def _central(part: Part, member: ZipMember, offset: int) -> bytes:
-    """Return the central record of `member`, with another name, mode and place.
-
-    What stood in 64 bits stays in 64 bits and where it was among the extra fields.
-    """
+    """Return the central record of `member`, with another name, mode and place."""
     fields = list(CENTRAL.unpack_from(member.central))
-    name_length, extra_length = fields[10], fields[11]
-    at = CENTRAL.size + name_length
-    values = {8: member.compressed, 9: member.size, 16: offset}
-    wide = b""
-    for field in (9, 8, 16):  # the order that the zip64 field has
-        is_wide = values[field] >= U32 or fields[field] == U32
-        wide += values[field].to_bytes(8, "little") if is_wide else b""
-        fields[field] = U32 if is_wide else values[field]
-    extras = _extras(member.central[at : at + extra_length])
-    if wide and all(tag != ZIP64_EXTRA for tag, _ in extras):
-        extras.insert(0, (ZIP64_EXTRA, wide))
-        fields[2] = max(fields[2], ZIP64_VERSION)
-    extra = b"".join(
-        struct.pack("<HH", tag, len(body)) + body
-        for tag, body in ((tag, wide if tag == ZIP64_EXTRA else body) for tag, body in extras)
-        if tag != ZIP64_EXTRA or body
-    )
+    extra_at = CENTRAL.size + fields[10]
     raw = part.name.encode()
     fields[3] = member.flags
+    fields[7:11] = [member.crc, member.compressed, member.size, len(raw)]
     if part.mode:
         fields[15] = fields[15] & U16 | part.mode << 16
-    fields[7] = member.crc
-    fields[10:12] = [len(raw), len(extra)]
-    fields[13] = 0  # the disk
-    return CENTRAL.pack(*fields) + raw + extra + member.central[at + extra_length :]
+    fields[16] = offset
+    return CENTRAL.pack(*fields) + raw + member.central[extra_at:]
 
 
 def _extras(raw: bytes) -> list[tuple[int, bytes]]:

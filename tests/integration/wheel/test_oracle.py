@@ -144,7 +144,7 @@ def mutant(dice: random.Random, number: int) -> tuple[str, bytes]:
                 structure.append(functools.partial(change_entry, dice))
             case _:
                 archive |= dice.choice((
-                    {"zip64": True}, {"comment": b"note"}, {"comment": b"PK\1\2"}, {"prefix": b"x"}, {"suffix": b"x"},
+                    {"comment": b"note"}, {"comment": b"PK\1\2"}, {"prefix": b"x"}, {"suffix": b"x"},
                     {"gap": b"x"}, {"end_twice": True}, {"count": 1}, {"disk": 1},
                 ))  # fmt: skip
     made = made.but(

@@ -104,7 +104,6 @@ def test_each_limit_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path = tmp_path / NAME
     path.write_bytes(SOUND)
     for limits in (
-        Limits(members=2),
         Limits(directory=10),
         Limits(total=100),
         Limits(record=10),
