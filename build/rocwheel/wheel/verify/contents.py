@@ -12,7 +12,7 @@ from typing import Final
 from rocwheel.model import WheelKind
 from rocwheel.wheel import requirements
 from rocwheel.wheel.metadata import normal_name
-from rocwheel.wheel.verify.libraries import Subject
+from rocwheel.wheel.verify.libraries import JudgedWheel
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import KindPolicy, RequiredMembers
 
@@ -27,7 +27,7 @@ _JUDGED: Final = frozenset({"extra", "python_version", "and", "or", "in", "not"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contents(Subject):
+class Contents(JudgedWheel):
     """What is asked of the files of a wheel of a known kind."""
 
     kind: WheelKind

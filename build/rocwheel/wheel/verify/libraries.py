@@ -38,7 +38,7 @@ class Expectation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class JudgedWheel:
     """One wheel, and what it is judged by."""
 
     report: WheelReport
@@ -48,7 +48,7 @@ class Subject:
     rocm: str  # number in the project's name
 
 
-class Libraries(Subject):
+class Libraries(JudgedWheel):
     """What is asked of the shared objects of a wheel."""
 
     def findings(self) -> Iterator[Finding]:
