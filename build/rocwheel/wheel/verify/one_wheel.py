@@ -15,7 +15,7 @@ from rocwheel.wheel import requirements
 from rocwheel.wheel.inspect import LIBRARIES, kind_of
 from rocwheel.wheel.metadata import canonical_platform, normal_name, sound_mode
 from rocwheel.wheel.verify.contents import Contents
-from rocwheel.wheel.verify.libraries import Libraries, JudgedWheel
+from rocwheel.wheel.verify.libraries import JudgedWheel, Libraries
 from rocwheel.wheel.verify.rules import Finding, finding
 
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
