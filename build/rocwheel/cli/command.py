@@ -347,7 +347,7 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
         if ctx.invoked_subcommand is not None:
             return None
         carry_out(function)
-        app = ctx.find_object(App) or _no_app()
+        app = ctx.ensure_object(App)
         app.context = ctx
         return function(app, _value(options, given, app))
 
@@ -361,10 +361,9 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
 
 
 def _compare(made: click.Command, options: type) -> None:
-    names = dict(_names(options))
+    names = dict(_names(options))  # and whether a command must have it
     declared = {param.name for param in made.params if param.expose_value}
-    needed = {name for name, is_needed in names.items() if is_needed}
-    wrong = sorted(map(str, (declared - names.keys()) | (needed - declared)))
+    wrong = sorted(map(str, {*filter(names.get, names), *declared} - (declared & names.keys())))
     if wrong:
         raise TypeError(f"{made.name}: {options.__name__} and the options differ: {wrong}")
 
@@ -380,10 +379,6 @@ def _names(kind: type) -> Iterator[tuple[str, bool]]:
             yield from _names(made)
         else:
             yield item.name, (item.default, item.default_factory) == unset
-
-
-def _no_app() -> App:
-    raise TypeError("no App in this context")
 
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:

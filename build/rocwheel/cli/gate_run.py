@@ -319,7 +319,7 @@ def dry_run(app: App, jobs: Sequence[GateJob]) -> int:
     """Print what gates would do; return the exit status of the first that could not begin."""
     planned, status = [], 0
     for job in jobs:
-        key, state = str(job.request.key), "planned"
+        key, state = job.request.key, "planned"
         app.console.info(f"would gate {key}:")
         for line in gate_runs.lines(job.request, job.host):
             app.console.info(f"  {line}")
