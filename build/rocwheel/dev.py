@@ -17,7 +17,7 @@ from rocwheel.bazel import BazelInvocation
 from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.console import Console
 from rocwheel.container import Mount
-from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, cache_folders
+from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, output_folder
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
@@ -155,7 +155,7 @@ def preview_configure(
     yield from (f"# {note}" for note in found.notes)
     yield f"# write {path}"
     yield from dist.writing(path, _rc_lines(planned))
-    if found.spec.remote.header_file(cache_folders(request).output):
+    if found.spec.remote.header_file(output_folder(request)):
         yield "# the headers of the remote cache are secret: only a real run writes their file"
     yield from _lines_by_hand(found.place, planned, path, request.environ)
 
@@ -178,7 +178,7 @@ def configure(
             f"{path}: lies in the checkout, where it would be left behind",
             hint="choose a place outside of it, or drop --output",
         )
-    write_headers(inputs.spec.remote, cache_folders(request).output)
+    write_headers(inputs.spec.remote, output_folder(request))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
     lines = _lines_by_hand(inputs.place, planned, path, request.environ)
@@ -209,7 +209,7 @@ def shell(
     rc_file = _default_rc(request, inputs.spec)
     rc_file.parent.mkdir(parents=True, exist_ok=True)
     rc_file.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
-    write_headers(inputs.spec.remote, cache_folders(request).output)
+    write_headers(inputs.spec.remote, output_folder(request))
     place = inputs.place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
     for invocation in planned:
         console.info(f"   {_by_hand(invocation, place.path(rc_file))}")

@@ -27,6 +27,12 @@ from rocwheel.watch import Pump
 # neither stand for the other, and only a `Runner` turns one into the other.
 GuestPath = NewType("GuestPath", PurePosixPath)
 
+
+def guest(text: str) -> GuestPath:
+    """Name a path as commands see it."""
+    return GuestPath(PurePosixPath(text))
+
+
 TAIL_LINES: Final = 40
 CAPTURE_SECONDS: Final = 1800.0  # for a short command that says no other
 GRACE_SECONDS: Final = (10.0, 5.0)  # after SIGINT, after SIGTERM
@@ -41,6 +47,7 @@ PASSED_ENV: Final = (
     *(name.upper() for name in PROXIES),
 )  # fmt: skip
 # Programs that take no other's variable for their CA bundle: git-config(1), http.sslCAInfo; pip.
+CA_BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 OWN_BUNDLE: Final = ("GIT_SSL_CAINFO", "PIP_CERT")
 
 
@@ -68,8 +75,7 @@ def base_env(
 
 def ca_bundle(environ: Mapping[str, str]) -> str:
     """Return the file of certificates that servers are trusted by; "" for each program's own."""
-    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
-    return next(filter(None, (environ.get(name, "") for name in names)), "")
+    return next(filter(None, (environ.get(name, "") for name in CA_BUNDLES)), "")
 
 
 @dataclass(frozen=True, kw_only=True)

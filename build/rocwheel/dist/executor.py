@@ -21,7 +21,6 @@ from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
 from rocwheel.console import Console
 from rocwheel.container import (
-    ContainerEngine,
     ContainerLimits,
     ContainerSpec,
     EngineKind,
@@ -36,35 +35,36 @@ from rocwheel.host.machine import HostPrograms, Interpreter, Programs
 from rocwheel.image import contents, registry
 from rocwheel.image.contents import ImageFacts, ImagePrograms
 from rocwheel.image.found import INPUTS, Found, obtain
-from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.process import (
+    CA_BUNDLES,
+    PROXIES,
+    Command,
+    GuestPath,
+    HostRunner,
+    Runner,
+    ca_bundle,
+    guest,
+)
 from rocwheel.source import SourceTree
-
-CERTIFICATES: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-PROXIES: Final = (
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-)  # fmt: skip
-
 
 SEARCH: Final = "search"
 OWN_INPUTS: Final = Path(contents.TOOL) / "inputs"  # in a builder image: what it was made from
 MOST: Final = 1 << 20
+DISK: Final = "bazel-disk"  # in the cache, of host and containers
+REPOSITORIES: Final = "bazel-repositories"
 
 
-def _guest(text: str) -> GuestPath:
-    return GuestPath(PurePosixPath(text))
-
-
-SOURCE: Final = _guest("/rocwheel/source")
-XLA: Final = _guest("/rocwheel/xla")
-ROCM: Final = _guest("/rocwheel/rocm")
-BAZEL: Final = _guest("/rocwheel/bazel")  # output bases
-DISK_CACHE: Final = _guest("/rocwheel/disk-cache")
-REPOSITORY_CACHE: Final = _guest("/rocwheel/repository-cache")
-LOGS: Final = _guest("/rocwheel/logs")
-PYTHONS: Final = _guest("/rocwheel/pythons")
-WHEELHOUSE: Final = _guest("/rocwheel/wheelhouse")
-CONFIGURE: Final = _guest("/rocwheel/configure")
-CA_BUNDLE: Final = _guest("/rocwheel/ca-certificates.crt")
+SOURCE: Final = guest("/rocwheel/source")
+XLA: Final = guest("/rocwheel/xla")
+ROCM: Final = guest("/rocwheel/rocm")
+BAZEL: Final = guest("/rocwheel/bazel")  # output bases
+DISK_CACHE: Final = guest("/rocwheel/disk-cache")
+REPOSITORY_CACHE: Final = guest("/rocwheel/repository-cache")
+LOGS: Final = guest("/rocwheel/logs")
+PYTHONS: Final = guest("/rocwheel/pythons")
+WHEELHOUSE: Final = guest("/rocwheel/wheelhouse")
+CONFIGURE: Final = guest("/rocwheel/configure")
+CA_BUNDLE: Final = guest("/rocwheel/ca-certificates.crt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,11 +108,10 @@ class BuildEnvironment:
         return f"{workspace}\0{self.builder_image}" if self.spec else ""
 
     def caches(self, request: Request) -> bazel.Caches:
-        folders = cache_folders(request)
         return bazel.Caches(
-            output_user_root=self.path(folders.output),
-            disk=self.path(folders.disk),
-            repository=self.path(folders.repository),
+            output_user_root=self.path(output_folder(request)),
+            disk=self.path(request.cache / DISK),
+            repository=self.path(request.cache / REPOSITORIES),
         )
 
     def compiler(self, request: Request, *, runner: Runner) -> bazel.Compiler:
@@ -142,11 +141,6 @@ class BuildEnvironment:
         by_version = {item.version: item for item in self.facts.interpreters}
         by_version |= {item.version: item for item in self.extra}
         return tuple(by_version[version] for version in sorted(by_version))
-
-    @property
-    def tool(self) -> GuestPath | None:
-        """A Python there that has rocwheel's own tools; None is our own."""
-        return _guest(self.facts.tool) if self.facts else None
 
     def opening(self) -> tuple[Command, ...]:
         """Return what starts the container by hand; nothing on this machine."""
@@ -203,26 +197,12 @@ class BuildEnvironment:
             yield inside
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheFolders:
-    """Where Bazel's caches lie on this machine."""
-
-    output: Path
-    disk: Path
-    repository: Path
-
-
-def cache_folders(request: Request) -> CacheFolders:
-    """Disk and repository cache are shared by host and containers, output bases are not.
+def output_folder(request: Request) -> Path:
+    """Return where Bazel's output bases lie; host and containers share none.
 
     A server's process id that an output base remembers means something in one place only.
     """
-    inside = request.executor.kind != "host"
-    return CacheFolders(
-        output=request.cache / ("bazel-in-containers" if inside else "bazel"),
-        disk=request.cache / "bazel-disk",
-        repository=request.cache / "bazel-repositories",
-    )
+    return request.cache / ("bazel" if request.executor.kind == "host" else "bazel-in-containers")
 
 
 def choose(
@@ -244,16 +224,23 @@ def choose(
         )
     with console.step(f"Container: {asked.kind}", key="container"):
         engine = container.ask(EngineKind(asked.kind), environ=request.environ, runner=runner)
-        if asked.image == SEARCH:
-            image = _recipes_own(asked, request, engine, runner)
-        else:
-            image = obtain(
+        image = (
+            builder.current(asked.recipe, request.home, engine=engine, runner=runner)
+            if asked.image == SEARCH
+            else obtain(
                 asked.image,
                 engine=engine,
                 locked=request.locked,
                 pull=pull,
                 runner=runner,
                 console=console,
+            )
+        )
+        if image is None:
+            raise HostError(
+                f"{asked.recipe}: {asked.kind} has no builder image of this checkout",
+                hint=f"make it: rocwheel image build --recipe {asked.recipe}; or pull it by the "
+                "digest that `image build --push` printed",
             )
         spec = container_spec(asked, engine, image, cache=request.cache, environ=request.environ)
         known = contents.ask(spec, image.config, cache=request.cache, runner=runner, remember=pull)
@@ -281,20 +268,6 @@ def _refuse_container_options(asked: Executor) -> None:
             f"{option}: this build has no container",
             hint=f"add --executor=docker or podman, or leave {option} out",
         )
-
-
-def _recipes_own(
-    asked: Executor, request: Request, engine: ContainerEngine, runner: Runner
-) -> Found:
-    """Return the engine's image of recipe and checkout. Raises HostError where it has none."""
-    image = builder.current(asked.recipe, request.home, engine=engine, runner=runner)
-    if image is None:
-        raise HostError(
-            f"{asked.recipe}: {engine.kind.value} has no builder image of this checkout",
-            hint=f"make it: rocwheel image build --recipe {asked.recipe}; or pull it by the digest "
-            "that `image build --push` printed",
-        )
-    return image
 
 
 def _own_image(request: Request) -> str:
@@ -350,11 +323,10 @@ def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) 
         *(Mount(host=prefix, guest=guest) for prefix, guest in prefixes.items())
     )
     place = _with_shared(place, prefixes)
-    folders = cache_folders(request)
     return replace(place, extra=_asked(place, prefixes, runner)).with_mounts(
-        Mount(host=folders.output, guest=BAZEL, writable=True),
-        Mount(host=folders.disk, guest=DISK_CACHE, writable=True),
-        Mount(host=folders.repository, guest=REPOSITORY_CACHE, writable=True),
+        Mount(host=output_folder(request), guest=BAZEL, writable=True),
+        Mount(host=request.cache / DISK, guest=DISK_CACHE, writable=True),
+        Mount(host=request.cache / REPOSITORIES, guest=REPOSITORY_CACHE, writable=True),
         Mount(host=request.cache / "logs", guest=LOGS, writable=True),
     )
 
@@ -403,17 +375,17 @@ def container_spec(
     env: dict[str, str] = {}
     mounts: list[Mount] = []
     if asked.pass_proxies:
-        env |= {name: environ[name] for name in PROXIES if name in environ}
+        names = (*PROXIES, *(name.upper() for name in PROXIES))
+        env |= {name: environ[name] for name in names if name in environ}
         named = next((name for name, value in env.items() if "@" in value), "")
         if named:
             raise ConfigError(
                 f"{named}: has a user name or password, which `inspect` would show to everybody",
                 hint="name a proxy that asks for none, such as one on this machine that hands on",
             )
-        bundle = next((environ[name] for name in CERTIFICATES if name in environ), "")
-        if bundle:
+        if bundle := ca_bundle(environ):
             mounts.append(Mount(host=Path(bundle), guest=CA_BUNDLE))
-            env |= dict.fromkeys(CERTIFICATES, str(CA_BUNDLE))
+            env |= dict.fromkeys(CA_BUNDLES, str(CA_BUNDLE))
     return ContainerSpec(
         engine=engine,
         image=image.identity,

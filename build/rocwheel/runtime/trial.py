@@ -24,7 +24,7 @@ from rocwheel.home import Home
 from rocwheel.image.found import Found
 from rocwheel.image.recipe import copy_tool
 from rocwheel.manifest import MANIFEST
-from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.process import Command, GuestPath, HostRunner, Runner, guest
 from rocwheel.results import Results
 from rocwheel.runtime import closure
 from rocwheel.runtime.making import PYTHON, ImagePlan
@@ -32,19 +32,14 @@ from rocwheel.runtime.packages import pip
 from rocwheel.values import replace
 from rocwheel.verdict import Verdict
 
-
-def _guest(text: str) -> GuestPath:
-    return GuestPath(PurePosixPath(text))
-
-
-TOOL: Final = _guest("/rocwheel/tool")
-DEPENDENCIES: Final = _guest("/rocwheel/dependencies")
-BESIDE: Final = _guest("/rocwheel/beside")
-WHEELS: Final = _guest("/rocwheel/wheels")
-OUTPUT: Final = _guest("/rocwheel/output")
-FAMILIES: Final = _guest("/rocwheel/families.yaml")
-TESTS: Final = _guest("/rocwheel/jax")
-SLOTS: Final = _guest("/rocwheel/slots")
+TOOL: Final = guest("/rocwheel/tool")
+DEPENDENCIES: Final = guest("/rocwheel/dependencies")
+BESIDE: Final = guest("/rocwheel/beside")
+WHEELS: Final = guest("/rocwheel/wheels")
+OUTPUT: Final = guest("/rocwheel/output")
+FAMILIES: Final = guest("/rocwheel/families.yaml")
+TESTS: Final = guest("/rocwheel/jax")
+SLOTS: Final = guest("/rocwheel/slots")
 WORK: Final = "/tmp"  # noqa: S108 - inside, in memory
 
 
@@ -164,8 +159,8 @@ def _prepare(trial: Trial, *, runner: HostRunner) -> Mapping[GuestPath, Path]:
 
 
 def _mounts(trial: Trial, prepared: Mapping[GuestPath, Path]) -> Iterator[Mount]:
-    for guest, host in prepared.items():
-        yield Mount(host=host, guest=guest)
+    for place, host in prepared.items():
+        yield Mount(host=host, guest=place)
     yield Mount(host=trial.output, guest=OUTPUT, writable=True)
     yield Mount(host=trial.slots, guest=SLOTS, writable=True)
     if trial.families:
