@@ -193,8 +193,17 @@ class HostRunner:
             output="\n".join(pump.lines),
             seconds=time.monotonic() - started,
         )
+        if isinstance(pump.error, (OSError, ValueError)):
+            where = (
+                log if log and not isinstance(pump.error, BrokenPipeError) else "what it printed"
+            )
+            why = getattr(pump.error, "strerror", None) or pump.error
+            raise HostError(
+                f"{where}: {why}, while {command.argv[0]} ran",
+                hint="free some space or keep the terminal open, and run the same command again",
+            ) from pump.error
         if pump.error is not None:
-            raise _unheard(command, pump.error, log) from pump.error
+            raise pump.error
         if check and returncode:
             raise _failure(command, returncode, done.output, log)
         return done
@@ -303,17 +312,6 @@ def _timed_out(command: Command, seconds: float) -> CommandError:
     return CommandError(
         f"{command.argv[0]}: no end after {seconds:g} s: {command}",
         hint="run it by hand to see where it hangs",
-    )
-
-
-def _unheard(command: Command, error: Exception, log: Path | None) -> Exception:
-    """Return what to raise when the output of a command could not be passed on."""
-    if not isinstance(error, (OSError, ValueError)):
-        return error
-    where = log if log and not isinstance(error, BrokenPipeError) else "what it printed"
-    return HostError(
-        f"{where}: {getattr(error, 'strerror', None) or error}, while {command.argv[0]} ran",
-        hint="free some space or keep the terminal open, and run the same command again",
     )
 
 

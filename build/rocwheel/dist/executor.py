@@ -12,7 +12,7 @@ import re
 import resource
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -61,7 +61,6 @@ BAZEL: Final = guest("/rocwheel/bazel")  # output bases
 DISK_CACHE: Final = guest("/rocwheel/disk-cache")
 REPOSITORY_CACHE: Final = guest("/rocwheel/repository-cache")
 LOGS: Final = guest("/rocwheel/logs")
-PYTHONS: Final = guest("/rocwheel/pythons")
 WHEELHOUSE: Final = guest("/rocwheel/wheelhouse")
 CONFIGURE: Final = guest("/rocwheel/configure")
 CA_BUNDLE: Final = guest("/rocwheel/ca-certificates.crt")
@@ -75,7 +74,6 @@ class BuildEnvironment:
     spec: ContainerSpec | None = None  # None is this machine
     image: Found | None = None
     facts: ImageFacts | None = None
-    extra: tuple[Interpreter, ...] = ()  # the mounted CPythons
     already_inside: str = ""  # digest of the image we run in ourselves
     dry: bool = False  # of a dry run: nothing that the image is asked is remembered
 
@@ -135,12 +133,10 @@ class BuildEnvironment:
         return bazel.Compiler(kind=kind, cc=pair.cc, cxx=pair.cxx, major=pair.major)
 
     def interpreters(self, request: Request, *, runner: Runner) -> tuple[Interpreter, ...]:
-        """Return the CPythons commands may use; mounted ones come before those of the image."""
+        """Return the CPythons commands may use."""
         if self.facts is None:
             return machine.pythons(request.environ, runner=runner)
-        by_version = {item.version: item for item in self.facts.interpreters}
-        by_version |= {item.version: item for item in self.extra}
-        return tuple(by_version[version] for version in sorted(by_version))
+        return self.facts.interpreters
 
     def opening(self) -> tuple[Command, ...]:
         """Return what starts the container by hand; nothing on this machine."""
@@ -245,7 +241,12 @@ def choose(
         spec = container_spec(asked, engine, image, cache=request.cache, environ=request.environ)
         known = contents.ask(spec, image.config, cache=request.cache, runner=runner, remember=pull)
         place = BuildEnvironment(executor=asked, spec=spec, image=image, facts=known, dry=not pull)
-        place = _with_caches(place, request, runner)
+        place = place.with_mounts(
+            Mount(host=output_folder(request), guest=BAZEL, writable=True),
+            Mount(host=request.cache / DISK, guest=DISK_CACHE, writable=True),
+            Mount(host=request.cache / REPOSITORIES, guest=REPOSITORY_CACHE, writable=True),
+            Mount(host=request.cache / "logs", guest=LOGS, writable=True),
+        )
         console.info(f"   {engine}, image {image.reference} ({image.config[:19]})")
         console.info(f"   Bazel's sandbox there: {asked.strategy}")
     return place
@@ -310,55 +311,6 @@ def check(place: BuildEnvironment, request: Request, *, bazel_version: str) -> N
         )
 
 
-def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) -> BuildEnvironment:
-    """Return the caches, and CPythons of this machine, mounted; the latter asked who they are."""
-    prefixes = {prefix: GuestPath(PYTHONS / prefix.name) for prefix in request.executor.pythons}
-    for prefix in prefixes:
-        if not (prefix / "bin" / "python3").is_file():
-            raise HostError(
-                f"{prefix}: holds no bin/python3",
-                hint="name the prefix of a CPython: its sys.prefix",
-            )
-    place = place.with_mounts(
-        *(Mount(host=prefix, guest=guest) for prefix, guest in prefixes.items())
-    )
-    place = _with_shared(place, prefixes)
-    return replace(place, extra=_asked(place, prefixes, runner)).with_mounts(
-        Mount(host=output_folder(request), guest=BAZEL, writable=True),
-        Mount(host=request.cache / DISK, guest=DISK_CACHE, writable=True),
-        Mount(host=request.cache / REPOSITORIES, guest=REPOSITORY_CACHE, writable=True),
-        Mount(host=request.cache / "logs", guest=LOGS, writable=True),
-    )
-
-
-def _with_shared(place: BuildEnvironment, prefixes: Mapping[Path, GuestPath]) -> BuildEnvironment:
-    """Return one that was configured with a shared library looks for it at its old prefix."""
-    shared = [f"{guest}/lib" for host, guest in prefixes.items() if [*host.glob("lib/libpython3*")]]
-    if not shared or place.spec is None:
-        return place
-    env = {**place.spec.env, "LD_LIBRARY_PATH": ":".join(shared)}
-    return replace(place, spec=replace(place.spec, env=env))
-
-
-def _asked(
-    place: BuildEnvironment, prefixes: Mapping[Path, GuestPath], runner: HostRunner
-) -> tuple[Interpreter, ...]:
-    """Return the mounted CPythons, by a container of which nothing stays. Raises HostError."""
-    if not prefixes or place.spec is None:
-        return ()
-    interpreters = []
-    with contents.entered(place.spec, runner=runner, remember=not place.dry) as inside:
-        for prefix, guest in prefixes.items():
-            answer = machine.ask(GuestPath(guest / "bin" / "python3"), runner=inside)
-            if answer is None:
-                raise HostError(
-                    f"{prefix}: its CPython does not run in {place.executor.image}",
-                    hint="its C library is too new for the image, or it is no CPython 3.10-3.14",
-                )
-            interpreters.append(answer)
-    return tuple(interpreters)
-
-
 def container_spec(
     asked: Executor,
     engine: container.ContainerEngine,
@@ -412,20 +364,19 @@ def _most(number: int) -> int:
     return MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
 
 
-def _process_ids() -> int:
-    """How many processes there can be at all; podman asks runc for no more, and fails above."""
-    try:
-        return int(Path("/proc/sys/kernel/pid_max").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return MOST
-
-
 def limits(executor: Executor) -> ContainerLimits:
-    """Return the container's limits: those asked for, at most those of this process."""
+    """Return the container's limits: those asked for, at most those of this process.
+
+    Podman asks runc for no more processes than there can be at all, and fails above.
+    """
+    processes = _most(resource.RLIMIT_NPROC)
+    with suppress(OSError, ValueError):
+        there = Path("/proc/sys/kernel/pid_max").read_text(encoding="ascii")
+        processes = min(processes, int(there))
     return ContainerLimits(
         cpus=executor.cpus,
         memory=executor.memory,
         shm=executor.shm,
         files=_most(resource.RLIMIT_NOFILE),
-        processes=min(_most(resource.RLIMIT_NPROC), _process_ids()),
+        processes=processes,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -175,29 +175,20 @@ class ImagePrograms:
 
 def examine(runner: Runner) -> ImageFacts:
     """Run the script where `runner` runs commands."""
-    said = runner.capture(
-        Command(argv=("/bin/sh", "-c", SCRIPT, "facts", ASK), timeout=120)
-    ).splitlines()
-    words = [line.partition(" ")[::2] for line in said]
-
-    def all_of(name: str) -> Iterable[str]:
-        return (rest.strip() for word, rest in words if word == name)
-
-    def first(name: str) -> str:
-        return next(iter(all_of(name)), "")
-
-    bazels = tuple(
-        FoundBazel(path=line.split(" ")[0], version=_bazel_version(line.partition(" ")[2]))
-        for line in all_of("bazel")
-    )
+    command = Command(argv=("/bin/sh", "-c", SCRIPT, "facts", ASK), timeout=120)
+    told = defaultdict[str, list[str]](list)
+    for line in runner.capture(command).splitlines():
+        name, _, rest = line.partition(" ")
+        told[name].append(rest.strip())
+    bazels = (line.partition(" ") for line in told["bazel"])
     return ImageFacts(
-        architecture=first("architecture"),
-        glibc=first("glibc").removeprefix("glibc "),
-        bazels=bazels,
-        compilers=tuple(_compiler(line) for line in all_of("compiler")),
-        pythons=tuple(
-            answer for line in all_of("python") if _is_json(answer := line.partition(" ")[2])
+        architecture="".join(told["architecture"][:1]),
+        glibc="".join(told["glibc"][:1]).removeprefix("glibc "),
+        bazels=tuple(
+            FoundBazel(path=path, version=_bazel_version(said)) for path, _, said in bazels
         ),
+        compilers=tuple(map(_compiler, told["compiler"])),
+        pythons=tuple(line.partition(" ")[2] for line in told["python"]),
     )
 
 
@@ -215,10 +206,3 @@ def _compiler(line: str) -> FoundCompiler:
 def _bazel_version(said: str) -> str:
     version = said.removeprefix("bazel ").strip()
     return "unknown" if version == "no_version" else version
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
