@@ -17,7 +17,7 @@ from rocwheel.bazel import BazelInvocation
 from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.console import Console
 from rocwheel.container import Mount
-from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, cache_folders
+from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, output_folder
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
@@ -142,7 +142,7 @@ def preview_configure(
     yield from (f"# {note}" for note in found.notes)
     yield f"# write {path}"
     yield from dist.writing(path, _rc_lines(planned))
-    if found.spec.remote.header_file(cache_folders(request).output):
+    if found.spec.remote.header_file(output_folder(request)):
         yield "# the headers of the remote cache are secret: only a real run writes their file"
     yield from _lines_by_hand(found.place, planned, path, request.environ)
 
@@ -203,7 +203,7 @@ def _write_rc(
 ) -> tuple[BazelInvocation, ...]:
     """Write the rc file of a build, and the headers it needs; return what it configures."""
     planned = bazel.invocations(spec)
-    write_headers(spec.remote, cache_folders(request).output)
+    write_headers(spec.remote, output_folder(request))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
     return planned
