@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
-from functools import lru_cache, partial
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass, replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -15,16 +14,14 @@ from rocwheel import container, files
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host.machine import ASK, CompilerPair, Interpreter, interpreter, preferred
 from rocwheel.model import PythonVersion
-from rocwheel.process import Command, GuestPath, HostRunner, Runner
-from rocwheel.values import Value, canonical_json, decoded
+from rocwheel.process import Command, HostRunner, Runner, guest
+from rocwheel.values import Value
 
 TOOL: Final = "/opt/rocwheel"  # where a builder image has rocwheel itself
-TOOL_PYTHON: Final = f"{TOOL}/venv/bin/python"
 # POSIX shell, since an image that lacks everything must still be able to say so.
 SCRIPT: Final = r"""
 echo "architecture $(uname -m)"
 echo "glibc $(getconf GNU_LIBC_VERSION 2>/dev/null)"
-test -x /opt/rocwheel/venv/bin/python && echo "tool /opt/rocwheel/venv/bin/python"
 folders=$(echo "$PATH" | tr ':' ' ')
 seen=:
 for folder in $folders /opt/python/cp3*/bin; do
@@ -66,7 +63,7 @@ class FoundCompiler(Value, frozen=True, kw_only=True):
 
     @property
     def pair(self) -> CompilerPair:
-        return CompilerPair(cc=_guest(self.cc), cxx=_guest(self.cxx), major=self.major)
+        return CompilerPair(cc=guest(self.cc), cxx=guest(self.cxx), major=self.major)
 
 
 class FoundBazel(Value, frozen=True, kw_only=True):
@@ -81,7 +78,6 @@ class ImageFacts(Value, frozen=True, kw_only=True):
 
     architecture: str
     glibc: str
-    tool: str  # a Python that has rocwheel's own tools, "" without
     bazels: tuple[FoundBazel, ...]
     compilers: tuple[FoundCompiler, ...]
     pythons: tuple[str, ...]  # JSON: what each CPython answered about itself
@@ -120,8 +116,6 @@ class ImageFacts(Value, frozen=True, kw_only=True):
             missing.append(f"{compiler} with its C++ twin")
         if not any(item.headers for item in self.interpreters):
             missing.append("a CPython 3.10-3.14 with its headers")
-        if not self.tool:
-            missing.append(f"rocwheel's own tools ({TOOL_PYTHON})")
         return tuple(missing)
 
 
@@ -141,13 +135,15 @@ def ask(
     Without `remember` nothing is written in the cache; where nothing can be, neither is it.
     Raises HostError when the image does not start or has no shell.
     """
-    file = _file(cache, key, "facts")
+    file = cache / "images" / f"{key.removeprefix('sha256:')}.facts.json"
     with suppress(OSError, ConfigError):  # not yet asked, or by another version of rocwheel
         return ImageFacts.from_bytes(file.read_bytes(), name=str(file))
     with entered(spec, runner=runner, remember=remember) as inside:
         facts = examine(inside)
     if remember:
-        _remember(file, facts.to_bytes())
+        with suppress(OSError):  # then it is asked again
+            file.parent.mkdir(parents=True, exist_ok=True)
+            files.write(file, facts.to_bytes())
     return facts
 
 
@@ -163,112 +159,36 @@ def entered(
         yield stack.enter_context(container.running(spec, runner=runner))
 
 
-def _remember(file: Path, data: bytes) -> None:
-    with suppress(OSError):  # then it is asked again
-        file.parent.mkdir(parents=True, exist_ok=True)
-        files.write(file, data)
-
-
-def _file(cache: Path, key: str, what: str) -> Path:
-    return cache / "images" / f"{key.removeprefix('sha256:')}.{what}.json"
-
-
+@dataclass(frozen=True)
 class ImagePrograms:
-    """The programs of an image, each asked once per digest, in a container that `enter` starts.
+    """The programs of an image, asked in a container of it."""
 
-    Only what a program answered is kept: that one is missing ends a build, and is asked again. So
-    is what lies below a folder that is `mounted`: it is none of the image's.
-    """
-
-    def __init__(
-        self,
-        file: Path,
-        enter: Callable[[], Runner],
-        *,
-        mounted: Sequence[GuestPath] = (),
-        remember: bool = True,
-    ) -> None:
-        self._file, self._enter, self._mounted = file, enter, mounted
-        self._remember = remember
+    runner: Runner
 
     def has(self, name: str, /, *, path: str = "") -> bool:  # noqa: ARG002 - the image's own counts
         asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
-        if str(asked) in self._read():
-            return True
-        done = self._enter().run(asked, check=False)
-        if done.returncode == 0:
-            self._keep(asked, done.output)
-        return done.returncode == 0
+        return self.runner.run(asked, check=False).returncode == 0
 
     def answer(self, command: Command, /) -> str:
-        if (known := self._read().get(str(command))) is not None:
-            return known
-        said = self._enter().capture(command)
-        self._keep(command, said)
-        return said
-
-    def _keep(self, command: Command, said: str) -> None:
-        words = map(PurePosixPath, command.argv)
-        if any(word.is_relative_to(place) for word in words for place in self._mounted):
-            return
-        if self._remember:
-            _remember(self._file, canonical_json({**self._read(), str(command): said}))
-
-    def _read(self) -> dict[str, str]:
-        try:
-            return decoded(self._file.read_bytes(), dict[str, str], name=str(self._file))
-        except (OSError, ConfigError):  # nothing yet, or of another version of rocwheel
-            return {}
-
-
-@contextmanager
-def programs(
-    spec: container.ContainerSpec,
-    key: str,
-    *,
-    cache: Path,
-    runner: HostRunner,
-    remember: bool = True,
-) -> Iterator[ImagePrograms]:
-    """Return the programs of an image; a container starts once something new is asked.
-
-    `key` is the image's config digest; `remember` as of `ask`. Raises, when asked, what starting a
-    container raises.
-    """
-    with ExitStack() as stack:
-        begin = partial(entered, spec, runner=runner, remember=remember)
-        enter = lru_cache(lambda: stack.enter_context(begin()))
-        mounted = [mount.guest for mount in spec.mounts]
-        file = _file(cache, key, "answers")
-        yield ImagePrograms(file, enter, mounted=mounted, remember=remember)
+        return self.runner.capture(command)
 
 
 def examine(runner: Runner) -> ImageFacts:
     """Run the script where `runner` runs commands."""
-    said = runner.capture(
-        Command(argv=("/bin/sh", "-c", SCRIPT, "facts", ASK), timeout=120)
-    ).splitlines()
-    words = [line.partition(" ")[::2] for line in said]
-
-    def all_of(name: str) -> Iterable[str]:
-        return (rest.strip() for word, rest in words if word == name)
-
-    def first(name: str) -> str:
-        return next(iter(all_of(name)), "")
-
-    bazels = tuple(
-        FoundBazel(path=line.split(" ")[0], version=_bazel_version(line.partition(" ")[2]))
-        for line in all_of("bazel")
-    )
+    command = Command(argv=("/bin/sh", "-c", SCRIPT, "facts", ASK), timeout=120)
+    told = defaultdict[str, list[str]](list)
+    for line in runner.capture(command).splitlines():
+        name, _, rest = line.partition(" ")
+        told[name].append(rest.strip())
+    bazels = (line.partition(" ") for line in told["bazel"])
     return ImageFacts(
-        architecture=first("architecture"),
-        glibc=first("glibc").removeprefix("glibc "),
-        tool=first("tool"),
-        bazels=bazels,
-        compilers=tuple(_compiler(line) for line in all_of("compiler")),
-        pythons=tuple(
-            answer for line in all_of("python") if _is_json(answer := line.partition(" ")[2])
+        architecture="".join(told["architecture"][:1]),
+        glibc="".join(told["glibc"][:1]).removeprefix("glibc "),
+        bazels=tuple(
+            FoundBazel(path=path, version=_bazel_version(said)) for path, _, said in bazels
         ),
+        compilers=tuple(map(_compiler, told["compiler"])),
+        pythons=tuple(line.partition(" ")[2] for line in told["python"]),
     )
 
 
@@ -286,14 +206,3 @@ def _compiler(line: str) -> FoundCompiler:
 def _bazel_version(said: str) -> str:
     version = said.removeprefix("bazel ").strip()
     return "unknown" if version == "no_version" else version
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
-
-
-def _guest(text: str) -> GuestPath:
-    return GuestPath(PurePosixPath(text))

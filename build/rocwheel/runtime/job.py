@@ -27,7 +27,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.release.operations import Who
-from rocwheel.runtime import image_recipe, making, packages, record, trial
+from rocwheel.runtime import closure, image_recipe, making, packages, record, trial
 from rocwheel.runtime.making import ImagePlan, Subject
 from rocwheel.runtime.options import ImageOptions
 from rocwheel.runtime.record import ImageRecord, ImageVerdict
@@ -228,7 +228,9 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
         subject=subject,
         base=base,
         rocm=tree,
-        closure=making.files_of(subject.profile, tree, reports, subject.recipe, manifest),
+        closure=closure.whole(tree.root)
+        if subject.profile == "devel"
+        else closure.needed(tree.root, reports, subject.recipe.files, targets=manifest.gfx_targets),
         wheels=mine,
         pins=pins,
         where=where,
@@ -241,10 +243,8 @@ def _made(job: ImageJob, here: Workplace, plan: ImagePlan, engine: ContainerEngi
     """Make the image where the engine lacks it. Raises what an incomplete or heavy one raises."""
     made = making.make(plan, engine, here, network=job.options.build_network)
     spec = trial.inside(made.image, (), engine=engine, folder=here.cache / container.PLACE)
-    with contents.programs(
-        spec, made.image.config, cache=here.cache, runner=here.runner
-    ) as programs:
-        trial.refuse_missing(plan, programs)
+    with contents.entered(spec, runner=here.runner) as inside:
+        trial.refuse_missing(plan, inside)
     here.console.info(f"   {size(made.image.size)}")
     made.refuse_heavy(job.subject.budget)
     return made
