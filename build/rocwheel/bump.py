@@ -234,7 +234,7 @@ def _change_xla(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     if to != own:
         raise SourceError(
             f"JAX {fact.name} is built with XLA {own}, as its own sources say",
-            hint="another XLA is an option of a build: --xla-ref",
+            hint="another XLA is an option of a build: --xla-source-dir",
         )
     context.set_scalars(fact.path, {fact.at: to})
     yield f"{context.github}openxla/xla/compare/{fact.now}...{to}"

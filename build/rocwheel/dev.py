@@ -248,7 +248,8 @@ def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.Bui
         spec,
         kinds=loop.kinds or spec.kinds,
         pythons=(python,),
-        wheel_version=bazel.WheelVersion(kind="snapshot"),
+        wheel_type="snapshot",
+        wheel_suffix="",
         git_hash="",
         editable=loop.editable,
     )

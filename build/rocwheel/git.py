@@ -86,7 +86,7 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
         return ref
     patterns = _names(ref)
     try:
-        output = runner.capture(ask_ref(repository, ref))
+        output = runner.capture(_git(None, "ls-remote", repository, *patterns))
     except CommandError as exc:
         raise _unreachable(repository, exc) from exc
     found: dict[str, str] = {}
@@ -100,11 +100,6 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
         f"{repository}: has no branch or tag {ref!r}",
         hint="name a branch, a tag or a whole commit",
     )
-
-
-def ask_ref(repository: str, ref: str) -> Command:
-    """Return what asks a repository for the commit of a branch or tag."""
-    return _git(None, "ls-remote", repository, *_names(ref))
 
 
 def tagged(repository: str, prefix: str, *, runner: Runner) -> dict[Version, str]:

@@ -34,8 +34,6 @@ CONDITIONS: Final = frozenset({
     "hermetic",  # the compiler the tree downloads itself
     "rocm",  # a wheel of this invocation needs ROCm
     "rocm-suffix",  # the wheel suffix is `+rocm…`
-    "wheel-date",
-    "wheel-hash",
     "wheel-suffix",
     "xla-dir",
 })  # fmt: skip
@@ -51,8 +49,6 @@ VALUES: Final = frozenset({
     "rocm_number",
     "rocm_path",
     "rocm_suffix",
-    "wheel_date",
-    "wheel_hash",
     "wheel_suffix",
     "wheel_type",
     "xla_dir",

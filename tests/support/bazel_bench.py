@@ -13,7 +13,7 @@ from pathlib import Path
 from support import toy
 
 from rocwheel import bazel, source
-from rocwheel.bazel import BazelResult, BuildSpec, Caches, WheelVersion
+from rocwheel.bazel import BazelResult, BuildSpec, Caches
 from rocwheel.console import Console
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind
 from rocwheel.process import Runner
@@ -89,7 +89,7 @@ def make(folder: Path, runner: Runner, console: Console) -> Bench:
         rocm_root=rocm,
         rocm_number="7",
         gfx_targets=("gfx942",),
-        wheel_version=WheelVersion(suffix="+rocm7.10.0"),
+        wheel_suffix="+rocm7.10.0",
         caches=Caches(output_user_root=folder / "bazel", disk=folder / "disk", repository=None),
     )
     return Bench(workspace=workspace, spec=spec, folder=folder, runner=runner, console=console)

@@ -144,7 +144,8 @@ def test_overrides_mark_the_version_whatever_the_suffix(tmp_path, runner, asked,
         found = replace(found, xla=Source(repository="", commit="123456789a" * 4), xla_dir=tmp_path)
     wanted = request(tmp_path, wheel_suffix=asked)
     version = RocmVersion.parse("7.10.0a20251120")
-    assert inputs._wheel_version(wanted, found, version).suffix == suffix
+    mark = found.local_suffix
+    assert inputs._wheel_suffix(wanted.wheel_suffix, mark, version) == suffix
 
 
 def test_two_wheels_for_one_cell_are_an_error_with_the_list():

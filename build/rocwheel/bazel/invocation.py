@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Final
+from typing import Final, Literal
 
 from rocwheel import files
 from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
-from rocwheel.choices import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.errors import ConfigError
 from rocwheel.model import (
     PythonVersion,
@@ -23,7 +22,6 @@ from rocwheel.model import (
     WheelKind,
     canonical_version,
     gfx_target,
-    suggest,
 )
 from rocwheel.process import Command, GuestPath
 from rocwheel.source_layout import Layout, VersionClass, expand, expand_env
@@ -43,32 +41,6 @@ class Compiler:
     cc: GuestPath | None = None
     cxx: GuestPath | None = None
     major: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class WheelVersion:
-    """How JAX's build names a version: its ML_WHEEL_* variables (XLA's python_wheel.bzl)."""
-
-    kind: str = "release"
-    suffix: str = ""  # of release and custom: `+rocm7.10.0`, `.post1`
-    date: str = ""  # of nightly and custom: 20260501
-    git_hash: str = ""  # of custom
-
-    @property
-    def effective(self) -> str:
-        """The part after JAX's version, by the rule of JAX's build."""
-        date = self.date.replace("-", "")
-        suffix = self.suffix.replace("-", "")
-        match self.kind:
-            case "snapshot":
-                return ".dev0+selfbuilt"
-            case "nightly":
-                return f".dev{date}"
-            case "custom":
-                local = self.git_hash.lstrip("0")[:9]
-                return (f".dev{date}" if date else "") + (f"+{local}" if local else "") + suffix
-            case _:
-                return suffix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +70,8 @@ class BuildSpec:
     gfx_targets: tuple[str, ...] = ()
     compiler: Compiler = Compiler(kind="hermetic")
     cpu_features: str = "release"
-    wheel_version: WheelVersion = WheelVersion()
+    wheel_type: Literal["release", "snapshot"] = "release"  # as XLA's python_wheel.bzl knows it
+    wheel_suffix: str = ""  # of a release: `+rocm7.10.0`, `.post1`
     git_hash: str = ""  # of the tree; written into version.py
     xla_dir: GuestPath | None = None
     caches: Caches
@@ -106,6 +79,12 @@ class BuildSpec:
     editable: bool = False
     startup_options: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # given last, so they win
+
+    @property
+    def version_suffix(self) -> str:
+        """The part after JAX's version, by the rule of JAX's build."""
+        is_snapshot = self.wheel_type == "snapshot"
+        return ".dev0+selfbuilt" if is_snapshot else self.wheel_suffix.replace("-", "")
 
     @property
     def output_base(self) -> GuestPath:
@@ -224,9 +203,6 @@ def check(spec: BuildSpec) -> None:
             f"{spec.workspace}: Bazel does not work in a folder with a blank in its path",
             hint="move or link the checkout to a path without blanks",
         )
-    _one_of("compiler", spec.compiler.kind, COMPILERS)
-    _one_of("CPU features", spec.cpu_features, CPU_FEATURES)
-    _one_of("wheel type", spec.wheel_version.kind, WHEEL_TYPES)
     if spec.compiler.kind not in spec.layout.compilers:
         raise ConfigError(
             f"{spec.compiler.kind}: the {spec.layout.name} layout cannot be built with it",
@@ -246,21 +222,18 @@ def check(spec: BuildSpec) -> None:
             )
     if not spec.pythons or not spec.kinds:
         raise ConfigError("nothing to build", hint="name at least one CPython and one wheel")
-    _check_version(spec)
-    if any(kind.needs_rocm for kind in spec.kinds):
-        _check_rocm(spec)
-
-
-def _check_version(spec: BuildSpec) -> None:
-    wheel = spec.wheel_version
-    if wheel.kind == "nightly" and not wheel.date:
-        raise ConfigError("nightly wheels need a date", hint="add --wheel-date YYYYMMDD")
-    canonical_version(spec.jax_version, wheel.effective)
-    if spec.layout.command == "run" and wheel.suffix and not wheel.suffix.startswith("+rocm"):
+    canonical_version(spec.jax_version, spec.version_suffix)
+    if (
+        spec.layout.command == "run"
+        and spec.wheel_suffix
+        and not spec.wheel_suffix.startswith("+rocm")
+    ):
         raise ConfigError(
-            f"{wheel.suffix!r}: the {spec.layout.name} layout only makes +rocm suffixes",
+            f"{spec.wheel_suffix!r}: the {spec.layout.name} layout only makes +rocm suffixes",
             hint="add other suffixes after the build",
         )
+    if any(kind.needs_rocm for kind in spec.kinds):
+        _check_rocm(spec)
 
 
 def _check_rocm(spec: BuildSpec) -> None:
@@ -341,7 +314,7 @@ def _startup(spec: BuildSpec) -> tuple[str, ...]:
 
 
 def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozenset[str]:
-    compiler, wheel = spec.compiler, spec.wheel_version
+    compiler = spec.compiler
     clang, gcc = compiler.kind == "clang", compiler.kind == "gcc"
     holds = {
         "bazel-6-or-newer": spec.bazel.release >= BAZEL_WITH_MODULES,
@@ -356,10 +329,8 @@ def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozen
         "git-hash": bool(spec.git_hash),
         "hermetic": compiler.kind == "hermetic",
         "rocm": rocm,
-        "rocm-suffix": wheel.suffix.startswith("+rocm"),
-        "wheel-date": bool(wheel.date),
-        "wheel-hash": bool(wheel.git_hash),
-        "wheel-suffix": bool(wheel.suffix),
+        "rocm-suffix": spec.wheel_suffix.startswith("+rocm"),
+        "wheel-suffix": bool(spec.wheel_suffix),
         "xla-dir": spec.xla_dir is not None,
     }
     return frozenset(name for name, true in holds.items() if true) | spec.version_class.features
@@ -375,15 +346,8 @@ def _values(spec: BuildSpec, python: PythonVersion, output: GuestPath | None) ->
         "python": str(python),
         "rocm_number": spec.rocm_number,
         "rocm_path": str(spec.rocm_root or ""),
-        "rocm_suffix": spec.wheel_version.suffix.removeprefix("+rocm"),
-        "wheel_date": spec.wheel_version.date,
-        "wheel_hash": spec.wheel_version.git_hash,
-        "wheel_suffix": spec.wheel_version.suffix,
-        "wheel_type": spec.wheel_version.kind,
+        "rocm_suffix": spec.wheel_suffix.removeprefix("+rocm"),
+        "wheel_suffix": spec.wheel_suffix,
+        "wheel_type": spec.wheel_type,
         "xla_dir": str(spec.xla_dir or ""),
     }
-
-
-def _one_of(what: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise ConfigError(f"{value!r}: unknown {what}", hint=suggest(value, valid))

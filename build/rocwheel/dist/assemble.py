@@ -127,7 +127,7 @@ def _wheel(
 ) -> tuple[WheelEntry, tuple[Finding, ...]]:
     """One wheel: its entry of the manifest, made from the same reading that `verify` judges."""
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
-    version = canonical_version(inputs.tree.jax_version, spec.wheel_version.effective)
+    version = canonical_version(inputs.tree.jax_version, spec.version_suffix)
     repaired = repair(
         raw,
         into,
@@ -248,8 +248,8 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
             "layout": tree.layout.name,
             "compiler": f"{compiler.kind} {compiler.major}" if compiler.major else compiler.kind,
             "target_cpu_features": spec.cpu_features,
-            "wheel_type": spec.wheel_version.kind,
-            "wheel_suffix": spec.wheel_version.suffix,
+            "wheel_type": spec.wheel_type,
+            "wheel_suffix": spec.wheel_suffix,
             "bazel_options": request.bazel_options,
             "bazel_startup_options": request.bazel_startup_options,
             **({"xla_patches": tree.xla_patches} if tree.xla_dir else {}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel import bazel, families, git, rocm, source
 from rocwheel.bazel.remote import LOCAL
 from rocwheel.build_options import BuildOptions, ContainerOptions, Wanted
-from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS, WHEEL_TYPES
+from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS
 from rocwheel.container import DeviceNode
 from rocwheel.download import has_secret, without_secrets
 from rocwheel.errors import ConfigError
@@ -117,7 +116,6 @@ def plan(request: Request) -> Plan:
     for what, value, valid in (
         ("compiler", request.compiler, COMPILERS),
         ("CPU features", request.cpu_features, CPU_FEATURES),
-        ("wheel type", request.wheel_type, WHEEL_TYPES),
         ("origin of jaxlib", request.jaxlib, JAXLIB_ORIGINS),
     ):
         if value is not None and value not in valid:
@@ -128,7 +126,6 @@ def plan(request: Request) -> Plan:
             hint="drop one of the two; with the path it is --compiler clang",
         )
     _check_places(request)
-    _check_words(request)
     _check_bazel_words(request)
     for option in (*request.bazel_options, *request.bazel_startup_options):
         if has_secret(option):
@@ -203,36 +200,6 @@ def _check_places(request: Request) -> None:
             f"--xla-source-dir: {request.xla_source_dir}: no source tree of XLA, it lacks xla/",
             hint="name the top of a checkout of XLA",
         )
-
-
-def _check_words(request: Request) -> None:
-    """Refuse words of a version or for Bazel that cannot be or would do nothing.
-
-    Raises ConfigError.
-    """
-    if not re.fullmatch(r"[0-9a-f]*", request.wheel_hash):
-        raise ConfigError(
-            f"--wheel-hash: {request.wheel_hash!r} is no commit", hint="write hexadecimal digits"
-        )
-    if request.wheel_date:
-        try:
-            day = datetime.strptime(request.wheel_date, "%Y%m%d")  # noqa: DTZ007 - a day
-            written = f"{day:%Y%m%d}"
-        except ValueError:
-            written = ""
-        if written != request.wheel_date:  # of six or seven digits a day can be read, too
-            raise ConfigError(
-                f"--wheel-date: {request.wheel_date!r} is no day", hint="write YYYYMMDD: 20260131"
-            )
-    for name, value, kinds in (
-        ("--wheel-date", request.wheel_date, ("nightly", "custom")),
-        ("--wheel-hash", request.wheel_hash, ("custom",)),
-    ):
-        if value and request.wheel_type not in kinds:
-            raise ConfigError(
-                f"{name}: the version of a {request.wheel_type} wheel has none",
-                hint=f"add --wheel-type {' or '.join(kinds)}, or leave it out",
-            )
 
 
 def _check_bazel_words(request: Request) -> None:

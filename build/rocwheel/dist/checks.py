@@ -40,19 +40,13 @@ _ENV: Final = r"--(?:repo|action|host_action|client)_env="
 _OWNED: Final = (
     (_ENV + r"HERMETIC_PYTHON_VERSION(=|\Z)", "--python-versions"),
     (r"--@rules_python//python/config_settings:py_freethreaded\b", "--python-versions"),
-    (
-        _ENV + r"ML_WHEEL_\w+(=|\Z)",
-        "--wheel-type, --wheel-date, --wheel-hash and --wheel-suffix",
-    ),
+    (_ENV + r"ML_WHEEL_\w+(=|\Z)", "--wheel-suffix"),
     (
         (_ENV + r"(ROCM_PATH|ROCM_DISTRO_\w+|TF_ROCM_MULTIPLE_PATHS|TF_NEED_ROCM)(=|\Z)"),
         "--therock-path",
     ),
     (_ENV + r"TF_ROCM_AMDGPU_TARGETS(=|\Z)", "--gfx-targets or --family"),
-    (
-        r"--(?:override_(?:repository|module)|inject_repository)=xla=",
-        "--xla-source-dir or --xla-ref",
-    ),
+    (r"--(?:override_(?:repository|module)|inject_repository)=xla=", "--xla-source-dir"),
     (r"--build_event_json_file\b", "rocwheel itself, which finds the wheels with it"),
 )
 _OWNED_STARTUP: Final = (

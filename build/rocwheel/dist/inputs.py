@@ -53,7 +53,7 @@ def gather(
     place = place or executor.choose(request, runner=runner, console=console)
     known = planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY
     # facts of another release, which sources without a pin are taken to be like, refuse nothing
-    is_checked = bool(known and planned.sources.is_fetched and planned.sources.like is None)
+    is_checked = bool(known and planned.sources.commands and planned.sources.like is None)
     if is_checked:
         preview(planned, runner=runner, console=console, place=place)
     with console.step("Sources", key="source"):
@@ -341,7 +341,7 @@ def specification(
         gfx_targets=planned.gfx_targets,
         compiler=compiler,
         cpu_features=request.cpu_features,
-        wheel_version=_wheel_version(request, tree, version),
+        wheel_suffix=_wheel_suffix(request.wheel_suffix, tree.local_suffix, version),
         git_hash=tree.jax.commit,
         xla_dir=place.path(tree.xla_dir) if tree.xla_dir else None,
         caches=place.caches(request),
@@ -363,24 +363,7 @@ def _with_own_configs(
     return replace(version_class, values=values), left
 
 
-def _wheel_version(
-    request: Request, tree: source.SourceTree, version: RocmVersion
-) -> bazel.WheelVersion:
-    """Type, date, hash and suffix; overridden sources show in the local part of the version."""
-    mark, suffix = tree.local_suffix, request.wheel_suffix
-    if request.wheel_type in {"nightly", "snapshot"}:
-        if mark or suffix:
-            raise ConfigError(
-                f"{request.wheel_type} wheels: their version has no room for {suffix or mark}",
-                hint="add --wheel-type custom with --wheel-date",
-            )
-        return bazel.WheelVersion(kind=request.wheel_type, date=request.wheel_date)
-    if suffix is None:
-        suffix = "" if request.wheel_hash else version.wheel_suffix
-    local = "+" in suffix or bool(request.wheel_hash)
-    return bazel.WheelVersion(
-        kind=request.wheel_type,
-        suffix=suffix + (mark if local else mark.replace(".", "+", 1)),
-        date=request.wheel_date,
-        git_hash=request.wheel_hash,
-    )
+def _wheel_suffix(asked: str | None, mark: str, version: RocmVersion) -> str:
+    """Return the suffix of the version; overridden sources show in its local part."""
+    suffix = version.wheel_suffix if asked is None else asked
+    return suffix + (mark if "+" in suffix else mark.replace(".", "+", 1))

@@ -90,7 +90,7 @@ def look_up(
     name, ref = ref or version, ref or f"{TAG}{version}"
     if is_commit(ref) or ref.startswith(TAG):
         name = version
-    tree.check_repository("JAX", repository, ref)
+    tree.check_repository(repository, ref)
     commit = git.resolve_ref(repository, ref, runner=runner)
     empty = pins.Pins(path="", pins=(), layouts=layouts)
     wanted = tree.at_commit(repository, ref, commit, cache)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
@@ -20,7 +19,7 @@ from rocwheel.build_options import SourceOptions
 from rocwheel.console import Console, silent
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
-from rocwheel.git import Checkout, ask_ref, checkout, head, identify, resolve_ref
+from rocwheel.git import Checkout, checkout, head, identify
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
 from rocwheel.process import Command, Runner
@@ -29,8 +28,6 @@ from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
 from rocwheel.source_layout import Assignment, Layout, VersionClass
 from rocwheel.values import replace
-
-COMMIT_LATER: Final = "0" * 40  # of a branch or tag whose commit is not known yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +46,7 @@ class SourcePlan:
     pin: Pin | None
     checkout: Checkout | None  # None for a folder of the user's
     request: SourceRequest
-    cache: Path
     like: Pin | None = None  # what a commit of `jax_ref` is taken to be until it is here
-
-    @property
-    def is_fetched(self) -> bool:
-        """Return whether `resolve` will ask a repository for something."""
-        return bool(self.commands or self.request.xla_ref)
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -63,37 +54,6 @@ class SourcePlan:
         if self.checkout is None or self.checkout.folder.is_dir():
             return ()
         return self.checkout.commands(self.checkout.folder)
-
-    def xla(self, tree: SourceTree) -> XlaPlan | None:
-        """Return what `resolve` will do for an XLA that is named by repository and ref."""
-        ref = self.request.xla_ref
-        if not ref:
-            return None
-        repository = self.request.xla_repository or tree.layout.xla.repository
-        commit = ref if is_commit(ref) else COMMIT_LATER
-        wanted = _checkout(repository, "", commit, self.cache)
-        here = wanted.folder.is_dir()
-        own = patches.named(tree.root / tree.layout.xla.folder)
-        return XlaPlan(
-            ask=None if is_commit(ref) else ask_ref(repository, ref),
-            fetch=() if here else wanted.commands(wanted.folder),
-            patch=patches.commands(wanted.folder, own),
-            repository=repository,
-            commit=commit,
-            folder=patches.copy_of(wanted.folder, own),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class XlaPlan:
-    """An XLA to fetch: the commands in order, and where it will lie."""
-
-    ask: Command | None  # prints the commit, last, where only a branch or tag is known
-    fetch: tuple[Command, ...]
-    patch: tuple[Command, ...]  # the copy, then a patch each: one that does not apply is left out
-    repository: str
-    commit: str
-    folder: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,17 +146,9 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
                 f"{request.jax_source_dir}: a folder and {what} were given",
                 hint="drop one: a folder says itself which version it is",
             )
-    if request.xla_source_dir and (request.xla_repository or request.xla_ref):
-        raise ConfigError(
-            f"{request.xla_source_dir}: an XLA folder and an XLA repository were given",
-            hint="drop one",
-        )
-    check_repository("XLA", request.xla_repository, request.xla_ref)
-    check_repository("JAX", request.jax_repository, request.jax_ref)
+    check_repository(request.jax_repository, request.jax_ref)
     if request.jax_source_dir:
-        return SourcePlan(
-            root=request.jax_source_dir, pin=None, checkout=None, request=request, cache=cache
-        )
+        return SourcePlan(root=request.jax_source_dir, pin=None, checkout=None, request=request)
     pin = pins.default
     if request.jax_version:
         pin = pins.find(request.jax_version, allow_unverified=request.allow_unverified_pin)
@@ -210,7 +162,6 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
         pin=None if request.jax_ref else pin,
         checkout=wanted,
         request=request,
-        cache=cache,
         like=replace(pin, repository=repository, ref=ref, commit=commit)
         if request.jax_ref
         else None,
@@ -220,22 +171,20 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
 def at_commit(repository: str, ref: str, commit: str, cache: Path) -> SourcePlan:
     """Plan to fetch a commit that no pin names; `ref` is a branch or tag that has it."""
     wanted = _checkout(repository, ref, commit, cache)
-    request = SourceRequest()
-    return SourcePlan(root=wanted.folder, pin=None, checkout=wanted, request=request, cache=cache)
+    return SourcePlan(root=wanted.folder, pin=None, checkout=wanted, request=SourceRequest())
 
 
-def check_repository(what: str, repository: str, ref: str) -> None:
-    """Refuse a repository with a password in it, or without a commit. Raises ConfigError."""
+def check_repository(repository: str, ref: str) -> None:
+    """Refuse a JAX repository with a password in it, or without a commit. Raises ConfigError."""
     parts = urlsplit(repository)
     if parts.password or parts.query or (parts.username and parts.scheme in {"http", "https"}):
         raise ConfigError(
-            f"{without_secrets(repository)}: {what} repository with a password in it",
+            f"{without_secrets(repository)}: JAX repository with a password in it",
             hint="leave it out; git's credential helper gives it (git help credentials)",
         )
     if repository and not ref:
         raise ConfigError(
-            f"{repository}: which commit?",
-            hint=f"add --{what.lower()}-ref with a branch or commit",
+            f"{repository}: which commit?", hint="add --jax-ref with a branch or commit"
         )
 
 
@@ -261,7 +210,7 @@ def resolve(
             f"{root}: is JAX {version}, the pin says {planned.pin.version}",
             hint="correct ci/pins.yaml",
         )
-    xla, override = _xla(planned, layout, runner, console)
+    xla, applied, lacking = _xla(planned, layout, runner)
     tree = SourceTree(
         root=root,
         workspace=workspace,
@@ -272,15 +221,15 @@ def resolve(
         bazel=_bazel(workspace),
         jax=_identified(planned, root, pin, runner),
         xla=xla,
-        xla_dir=override.folder if override else None,
-        xla_patches=override.applied if override else (),
+        xla_dir=planned.request.xla_source_dir,
+        xla_patches=applied,
         release=pin,
         rc=rc,
         fixed_number=_fixed_number(root, layout),
         warnings=(
             *odd,
             *_refusal(root, layout),
-            *(override.warnings if override else ()),
+            *lacking,
             *(
                 f"{root / name}: your own Bazel options are part of this build"
                 for name in layout.personal
@@ -300,42 +249,27 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
     """
     pin, request = planned.pin or planned.like, planned.request
     if pin is None or planned.root.is_dir():
-        here = replace(planned, request=replace(request, xla_repository="", xla_ref=""))
-        tree = resolve(here, pins=pins, layouts=layouts, runner=runner, console=silent())
-    else:
-        layout = layouts[pin.layout]
-        tree = SourceTree(
-            root=planned.root,
-            workspace=planned.root / layout.workspace,
-            layout=layout,
-            version_class=_class_by_version(planned.root, layout, Version(pin.version)),
-            jax_version=pin.version,
-            pythons=tuple(pin.pythons),
-            bazel=pin.bazel,
-            jax=Source(repository=pin.repository, commit=pin.commit),
-            xla=_identified(planned, request.xla_source_dir, None, runner)
-            if request.xla_source_dir
-            else Source(
-                repository=layout.xla.repository,
-                commit="" if planned.like else pin.xla_commit or "",
-            ),
-            xla_dir=request.xla_source_dir,
-            release=pins.find(pin.name, allow_unverified=True),
-            warnings=_later(planned, pin),
-        )
-    xla = planned.xla(tree)
-    if xla is None:
-        return tree
-    return replace(
-        tree, xla=Source(repository=xla.repository, commit=xla.commit), xla_dir=xla.folder
+        return resolve(planned, pins=pins, layouts=layouts, runner=runner, console=silent())
+    layout, name = layouts[pin.layout], request.jax_branch or pin.commit
+    later = f"JAX {name} is not here yet: taken to be like {pin.version} (--jax-version)"
+    return SourceTree(
+        root=planned.root,
+        workspace=planned.root / layout.workspace,
+        layout=layout,
+        version_class=_class_by_version(planned.root, layout, Version(pin.version)),
+        jax_version=pin.version,
+        pythons=tuple(pin.pythons),
+        bazel=pin.bazel,
+        jax=Source(repository=pin.repository, commit=pin.commit),
+        xla=_identified(planned, request.xla_source_dir, None, runner)
+        if request.xla_source_dir
+        else Source(
+            repository=layout.xla.repository, commit="" if planned.like else pin.xla_commit or ""
+        ),
+        xla_dir=request.xla_source_dir,
+        release=pins.find(pin.name, allow_unverified=True),
+        warnings=(later,) if planned.like else (),
     )
-
-
-def _later(planned: SourcePlan, pin: Pin) -> tuple[str, ...]:
-    if planned.like is None:
-        return ()
-    name = planned.request.jax_branch or pin.commit
-    return (f"JAX {name} is not here yet: taken to be like {pin.version} (--jax-version)",)
 
 
 def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:
@@ -544,37 +478,27 @@ def _bazel(workspace: Path) -> str:
 
 
 def _xla(
-    planned: SourcePlan, layout: Layout, runner: Runner, console: Console
-) -> tuple[Source, patches.Patched | None]:
-    """Say which XLA is built, and from which folder when it is not the tree's own."""
-    request = planned.request
-    wanted_patches = patches.named(planned.root / layout.xla.folder)
-    if request.xla_source_dir:
-        if not (request.xla_source_dir / "xla").is_dir():
+    planned: SourcePlan, layout: Layout, runner: Runner
+) -> tuple[Source, tuple[str, ...], tuple[str, ...]]:
+    """Return the XLA that is built; of a user's own, the tree's patches it has, and warnings."""
+    own, folder = planned.request.xla_source_dir, planned.root / layout.xla.folder
+    if own:
+        if not (own / "xla").is_dir():
             raise SourceError(
-                f"{request.xla_source_dir}: no XLA checkout, it has no folder xla",
+                f"{own}: no XLA checkout, it has no folder xla",
                 hint="name the top of a checkout of openxla/xla",
             )
-        override = patches.compared(request.xla_source_dir, wanted_patches, runner=runner)
-        return _identified(planned, request.xla_source_dir, None, runner), override
-    if request.xla_ref:
-        repository = request.xla_repository or layout.xla.repository
-        commit = resolve_ref(repository, request.xla_ref, runner=runner)
-        ref = "" if is_commit(request.xla_ref) else request.xla_ref
-        wanted = _checkout(repository, ref, commit, planned.cache)
-        _take(wanted, runner, console)
-        override = patches.patched(wanted.folder, wanted_patches, runner=runner)
-        return Source(repository=repository, commit=commit), override
-    folder = planned.root / layout.xla.folder
+        applied, lacking = patches.compared(own, patches.named(folder), runner=runner)
+        return _identified(planned, own, None, runner), applied, lacking
     if not folder.is_dir():
-        return Source(repository="", commit=""), None
+        return Source(repository="", commit=""), (), ()
     for name in layout.xla.files:
         commit_of_tree = (
             _assigned(folder / name, layout.xla.variable) if (folder / name).is_file() else None
         )
         if commit_of_tree and is_commit(commit_of_tree):
             _compare(planned, commit_of_tree, folder / name)
-            return Source(repository=layout.xla.repository, commit=commit_of_tree), None
+            return Source(repository=layout.xla.repository, commit=commit_of_tree), (), ()
     raise SourceError(
         f"{folder}: no file says which XLA is built ({layout.xla.variable})",
         hint="use the files as JAX has them, or give --xla-source-dir",

@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from rocwheel import bazel, source
-from rocwheel.bazel import BazelBinary, BuildSpec, Caches, Compiler, WheelVersion
+from rocwheel.bazel import BazelBinary, BuildSpec, Caches, Compiler
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, rocm_number
 
@@ -101,12 +101,8 @@ class Recorded:
             "gfx_targets": self._targets(),
             "compiler": self._compiler(),
             "cpu_features": self.argv.get("target_cpu_features", ["release"])[0],
-            "wheel_version": WheelVersion(
-                kind=said.get("ML_WHEEL_TYPE", "snapshot"),
-                suffix=suffix,
-                date=said.get("ML_WHEEL_BUILD_DATE", ""),
-                git_hash=said.get("ML_WHEEL_GIT_HASH", ""),
-            ),
+            "wheel_type": said.get("ML_WHEEL_TYPE", "snapshot"),
+            "wheel_suffix": suffix,
             "git_hash": "0123456789abcdef0123456789abcdef01234567"
             if any("jaxlib_git_hash" in option for option in options)
             else "",
