@@ -436,7 +436,7 @@ def test_a_pasted_dry_run_fetches_and_builds_what_the_tool_then_finds_built(
         planned = dist.plan(asked)
         paste(bench, dist.dry_run(planned, runner=runner), tmp_path)
         result = dist.build(dist.plan(asked), runner=runner, console=silent())
-        assert {run.actions_executed for _, run in result.bazel.done} == {0}
+        assert {run.record.actions_executed for _, run in result.bazel.done} == {0}
         assert result.manifest.jax_version == "0.10.0"
         assert "rocm" not in str(result.wheelhouse)
     finally:

@@ -119,12 +119,11 @@ def _release(
     wanted: str, downloads: Downloads, runner: Runner, console: Console | None
 ) -> BazelBinary:
     release = downloads.releases.find(wanted, mirror=downloads.mirror)
-    is_here = releases.place(release, downloads.folder).is_file()
+    path = releases.place(release, downloads.folder)
+    is_here = path.is_file()
     releases.check(release, downloads, console=console or silent())
     if console:
-        path = releases.fetch(release, downloads, console=console)
-    else:
-        path = releases.place(release, downloads.folder)
+        releases.fetch(release, downloads, console=console)
     return BazelBinary(
         path=runner.path(path),
         version=wanted,

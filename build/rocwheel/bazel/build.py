@@ -15,15 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
 from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
-from rocwheel.bazel.profile import Summary, read_profile
+from rocwheel.bazel.profile import read_profile
 from rocwheel.bazel.remote import ask, write_headers
+from rocwheel.build_record import InvocationRecord
 from rocwheel.console import Console, Progress, count, duration, size
 from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked
@@ -43,32 +44,24 @@ class BazelResult:
     """What a successful invocation made and did."""
 
     outputs: Mapping[WheelKind, Path]
-    actions_executed: int  # run here or by a remote executor
-    cache_hits: int  # taken from the disk or a remote cache
-    seconds: float
-    log: Path
-    events: Path
-    profile: Path
-    bytes_made: int = 0  # size of what the actions made, from a cache or not
-    bytes_cached: int = 0  # of it from a cache, where Bazel says so
-    details: Summary = field(default_factory=Summary)
-    notes: tuple[str, ...] = ()  # what was given up: a cache that is down, an executor that failed
-    warnings: tuple[str, ...] = ()  # what Bazel warned of, in its words
+    record: InvocationRecord
 
     @property
     def summary(self) -> str:
         """One line for people: what was rebuilt."""
-        took = f"{self.seconds:.1f} s"
-        if not self.actions_executed and not self.cache_hits:
+        done = self.record
+        took = f"{done.milliseconds / 1000:.1f} s"
+        total = done.actions_executed + done.cache_hits
+        if not total:
             return f"nothing to rebuild: 0 actions, {took}"
-        total = self.actions_executed + self.cache_hits
         parts = [
-            f"{count(self.actions_executed, 'action')} executed",
-            f"{self.cache_hits} from a cache ({100 * self.cache_hits // total} %)",
+            f"{count(done.actions_executed, 'action')} executed",
+            f"{done.cache_hits} from a cache ({100 * done.cache_hits // total} %)",
         ]
-        if self.bytes_made:
-            parts.append(f"{size(self.bytes_made)} made")
-        return f"{', '.join(parts)}, {took} (critical path {self.details.critical_seconds:.1f} s)"
+        if done.bytes_made:
+            parts.append(f"{size(done.bytes_made)} made")
+        critical = done.critical_path_milliseconds / 1000
+        return f"{', '.join(parts)}, {took} (critical path {critical:.1f} s)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +106,7 @@ def build(
     waiting = partial(console.info, "   waiting for another build of this tree")
     with locked(base.with_name(base.name + ".lock"), waiting=waiting):
         warnings = _Warnings(console)
-        usable, notes = ask(invocation.remote, invocation.bazel.release)
+        usable, notes = ask(invocation.remote)
         now = replace(invocation, remote=usable)
         if not now.remote.options:  # nothing left needs the headers
             now = invocation.locally()
@@ -139,22 +132,24 @@ def build(
         outputs = _take(invocation, read, into, runner)
         spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
         files.spawns.unlink(missing_ok=True)
-        details = read_profile(files.profile)
+        critical_path, slowest = read_profile(files.profile)
     hits = spawned.cache_hits if read.cache_hits is None else read.cache_hits
-    return BazelResult(
-        outputs=outputs,
+    record = InvocationRecord(
+        command=str(invocation.command_line()),
         actions_executed=max(0, read.actions - hits),
         cache_hits=hits,
-        seconds=round(time.monotonic() - started, 3),
-        log=files.log,
-        events=files.events,
-        profile=files.profile,
         bytes_made=read.bytes_made or spawned.bytes_made,
         bytes_cached=spawned.bytes_cached,
-        details=details,
         notes=tuple(notes),
         warnings=tuple(warnings.seen),
+        milliseconds=round((time.monotonic() - started) * 1000),
+        critical_path_milliseconds=sum(item.milliseconds for item in critical_path),
+        critical_path=critical_path,
+        slowest_actions=slowest,
+        log=str(files.log),
+        profile=str(files.profile),
     )
+    return BazelResult(outputs=outputs, record=record)
 
 
 def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:

@@ -10,28 +10,22 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from rocwheel import files
-from rocwheel.download import reason
+from rocwheel.download import reason, session
 from rocwheel.errors import ConfigError
-
-if TYPE_CHECKING:
-    import requests
 
 SLOW_SECONDS: Final = 2.0  # for a request of a few bytes; Bazel would wait as long per action
 PROBE: Final = b"rocwheel asks for what no cache has\n"
 CACHE_SCHEMES: Final = ("http", "https", "grpc", "grpcs")
 EXECUTOR_SCHEMES: Final = ("grpc", "grpcs")
 PORTS: Final = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
-HTTPS_TLS_SINCE: Final = (6,)  # https://github.com/bazelbuild/bazel/pull/14398
-OK: Final = range(200, 300)
-NOT_FOUND: Final = 404
+FINE: Final = frozenset({*range(200, 300), 404})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,14 +148,11 @@ def read_remote(
     )
 
 
-def ask(remote: Remote, release: tuple[int, ...] = ()) -> tuple[Remote, list[str]]:
-    """Try cache and executor with requests of a few bytes; keep what works, and note the rest.
-
-    `release` is Bazel's, () when it is not known.
-    """
+def ask(remote: Remote) -> tuple[Remote, list[str]]:
+    """Try cache and executor with requests of a few bytes; keep what works, and note the rest."""
     notes: list[str] = []
     cache, executor = remote.cache, remote.executor
-    if cache and (problem := _ask_cache(remote, release)):
+    if cache and (problem := _ask_cache(remote)):
         notes.append(f"remote cache not used: {problem}")
         cache = ""
     if executor and (problem := _connect(executor)):
@@ -220,43 +211,31 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _ask_cache(remote: Remote, release: tuple[int, ...]) -> str:
-    """Return what keeps the cache from being used; "" for nothing."""
+def _ask_cache(remote: Remote) -> str:
+    """Return what keeps the cache from being used; "" for nothing.
+
+    It is asked for an entry that no cache has, and must say so, and soon. Bytes that are refused,
+    lost or wrong need no question: Bazel warns, and builds that action.
+    """
     if urlsplit(remote.cache).scheme.startswith("grpc"):
         return _connect(remote.cache)
-    if (remote.tls_ca or remote.tls_certificate) and release < HTTPS_TLS_SINCE:
-        return f"{remote.cache}: Bazel before 6 ignores TLS files for https"
     import requests
 
-    with requests.Session() as session:
-        session.trust_env = False
-        session.headers.update(dict(remote.headers))
-        session.verify = str(remote.tls_ca) if remote.tls_ca else True
+    base = remote.cache.rstrip("/")
+    url = f"{base}/ac/{files.sha256(PROBE)}"
+    with session({}) as asking:
+        asking.headers.update(dict(remote.headers))
+        asking.verify = str(remote.tls_ca) if remote.tls_ca else True
         if remote.tls_certificate:
-            session.cert = (str(remote.tls_certificate), str(remote.tls_key))
-        base = remote.cache.rstrip("/")
+            asking.cert = (str(remote.tls_certificate), str(remote.tls_key))
         try:
-            return _ask_for_nothing(session, base)
+            answer = asking.get(url, timeout=SLOW_SECONDS, allow_redirects=False)
         except requests.Timeout:
             return f"{base}: no answer within {SLOW_SECONDS:g} s"
         except (requests.RequestException, OSError) as exc:
             return f"{base}: {reason(exc)}"
-
-
-def _ask_for_nothing(session: requests.Session, base: str) -> str:
-    """Ask for an entry that no cache has: it must say so, and soon.
-
-    Bytes that are refused, lost or wrong need no question: Bazel warns, and builds that action.
-    """
-    started = time.monotonic()
-    url = f"{base}/ac/{files.sha256(PROBE)}"
-    found = session.get(url, timeout=SLOW_SECONDS, allow_redirects=False)
-    took = time.monotonic() - started
-    if found.status_code not in OK and found.status_code != NOT_FOUND:
-        return f"{base}: answers {found.status_code} {found.reason}"
-    if took > SLOW_SECONDS:
-        return f"{base}: took {took:.1f} s for an answer of a few bytes"
-    return ""
+    is_fine = answer.status_code in FINE
+    return "" if is_fine else f"{base}: answers {answer.status_code} {answer.reason}"
 
 
 def _connect(address: str) -> str:
