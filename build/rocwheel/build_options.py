@@ -127,8 +127,8 @@ class SourceOptions:
     )
     compiler: str = _bazel(
         "--compiler NAME",
-        "Host compiler: clang (this machine's where JAX builds with it, else JAX's own), hermetic "
-        "(JAX's own clang), gcc (where the layout has it).",
+        "Host compiler: clang (this machine's where JAX builds with it, else JAX's own), or "
+        "hermetic (JAX's own clang).",
         values=COMPILERS,
         default="clang",
     )

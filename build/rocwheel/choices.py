@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-COMPILERS: Final = ("clang", "gcc", "hermetic")
+COMPILERS: Final = ("clang", "hermetic")
 CPU_FEATURES: Final = ("release", "native", "default")
 JAXLIB_ORIGINS: Final = ("built", "upstream")
 CONTAINER_ENGINES: Final = ("docker", "podman")

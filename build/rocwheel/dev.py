@@ -280,13 +280,11 @@ def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
             str(invocation.bazel.path),
             "--nohome_rc",
             f"--bazelrc={rc_file}",
-            invocation.command,
+            "build",
             f"--config={_config(invocation)}",
             *(target.label for target in invocation.targets),
-            *(("--", *invocation.arguments) if invocation.arguments else ()),
         ),
         cwd=invocation.workspace,
-        env=invocation.env,
     )
 
 

@@ -28,12 +28,9 @@ CONDITIONS: Final = frozenset({
     "cpu-native",
     "cpu-release",
     "free-threaded",
-    "gcc",
-    "gcc-before-13",
     "git-hash",
     "hermetic",  # the compiler the tree downloads itself
     "rocm",  # a wheel of this invocation needs ROCm
-    "rocm-suffix",  # the wheel suffix is `+rocm…`
     "wheel-suffix",
     "xla-dir",
 })  # fmt: skip
@@ -44,11 +41,8 @@ VALUES: Final = frozenset({
     "cxx",
     "gfx_targets",
     "git_hash",
-    "output",
     "python",
-    "rocm_number",
     "rocm_path",
-    "rocm_suffix",
     "wheel_suffix",
     "wheel_type",
     "xla_dir",
@@ -57,17 +51,11 @@ VALUES: Final = frozenset({
 PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
-class ConditionalOptions(Value, frozen=True, kw_only=True, rename={"env": "set"}):
-    """Options (or environment variables) that a build gets when all of `when` holds."""
+class ConditionalOptions(Value, frozen=True, kw_only=True):
+    """Options that a build gets when all of `when` holds."""
 
     when: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
-
-    def __post_init__(self) -> None:
-        """Refuse a step that gives both or nothing."""
-        if bool(self.options) == bool(self.env):
-            raise ValueError("a step has either `options` or `set`")
+    options: tuple[str, ...]
 
 
 class Marks(Value, frozen=True, kw_only=True):
@@ -178,23 +166,18 @@ class LayoutFields(Value, frozen=True, kw_only=True):
     known: SpecifierSet  # JAX versions that were compared with their sources
     fixed_number: FileText | None = None  # where wheels carry a number instead of ROCm's major
     refusal: FileText | None = None  # where the tree's own build says that it makes no ROCm wheels
-    lock_files: LockFiles | None = None
+    lock_files: LockFiles
     left_behind: tuple[str, ...] = ()  # rc files of earlier builds, which would leak into ours
     personal: tuple[str, ...] = ()  # the user's own rc files
-    command: Literal["build", "run"]  # `run` where the target is a program that writes the wheel
-    compilers: tuple[Literal["hermetic", "clang", "gcc"], ...]
     targets: Mapping[WheelKind, str]
     editable: Mapping[WheelKind, str] = {}
     recipe: tuple[ConditionalOptions, ...]
-    arguments: tuple[ConditionalOptions, ...] = ()  # of the program, for `run`
-    environment: tuple[ConditionalOptions, ...] = ()  # of the program, for `run`
 
 
 class Layout(LayoutFields, frozen=True, kw_only=True):
     """The interface to one kind of source tree."""
 
     name: str
-    pythons: tuple[PythonVersion, ...]  # accepted where the tree has no lock files
     classes: tuple[VersionClass, ...]
 
     @property
@@ -235,18 +218,6 @@ def expand(
         for template in step.options
         for option in fill(template, values)
     )
-
-
-def expand_env(
-    steps: tuple[ConditionalOptions, ...], *, conditions: frozenset[str], values: Mapping[str, str]
-) -> dict[str, str]:
-    """Give the environment variables of every step whose conditions hold; later steps win."""
-    return {
-        name: next(fill(template, values))
-        for step in steps
-        if conditions.issuperset(step.when)
-        for name, template in step.env.items()
-    }
 
 
 def fill(template: str, values: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:

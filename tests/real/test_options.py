@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from checkouts import JAX_FILES, Commit, downstream, external, upstream
+from checkouts import JAX_FILES, Commit, external, upstream
 from support import tarballs
 
 from rocwheel import bazel, dist, home, source
@@ -122,7 +122,7 @@ def test_every_config_label_flag_and_variable_is_in_the_tree(
     rule = commit.xla.text("third_party/gpus/rocm_configure.bzl")
     known, unknown = set[str](), set[str]()
     for invocation in invocations:
-        options = tree.rc.flatten(invocation.command, invocation.recipe)
+        options = tree.rc.flatten(invocation.recipe)
         defined, elsewhere = looked_up(commit, options)
         known |= defined
         unknown |= elsewhere
@@ -143,19 +143,6 @@ def test_every_config_label_flag_and_variable_is_in_the_tree(
     said = f"{route}; class {tree.version_class}; {len(known)} external labels"
     missed = f"; not looked up: {', '.join(sorted(unknown))}" if unknown else ""
     matrix.append((commit.name, compiler, state, said + missed))
-
-
-@pytest.mark.parametrize("commit", downstream(), ids=lambda commit: commit.name)
-def test_rocm_jax_has_every_config_that_is_used(
-    commit: Commit, tmp_path: Path, matrix: list
-) -> None:
-    _, tree, spec, _ = gathered(commit, tmp_path)
-    invocations = bazel.invocations(spec)
-    checks.check_options(tree, invocations)
-    for invocation in invocations:
-        values = source.variables(tree.rc.flatten(invocation.command, invocation.recipe))
-        assert values["ROCM_PATH"] == str(spec.rocm_root)
-    matrix.append((f"rocm-jax {commit.name}", "clang", "proved: options", str(tree.version_class)))
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_new_jax_is_a_few_lines_of_data(tmp_path, runner):
     )
     (ci / "pins.yaml").write_text(pins + newest.replace("0.11.0", "0.99.0"))
     layouts = (ci / "layouts.yaml").read_text()
-    start, end = layouts.index('      - versions: ">=0.11.1"'), layouts.index("\n  downstream:")
+    start, end = layouts.index('      - versions: ">=0.11.1"'), len(layouts)
     old = layouts[start:end].replace(">=0.11.1", ">=0.11.1,<0.99")
     new = layouts[start:end].replace(">=0.11.1", ">=0.99").replace("rocm_release_wheel", "next")
     (ci / "layouts.yaml").write_text(layouts[:start] + old + new + layouts[end:])

@@ -129,7 +129,7 @@ def build(
                 f"{files.events}: ends early, so what Bazel made is not known",
                 hint="is the disk full? build again",
             )
-        outputs = _take(invocation, read, into, runner)
+        outputs = _take(invocation, read, into)
         spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
         files.spawns.unlink(missing_ok=True)
         critical_path, slowest = read_profile(files.profile)
@@ -181,10 +181,6 @@ def _run(
     """Start Bazel once; what it said without `secrets`, and why it failed."""
     for path in (files.log, files.events, files.profile, files.spawns):
         path.unlink(missing_ok=True)
-    if invocation.output:
-        output = runner.host(invocation.output)
-        shutil.rmtree(output, ignore_errors=True)
-        output.mkdir(parents=True)
     options = [
         "--build_event_publish_all_actions",
         f"--build_event_json_file={runner.path(files.events)}",
@@ -342,9 +338,7 @@ class _Tail(threading.Thread):
                 self._over.wait(POLL_SECONDS)
 
 
-def _take(
-    invocation: BazelInvocation, read: BuildEvents, into: Path, runner: Runner
-) -> dict[WheelKind, Path]:
+def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:
     """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError.
 
     An editable target makes a folder, which is installed from where it is.
@@ -354,19 +348,11 @@ def _take(
     into.mkdir(parents=True, exist_ok=True)
     taken = {}
     for target in invocation.targets:
-        wheel = _one(target, _wheels(invocation, target, read, runner))
+        wheel = _one(target, [path for path in read.files(target.label) if path.suffix == ".whl"])
         copy = into / wheel.name
         shutil.copyfile(wheel, copy)  # Bazel's outputs are read-only; the copy is not
         taken[target.kind] = copy
     return taken
-
-
-def _wheels(
-    invocation: BazelInvocation, target: WheelTarget, read: BuildEvents, runner: Runner
-) -> Sequence[Path]:
-    if invocation.output:  # a folder that was empty before the program of `bazel run` wrote into it
-        return sorted(runner.host(invocation.output).glob("*.whl"))
-    return [path for path in read.files(target.label) if path.suffix == ".whl"]
 
 
 def _project(target: WheelTarget, read: BuildEvents) -> Path:

@@ -7,8 +7,7 @@ own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Final, Literal
 
@@ -24,13 +23,12 @@ from rocwheel.model import (
     gfx_target,
 )
 from rocwheel.process import Command, GuestPath
-from rocwheel.source_layout import Layout, VersionClass, expand, expand_env
+from rocwheel.source_layout import Layout, VersionClass, expand
 
 IDLE_SECONDS: Final = 900  # a server waits this long for the next build, then frees its memory
 BAZEL_WITH_MODULES: Final = (6,)
 CLANG_WITH_CONFIG: Final = 16
 CLANG_WITH_AVXVNNIINT8: Final = 19
-GCC_WITH_AVXVNNIINT8: Final = 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,16 +113,12 @@ class BazelInvocation:
     bazel: BazelBinary
     workspace: GuestPath
     startup: tuple[str, ...]
-    command: str  # "build" or "run"
     recipe: tuple[str, ...]  # options by the layout
     targets: tuple[WheelTarget, ...]
     python: PythonVersion
     output_base: GuestPath
     remote: Remote = LOCAL
     own_options: tuple[str, ...] = ()  # the user's; given last, so they win
-    arguments: tuple[str, ...] = ()  # of the program that `run` starts
-    env: Mapping[str, str] = field(default_factory=dict)
-    output: GuestPath | None = None  # where that program writes its wheel
     editable: bool = False  # the targets make folders to install from, not wheels
 
     @property
@@ -152,14 +146,12 @@ class BazelInvocation:
             argv=(
                 str(self.bazel.path),
                 *self.startup,
-                self.command,
+                "build",
                 *self.options,
                 *more,
                 *(target.label for target in self.targets),
-                *(("--", *self.arguments) if self.arguments else ()),
             ),
             cwd=self.workspace,
-            env=self.env,
         )
 
     def locally(self) -> BazelInvocation:
@@ -187,9 +179,7 @@ def invocations(spec: BuildSpec) -> tuple[BazelInvocation, ...]:
     rocm_kinds = tuple(kind for kind in spec.kinds if kind.needs_rocm)
     for number, python in enumerate(spec.pythons):
         kinds = tuple(kind for kind in rocm_kinds if kind.per_python or number == 0)
-        if spec.layout.command == "run":  # which takes one target
-            planned += [_invocation(spec, python, (kind,)) for kind in kinds]
-        elif kinds:
+        if kinds:
             planned.append(_invocation(spec, python, kinds))
     if WheelKind.JAXLIB in spec.kinds:
         planned += [_invocation(spec, python, (WheelKind.JAXLIB,)) for python in spec.pythons]
@@ -202,11 +192,6 @@ def check(spec: BuildSpec) -> None:
         raise ConfigError(
             f"{spec.workspace}: Bazel does not work in a folder with a blank in its path",
             hint="move or link the checkout to a path without blanks",
-        )
-    if spec.compiler.kind not in spec.layout.compilers:
-        raise ConfigError(
-            f"{spec.compiler.kind}: the {spec.layout.name} layout cannot be built with it",
-            hint=f"choose from: {', '.join(spec.layout.compilers)}",
         )
     if spec.compiler.kind != "hermetic" and spec.compiler.cc is None:
         raise ConfigError(
@@ -223,15 +208,6 @@ def check(spec: BuildSpec) -> None:
     if not spec.pythons or not spec.kinds:
         raise ConfigError("nothing to build", hint="name at least one CPython and one wheel")
     canonical_version(spec.jax_version, spec.version_suffix)
-    if (
-        spec.layout.command == "run"
-        and spec.wheel_suffix
-        and not spec.wheel_suffix.startswith("+rocm")
-    ):
-        raise ConfigError(
-            f"{spec.wheel_suffix!r}: the {spec.layout.name} layout only makes +rocm suffixes",
-            hint="add other suffixes after the build",
-        )
     if any(kind.needs_rocm for kind in spec.kinds):
         _check_rocm(spec)
 
@@ -264,38 +240,27 @@ def _fitting(layout: Layout, rocm: RocmVersion) -> str:
 def _invocation(
     spec: BuildSpec, python: PythonVersion, kinds: tuple[WheelKind, ...]
 ) -> BazelInvocation:
-    rocm = any(kind.needs_rocm for kind in kinds)
-    conditions = _conditions(spec, python, rocm=rocm)
-    output = (
-        GuestPath(spec.caches.output_user_root / f"{spec.output_base.name}-{kinds[0].value}")
-        if spec.layout.command == "run"
-        else None
-    )
-    values = _values(spec, python, output)
     labels = spec.layout.editable if spec.editable else spec.layout.targets
     recipe = (
         "--symlink_prefix=/",
         *((f"--disk_cache={spec.caches.disk}",) if spec.caches.disk else ()),
         *((f"--repository_cache={spec.caches.repository}",) if spec.caches.repository else ()),
-        *expand(spec.layout.recipe, conditions=conditions, values={
-            **values,
-            **spec.version_class.values,
-        }),
-    )  # fmt: skip
+        *expand(
+            spec.layout.recipe,
+            conditions=_conditions(spec, python, rocm=any(kind.needs_rocm for kind in kinds)),
+            values={**_values(spec, python), **spec.version_class.values},
+        ),
+    )
     return BazelInvocation(
         bazel=spec.bazel,
         workspace=spec.workspace,
         startup=_startup(spec),
-        command=spec.layout.command,
         recipe=recipe,
         targets=tuple(WheelTarget(kind=kind, label=labels[kind]) for kind in kinds),
         python=python,
         output_base=spec.output_base,
         remote=spec.remote,
         own_options=spec.options,
-        arguments=expand(spec.layout.arguments, conditions=conditions, values=values),
-        env=expand_env(spec.layout.environment, conditions=conditions, values=values),
-        output=output,
         editable=spec.editable,
     )
 
@@ -315,7 +280,7 @@ def _startup(spec: BuildSpec) -> tuple[str, ...]:
 
 def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozenset[str]:
     compiler = spec.compiler
-    clang, gcc = compiler.kind == "clang", compiler.kind == "gcc"
+    clang = compiler.kind == "clang"
     holds = {
         "bazel-6-or-newer": spec.bazel.release >= BAZEL_WITH_MODULES,
         "clang": clang,
@@ -324,29 +289,23 @@ def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozen
         "cpu-native": spec.cpu_features == "native",
         "cpu-release": spec.cpu_features == "release",
         "free-threaded": python.free_threaded,
-        "gcc": gcc,
-        "gcc-before-13": gcc and compiler.major < GCC_WITH_AVXVNNIINT8,
         "git-hash": bool(spec.git_hash),
         "hermetic": compiler.kind == "hermetic",
         "rocm": rocm,
-        "rocm-suffix": spec.wheel_suffix.startswith("+rocm"),
         "wheel-suffix": bool(spec.wheel_suffix),
         "xla-dir": spec.xla_dir is not None,
     }
     return frozenset(name for name, true in holds.items() if true) | spec.version_class.features
 
 
-def _values(spec: BuildSpec, python: PythonVersion, output: GuestPath | None) -> dict[str, str]:
+def _values(spec: BuildSpec, python: PythonVersion) -> dict[str, str]:
     return {
         "cc": str(spec.compiler.cc or ""),
         "cxx": str(spec.compiler.cxx or ""),
         "gfx_targets": ",".join(spec.gfx_targets),
         "git_hash": spec.git_hash,
-        "output": str(output or ""),
         "python": str(python),
-        "rocm_number": spec.rocm_number,
         "rocm_path": str(spec.rocm_root or ""),
-        "rocm_suffix": spec.wheel_suffix.removeprefix("+rocm"),
         "wheel_suffix": spec.wheel_suffix,
         "wheel_type": spec.wheel_type,
         "xla_dir": str(spec.xla_dir or ""),

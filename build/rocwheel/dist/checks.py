@@ -72,7 +72,7 @@ def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
             )
     for option in startup:
         _refuse(option, option, _OWNED_STARTUP)
-    command, rc = tree.layout.command, _rc_files(tree, startup)
+    rc = _rc_files(tree, startup)
     personal = {str(tree.root / name) for name in tree.layout.personal}
     for line in rc.lines if rc else ():
         if not line.config and line.where.rpartition(":")[0] in personal:
@@ -80,12 +80,12 @@ def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
                 _refuse(option, line.where, _OWNED)
     for option in source.joined(spec.options):
         name, _, config = option.partition("=")
-        if rc and name == "--config" and config not in rc.configs(command):
+        if rc and name == "--config" and config not in rc.configs:
             raise ConfigError(
                 f"{option}: no rc file of {tree.root} defines it",
-                hint=suggest(config, sorted(rc.configs(command))),
+                hint=suggest(config, sorted(rc.configs)),
             )
-        for item in rc.expand(command, (option,)) if rc else (option,):
+        for item in rc.expand((option,)) if rc else (option,):
             _refuse(item, option, _OWNED)
 
 
@@ -119,7 +119,7 @@ def check_options(tree: source.SourceTree, planned: tuple[bazel.BazelInvocation,
     for invocation in planned:
         for option in invocation.recipe:
             name, _, value = option.partition("=")
-            if name == "--config" and value not in tree.rc.configs(invocation.command):
+            if name == "--config" and value not in tree.rc.configs:
                 missing[option] = "no rc file of the tree defines it"
             elif name.startswith("--//") and not source.has_target(tree.workspace, name[2:]):
                 missing[option] = "no BUILD file of the tree has it"
@@ -155,7 +155,7 @@ def check_toolchain(
     with_rocm = (item for item in planned if any(kind.needs_rocm for kind in item.kinds))
     for invocation in with_rocm:
         given = (*invocation.recipe, *source.joined(invocation.own_options))
-        options = rc.flatten(invocation.command, given)
+        options = rc.flatten(given)
         values = source.variables(options)
         if values.get(HERMETIC) != "0":
             continue
@@ -190,8 +190,7 @@ def _linkers(tree: source.SourceTree, options: tuple[str, ...]) -> set[str]:
 def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
     """Ask the compiler itself where it would find the linker.
 
-    clang looks on its path too and prints a bare name only for what is nowhere; gcc leaves the path
-    to collect2, which searches it when it links.
+    clang looks on its path too and prints a bare name only for what is nowhere.
     """
     name = f"ld.{linker}"
     asked = Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec.structs import asdict
 
@@ -24,9 +24,7 @@ from rocwheel.source_layout import (
     VersionClass,
 )
 from rocwheel.values import Value
-from rocwheel.yaml_file import CPythons, FieldError
-
-STEPS: Final = ("recipe", "arguments", "environment")
+from rocwheel.yaml_file import FieldError
 
 
 class _Class(ClassFields, frozen=True, kw_only=True):
@@ -34,7 +32,6 @@ class _Class(ClassFields, frozen=True, kw_only=True):
 
 
 class _Layout(LayoutFields, frozen=True, kw_only=True):
-    pythons: CPythons = CPythons()
     rocm_needs: Mapping[str, RocmNeeds]
     classes: tuple[_Class, ...]
 
@@ -49,10 +46,9 @@ class _Layout(LayoutFields, frozen=True, kw_only=True):
         features = frozenset[str]().union(*(item.features for item in self.classes))
         values = VALUES.union(*(item.values for item in self.classes))
         used = set[str]()
-        for key in STEPS:
-            for number, step in enumerate(getattr(self, key)):
-                used |= {*step.when}
-                _check_step(step, CONDITIONS | features, values, at=(key, number))
+        for number, step in enumerate(self.recipe):
+            used |= {*step.when}
+            _check_step(step, CONDITIONS | features, values, number)
         for unread in sorted(features - used):
             raise FieldError(
                 f"no step asks for the feature {unread!r}", "classes", hint="remove it"
@@ -94,24 +90,14 @@ def load(path: Path) -> Layouts:
 
 
 def _check_step(
-    step: ConditionalOptions,
-    conditions: frozenset[str],
-    values: frozenset[str],
-    *,
-    at: tuple[str, int],
+    step: ConditionalOptions, conditions: frozenset[str], values: frozenset[str], place: int
 ) -> None:
     """Refuse a condition or a value that nothing defines. Raises FieldError."""
-    for number, name in enumerate(step.when):
-        if name not in conditions:
-            hint = suggest(name, sorted(conditions))
-            raise FieldError(f"unknown value {name!r}", *at, "when", number, hint=hint)
-    templates: list[tuple[str, str | int, str]] = [
-        *(("options", number, text) for number, text in enumerate(step.options)),
-        *(("set", name, text) for name, text in step.env.items()),
-    ]
-    for key, where, template in templates:
-        for name in PLACEHOLDER.findall(template):
-            if name not in values:
-                raise FieldError(
-                    f"unknown value {{{name}}}", *at, key, where, hint=suggest(name, values)
-                )
+    named = [("when", number, name, name) for number, name in enumerate(step.when)]
+    for number, template in enumerate(step.options):
+        named += [("options", number, n, f"{{{n}}}") for n in PLACEHOLDER.findall(template)]
+    for key, number, name, shown in named:
+        known = sorted(conditions if key == "when" else values)
+        if name not in known:
+            problem = f"unknown value {shown if key == 'options' else repr(name)}"
+            raise FieldError(problem, "recipe", place, key, number, hint=suggest(name, known))

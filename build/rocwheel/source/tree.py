@@ -400,7 +400,7 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
     missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
     if missing:
         return missing
-    defined = bazelrc.read(workspace, candidate.startup_files).configs("build")
+    defined = bazelrc.read(workspace, candidate.startup_files).configs
     marks = candidate.marks
     return [
         *(f"--config={name}" for name in marks.configs if name not in defined),
@@ -464,8 +464,6 @@ def _assigned(path: Path, variable: str) -> str | None:
 
 
 def _pythons(root: Path, layout: Layout) -> tuple[PythonVersion, ...]:
-    if layout.lock_files is None:
-        return layout.pythons
     known = map(PythonVersion.parse, CPYTHONS)
     return tuple(python for python in known if (root / layout.lock_files.name(python)).is_file())
 

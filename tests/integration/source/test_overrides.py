@@ -104,7 +104,6 @@ def test_the_run_refuses_an_xla_folder_without_git(request_, runner, console):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"compiler": "gcc"}, "gcc: the upstream layout cannot be built with it"),
         ({"pythons": (PythonVersion(3, 14),)}, "CPython 3.14: .* has no lock file"),
         ({"rocm_version": "7.0.2"}, r"ROCm 7\.0\.2: JAX 0\.11\.0 needs ROCm"),
         ({"rocm_version": "10.1.0"}, r"ROCm 10\.1\.0: JAX 0\.11\.0 needs ROCm"),

@@ -239,7 +239,7 @@ def test_readelf_is_a_program_of_the_machine_that_old_rules_run(look, runner):
 @pytest.mark.parametrize("version", GENERATIONS)
 def test_gpu_code_is_compressed_by_the_tree_or_by_us_never_twice(version, look):
     _, tree, spec, _ = look(GENERATIONS[version])
-    options = tree.rc.flatten("build", recipe(spec))
+    options = tree.rc.flatten(recipe(spec))
     said = [option for option in options if option.endswith("--offload-compress")]
     assert said == ["--action_env=HIPCC_COMPILE_FLAGS_APPEND=--offload-compress"]
 
