@@ -155,7 +155,7 @@ def preview_configure(
     yield from (f"# {note}" for note in found.notes)
     yield f"# write {path}"
     yield from dist.writing(path, _rc_lines(planned))
-    if found.spec.remote.header_file(cache_folders(request).output):
+    if found.spec.remote.rc_file(cache_folders(request).output):
         yield "# the headers of the remote cache are secret: only a real run writes their file"
     yield from _lines_by_hand(found.place, planned, path, request.environ)
 

@@ -97,8 +97,8 @@ class RocmNeeds(Value, frozen=True, kw_only=True):
         return (*self.files, *bitcode, *libraries)
 
 
-class ClassFields(Value, frozen=True, kw_only=True):
-    """What a version class says of itself in `ci/layouts.yaml`."""
+class VersionClass(Value, frozen=True, kw_only=True):
+    """JAX versions whose Bazel is asked in the same way."""
 
     versions: SpecifierSet
     rocm: SpecifierSet  # ROCm versions these sources can be built against
@@ -109,11 +109,6 @@ class ClassFields(Value, frozen=True, kw_only=True):
     startup_files: tuple[str, ...] = ()  # rc files, relative to the workspace
     features: frozenset[str] = frozenset()
     values: Mapping[str, tuple[str, ...]] = {}
-
-
-class VersionClass(ClassFields, frozen=True, kw_only=True):
-    """JAX versions whose Bazel is asked in the same way."""
-
     needs: RocmNeeds
 
     def __str__(self) -> str:
@@ -155,9 +150,10 @@ class FileText(Value, frozen=True, kw_only=True):
     pattern: re.Pattern[str]
 
 
-class LayoutFields(Value, frozen=True, kw_only=True):
-    """What a layout says of itself in `ci/layouts.yaml`; paths are relative to the checkout."""
+class Layout(Value, frozen=True, kw_only=True):
+    """The interface to one kind of source tree; paths are relative to the checkout."""
 
+    name: str = ""  # its key in the file
     description: str
     workspace: str
     markers: tuple[str, ...]
@@ -172,12 +168,7 @@ class LayoutFields(Value, frozen=True, kw_only=True):
     targets: Mapping[WheelKind, str]
     editable: Mapping[WheelKind, str] = {}
     recipe: tuple[ConditionalOptions, ...]
-
-
-class Layout(LayoutFields, frozen=True, kw_only=True):
-    """The interface to one kind of source tree."""
-
-    name: str
+    rocm_needs: Mapping[str, RocmNeeds]  # what classes name by a YAML alias
     classes: tuple[VersionClass, ...]
 
     @property

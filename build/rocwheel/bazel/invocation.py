@@ -156,7 +156,7 @@ class BazelInvocation:
 
     def locally(self) -> BazelInvocation:
         """Return the same without remote cache and executor, and without their headers' file."""
-        headers = self.remote.header_file(PurePath(self.output_base).parent)
+        headers = self.remote.rc_file(PurePath(self.output_base).parent)
         startup = tuple(item for item in self.startup if item != f"--bazelrc={headers}")
         return replace(self, remote=LOCAL, startup=startup)
 
@@ -266,7 +266,7 @@ def _invocation(
 
 
 def _startup(spec: BuildSpec) -> tuple[str, ...]:
-    headers = spec.remote.header_file(spec.caches.output_user_root)
+    headers = spec.remote.rc_file(spec.caches.output_user_root)
     return (
         "--nohome_rc",
         *(f"--bazelrc={name}" for name in spec.version_class.startup_files),

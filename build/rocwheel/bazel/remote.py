@@ -17,6 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from rocwheel import files
+from rocwheel.build_options import RemoteOptions
 from rocwheel.download import reason, session
 from rocwheel.errors import ConfigError
 
@@ -29,17 +30,10 @@ FINE: Final = frozenset({*range(200, 300), 404})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remote:
+class Remote(RemoteOptions):
     """The remote cache and executor that were asked for; `headers` are secrets."""
 
-    cache: str = ""
-    executor: str = ""
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    tls_ca: Path | None = None
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    upload: bool = False  # CI writes, developers read
-    timeout: int = 60  # seconds a transfer may take
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -74,7 +68,7 @@ class Remote:
             f"build {quoted(f'--remote_header={name}={value}')}\n" for name, value in self.headers
         )
 
-    def header_file(self, folder: PurePath) -> PurePath | None:
+    def rc_file(self, folder: PurePath) -> PurePath | None:
         """Return the rc file below `folder` that gives Bazel the headers; None without headers."""
         if not self.headers:
             return None
@@ -90,33 +84,23 @@ class Remote:
 LOCAL: Final = Remote()
 
 
-def read_remote(
-    *,
-    cache: str | None = None,
-    executor: str | None = None,
-    header_file: Path | None = None,
-    tls_ca: Path | None = None,
-    tls_certificate: Path | None = None,
-    tls_key: Path | None = None,
-    upload: bool = False,
-    timeout: int = 60,
-    workspaces: Iterable[Path] = (),
-) -> Remote:
+def read_remote(asked: RemoteOptions, workspaces: Iterable[Path] = ()) -> Remote:
     """Check the options for remote building; read the header file.
 
     Raises ConfigError for an address of the wrong kind or with a password in it, and for secrets
     below a workspace, where they would be packed, committed or uploaded.
     """
     for name, address, schemes in (
-        ("--remote-cache", cache, CACHE_SCHEMES),
-        ("--remote-executor", executor, EXECUTOR_SCHEMES),
+        ("--remote-cache", asked.cache, CACHE_SCHEMES),
+        ("--remote-executor", asked.executor, EXECUTOR_SCHEMES),
     ):
         if address:
             _check_address(name, address, schemes)
-    if upload and not (cache or executor):
+    if asked.upload and not (asked.cache or asked.executor):
         raise ConfigError("--remote-upload: no remote cache", hint="add --remote-cache URL")
-    files = [file for file in (header_file, tls_certificate, tls_key, tls_ca) if file]
-    for file in files:
+    for file in filter(
+        None, (asked.header_file, asked.tls_certificate, asked.tls_key, asked.tls_ca)
+    ):
         for workspace in workspaces:
             if file.resolve().is_relative_to(workspace.resolve()):
                 raise ConfigError(
@@ -125,27 +109,20 @@ def read_remote(
                 )
         if not file.is_file():
             raise ConfigError(f"{file}: no such file", hint="check the path")
-    if bool(tls_certificate) != bool(tls_key):
+    if bool(asked.tls_certificate) != bool(asked.tls_key):
         raise ConfigError(
             "a client certificate and its key belong together",
             hint="give --remote-tls-certificate and --remote-tls-key",
         )
     # https://github.com/bazelbuild/bazel/issues/12764
-    if tls_key and "BEGIN PRIVATE KEY" not in tls_key.read_text(encoding="utf-8", errors="replace"):
+    key = asked.tls_key
+    if key and "BEGIN PRIVATE KEY" not in key.read_text(encoding="utf-8", errors="replace"):
         raise ConfigError(
-            f"{tls_key}: no PKCS #8 key, and Bazel reads no other",
-            hint=f"openssl pkcs8 -topk8 -nocrypt -in {tls_key} -out <another file>",
+            f"{key}: no PKCS #8 key, and Bazel reads no other",
+            hint=f"openssl pkcs8 -topk8 -nocrypt -in {key} -out <another file>",
         )
-    return Remote(
-        cache=cache or "",
-        executor=executor or "",
-        headers=_headers(header_file) if header_file else (),
-        tls_ca=tls_ca,
-        tls_certificate=tls_certificate,
-        tls_key=tls_key,
-        upload=upload,
-        timeout=timeout,
-    )
+    headers = _headers(asked.header_file) if asked.header_file else ()
+    return Remote(**vars(asked), headers=headers)
 
 
 def ask(remote: Remote) -> tuple[Remote, list[str]]:
@@ -169,8 +146,8 @@ def quoted(option: str) -> str:
 
 
 def write_headers(remote: Remote, folder: Path) -> None:
-    """Put the headers where `Remote.header_file` says; only the user can read that file."""
-    name = remote.header_file(folder)
+    """Put the headers where `Remote.rc_file` says; only the user can read that file."""
+    name = remote.rc_file(folder)
     if name:
         path = Path(name)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

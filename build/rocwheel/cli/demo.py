@@ -127,7 +127,6 @@ def _wheels(app: App, base: dist.Request) -> None:
     built, installed = job.wheels(base, runner=app.runner, console=app.console)
     for line in dist.lines(built, seconds=app.console.seconds):
         app.console.info(line)
-    app.github_outputs(dist.github_outputs(built.wheelhouse, built.manifest))
     document = dist.document(built, seconds=app.console.seconds)
     document["installed"] = [dataclasses.asdict(item) for item in installed]
     app.emit(document, document["manifest"])
@@ -160,7 +159,6 @@ def _night(app: App, base: dist.Request, words: tuple[str, ...]) -> None:
     result = job.finish(prepared, what, manifest, runner=app.runner, console=app.console)
     for line in job.lines(result):
         app.console.info(line)
-    app.github_outputs(dist.github_outputs(result.wheelhouse, result.manifest))
     document = job.document(result) | {"new": not built.cell.kept, "seconds": app.console.seconds}
     document["night"] = planned.night
     app.emit(document, document["manifest"])

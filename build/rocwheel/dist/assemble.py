@@ -143,7 +143,7 @@ def _wheel(
         python=python.interpreter if python else "py3",
         abi=python.abi if python else "none",
         gfx_targets=frozenset(planned.gfx_targets if kind.needs_rocm else ()),
-        rocm_sonames=root.sonames if kind.needs_rocm else None,
+        rocm_sonames=frozenset(root.facts.sonames) if kind.needs_rocm else None,
         siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
     )
     report = repaired.inspect()
@@ -231,7 +231,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
         jax_version=tree.jax_version,
         rocm=RocmSource(
             version=str(root.version),
-            header_version=root.header_version,
+            header_version=root.facts.header_version,
             sha256=root.sha256,
             origin=root.origin,
             name=root.name,

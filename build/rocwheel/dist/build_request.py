@@ -76,7 +76,7 @@ class Request(Wanted, source.SourceRequest):
         trees = filter(None, (options.jax_source_dir, options.xla_source_dir, home.root))
         pythons = tuple(path.resolve() for path in options.executor.pythons)
         values = {item.name: getattr(options, item.name) for item in fields(BuildOptions)}
-        values["remote"] = bazel.read_remote(**vars(options.remote), workspaces=tuple(trees))
+        values["remote"] = bazel.read_remote(options.remote, tuple(trees))
         values["executor"] = Executor(**{**vars(options.executor), "pythons": pythons})
         return cls(**{**values, "home": home, **rest})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -192,19 +191,3 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
     )
     state = "new" if result.is_new else "the same set was there already, nothing changed"
     yield f"manifest {manifest.sha256} ({state})"
-
-
-def github_outputs(folder: Path, manifest: Manifest) -> dict[str, str]:
-    """Return what later steps of a GitHub Actions job need to know of a wheelhouse."""
-    outputs = {
-        "jax_version": manifest.jax_version,
-        "rocm_version": manifest.rocm.version,
-        "manifest": str(folder / MANIFEST),
-        "manifest_sha256": manifest.sha256,
-        "wheelhouse": str(folder),
-        "wheels": json.dumps([item.filename for item in manifest.wheels]),
-    }
-    for item in manifest.wheels:
-        outputs[f"{item.kind}_name"] = item.project
-        outputs[f"{item.kind}_version"] = item.version
-    return outputs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import random
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -314,8 +313,6 @@ class Client:
         connect, read = self._retry.timeout
         if not self._answered:
             connect = min(connect, max(0.1, self._deadline - time.monotonic()))
-            if not through:
-                _resolve(urlsplit(url).hostname or "", connect)
         try:
             response = self._session.get(
                 url,
@@ -399,32 +396,10 @@ def _redirected(first: str, url: str, location: str, *, secure: bool) -> str:
 
 
 def _retry_after(response: requests.Response) -> float:
-    """Seconds the server asks to wait: RFC 9110 10.2.3, a number or a date by its own clock."""
-    said = response.headers.get("Retry-After", "").strip()
-    if said.isdigit():
-        return float(said)
-    from email.utils import parsedate_to_datetime
+    """Return the seconds that the server asks to wait, 0 where it does not say."""
+    import urllib3
 
     try:
-        until = parsedate_to_datetime(said)
-        now = parsedate_to_datetime(response.headers.get("Date", ""))
-        return max(0.0, (until - now).total_seconds())
-    except (TypeError, ValueError):
+        return urllib3.Retry().get_retry_after(response.raw) or 0.0
+    except urllib3.exceptions.InvalidHeader:
         return 0.0
-
-
-def _resolve(host: str, seconds: float) -> None:
-    """Look a name up once, within `seconds`: a dead name server holds getaddrinfo up for longer.
-
-    Raises LostError; a name that cannot be found is left to the request, which says why.
-    """
-    done = threading.Event()
-
-    def look() -> None:
-        with suppress(OSError, UnicodeError):
-            socket.getaddrinfo(host, None)
-        done.set()
-
-    threading.Thread(target=look, name="resolve", daemon=True).start()
-    if not done.wait(seconds):
-        raise LostError(f"{host}: no name server answers")

@@ -26,11 +26,11 @@ class Facts(Value, frozen=True, kw_only=True):
 
     root: str  # "" or the one folder everything is in
     info_version: str
-    header_version: str
+    header_version: str  # include/rocm-core/rocm_version.h: 7.10.0
     clang: str
     bitcode: str
     targets: tuple[str, ...]  # gfx targets the device bitcode knows
-    sonames: tuple[str, ...]
+    sonames: tuple[str, ...]  # file names of the shared libraries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +39,11 @@ class RocmRoot:
 
     root: Path
     version: RocmVersion  # as asked for or named by the tarball, with nightly suffix
-    header_version: str  # include/rocm-core/rocm_version.h: 7.10.0
+    facts: Facts
     sha256: str  # of the tarball; of the file listing when the source was a directory
     origin: Literal["tarball", "directory", "pip"]
     name: str  # base name of the tarball or directory
     family: Family | None  # by the tarball's name
-    clang: Path
-    bitcode: Path
-    targets: frozenset[str]  # gfx targets the device bitcode knows
-    sonames: frozenset[str]  # file names of the shared libraries
     cached: bool  # nothing was fetched or unpacked
     delivery: RocmDelivery = ON_DISK
     bytes: int = 0  # of the unpacked files; 0 for a directory
@@ -58,12 +54,12 @@ class RocmRoot:
         return {
             "root": str(self.root),
             "version": str(self.version),
-            "header_version": self.header_version,
+            "header_version": self.facts.header_version,
             "sha256": self.sha256,
             "origin": self.origin,
             "name": self.name,
             "family": self.family.name if self.family else None,
-            "targets": sorted(self.targets),
+            "targets": sorted(self.facts.targets),
             "kernel_packs": kernel_packs(self.root),
             "links": list(self.delivery.links),
             "cached": self.cached,

@@ -309,7 +309,7 @@ def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runn
 def _layout(root: Path, layouts: Layouts) -> Layout:
     """Return the layout with the fewest missing markers; `_check_markers` has the last word."""
     return min(
-        layouts.by_name.values(),
+        layouts.values(),
         key=lambda layout: sum(not (root / name).exists() for name in layout.markers),
     )
 

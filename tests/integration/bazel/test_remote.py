@@ -11,9 +11,10 @@ import pytest
 from support import bazel_bench, cache_server, certificates, grid, toy
 from support.ports import free_port
 
-from rocwheel import files
-from rocwheel.bazel import Remote, read_remote
+from rocwheel import bazel, files
+from rocwheel.bazel import Remote
 from rocwheel.bazel.remote import PROBE, ask
+from rocwheel.build_options import RemoteOptions
 from rocwheel.errors import BazelError, ConfigError
 
 pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
@@ -21,6 +22,10 @@ pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
 JAXLIB = 2  # the invocation that is built here
 ACTIONS = 3  # of it
 SLOW = "rocwheel.bazel.remote.SLOW_SECONDS"
+
+
+def read_remote(*, workspaces=(), **asked):
+    return bazel.read_remote(RemoteOptions(**asked), workspaces)
 
 
 @pytest.fixture(scope="module")

@@ -93,12 +93,6 @@ def test_a_mistake_is_named_with_file_line_key_and_remedy(old, new, place, hint,
     assert hint in caught.value.hint
 
 
-def test_an_unknown_layout_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError) as caught:
-        LAYOUTS["upstrem"]
-    assert caught.value.hint == "did you mean upstream?"
-
-
 def test_steps_give_their_options_when_all_conditions_hold():
     steps = (
         ConditionalOptions(when=frozenset(), options=("--always",)),
