@@ -19,7 +19,7 @@ With --collect no test runs: the engine collects the whole suite as a gate does,
 generated cases of the suite, and so does `pytest --collect-only`, in one process. A file of which
 they find different tests is collected by pytest once more, in a process of its own. With --alone
 the engine only: what the suite has for this release. --record writes the number down in
-ci/jax_tests.json, which `suites check` holds the suite's demands against.
+ci/jax_tests.json, of which docs/reference/jax-tests.md is made.
 
 With --skips each test runs up to the first program that JAX would compile, and JAX's test utilities
 are told that the device is one AMD GPU: how many tests skip themselves there, as far as that is
@@ -46,13 +46,11 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import gate  # noqa: E402
 
-from rocwheel import values  # noqa: E402
 from rocwheel.gate.engine.loop import TestRunner  # noqa: E402
 from rocwheel.gate.engine.plan import RunPlan, Watcher  # noqa: E402
 from rocwheel.gate.engine.worker.text import one_line  # noqa: E402
-from rocwheel.gate.suite import discovery, static, suites  # noqa: E402
+from rocwheel.gate.suite import discovery, suites  # noqa: E402
 from rocwheel.gate.suite.discovery import Shard, SuiteFiles  # noqa: E402
-from rocwheel.gate.suite.static import Listings  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -236,7 +234,8 @@ def _run(
     )  # fmt: skip
 
     def hidden(name: str) -> tuple[str, ...]:
-        return static.tests_of(name, (tests.root / name).read_text(encoding="utf-8"))
+        text = (tests.root / name).read_text(encoding="utf-8")
+        return tuple(discovery.tests_of(name, text))
 
     plan = RunPlan(
         suite="unit", shard="", files=files, suite_files=files, worker=worker,
@@ -353,11 +352,10 @@ def compare_ids(what: Compared, *, suite: str, alone: bool, record: str) -> int:
 
 def write_down(version: str, suite: str, number: int) -> None:
     """Record how many tests a suite has for one JAX."""
-    path = ROOT / static.RECORDED
-    known = Listings.from_bytes(path.read_bytes(), name=static.RECORDED)
-    numbers = {**known.collected.get(version, {}), suite: number}
-    collected = {**known.collected, version: numbers}
-    path.write_bytes(values.replace(known, collected=collected).to_bytes())
+    path = ROOT / "ci" / "jax_tests.json"
+    known = json.loads(path.read_text(encoding="utf-8"))
+    known.setdefault(version, {})[suite] = number
+    path.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def count_skips(what: Compared, until: float) -> int:

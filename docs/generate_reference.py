@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ import click  # noqa: E402
 from packaging.version import Version  # noqa: E402
 
 from rocwheel.cli import ci_build  # noqa: E402
-from rocwheel.gate.suite import static, suites  # noqa: E402
+from rocwheel.gate.suite import suites  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +33,8 @@ JAX_TESTS = """\
 Made by `python docs/generate_reference.py` of `ci/jax_tests.json` and `ci/suites`; do not edit.
 
 The suites `unit` and `multi_gpu` run JAX's own tests. `must run` and `may skip` are what they
-demand of a release. A file is *rescued* that imports a module of JAX which its wheel lacks: the
-suite takes that module from the checkout. It is *left out* by a pattern in the suite's file: tests
-of other accelerators, and of several hosts. No file is lost: a release is counted only where each
-file that the suite takes can be imported.
+demand of a release. No file is lost: a release is counted only where each file that the suite
+takes can be imported.
 
 The tests were counted on the CPU (CPython 3.12, `JAX_NUM_GENERATED_CASES=10` as in the suite):
 
@@ -45,9 +44,8 @@ $ python3 benchmarks/jax_tests.py --python ENV/bin/python --checkout JAX --work 
     --collect --record 0.10.2
 ```
 
-The files are listed without importing them (`rocwheel suites check --record`). How many of the
-tests an AMD GPU skips is not counted yet; `must run` is a little under three fifths of them, and
-the first runs on a GPU say better.
+How many of the tests an AMD GPU skips is not counted yet; `must run` is a little under three
+fifths of them, and the first runs on a GPU say better.
 """
 
 
@@ -115,32 +113,19 @@ def render() -> str:
 
 def jax_tests() -> str:
     """Return the page about JAX's own tests."""
-    recorded = (ROOT / static.RECORDED).read_bytes()
-    listings = static.Listings.from_bytes(recorded, name=static.RECORDED)
+    counted = json.loads((ROOT / "ci" / "jax_tests.json").read_text(encoding="utf-8"))
     own = [suite for suite in suites.load_all(ROOT / "ci") if not suite.source.folder]
     lines = [JAX_TESTS]
     for suite in sorted(own, key=lambda suite: suite.name, reverse=True):
         lines += [
             f"## {suite.name}", "",
-            "| JAX | files | rescued | left out | tests | must run | may skip |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
+            "| JAX | tests | must run | may skip |",
+            "| --- | --- | --- | --- |",
         ]  # fmt: skip
-        others = {
-            file
-            for other in own
-            if other is not suite
-            for files in listings.jax.values()
-            for file in static.files_of(other.source, files)
-        }
-        for version in sorted(listings.jax, key=Version):
-            files = listings.jax[version]
-            mine = static.files_of(suite.source, files)
-            left = set(files) - set(mine) - others
-            number = listings.collected.get(version, {}).get(suite.name)
-            demand = suite.demands.of(version)
+        for version in sorted(counted, key=Version):
+            number, demand = counted[version].get(suite.name), suite.demands.of(version)
             lines.append(
-                f"| {version} | {len(mine)} | {sum(bool(files[file].lacks) for file in mine)} "
-                f"| {len(left)} | {f'{number:,}' if number else 'not counted'} "
+                f"| {version} | {f'{number:,}' if number else 'not counted'} "
                 f"| {demand.must_run:,} | {demand.may_skip:,} |"
             )
         lines.append("")

@@ -106,6 +106,8 @@ class Part:
 PARTS = {
     "pairs": Part(cases.pairs, play_model, "worlds", MODEL),
     "triples": Part(cases.triples, play_model, "worlds", MODEL),
+    "shared": Part(cases.shared_pairs, play_model, "worlds", MODEL),
+    "shared-triples": Part(cases.shared_triples, play_model, "worlds", MODEL),
     "files": Part(lambda: worlds().schedules(), play_files, "schedules"),
     "chance": Part(lambda: iter(range(CHANCE)), play_chance, "orders"),
     "objects": Part(lambda: worlds().schedules(), play_objects, "schedules"),

@@ -268,7 +268,7 @@ def night(
 
 def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
     """Plan the night and store it; a set without its wheelhouse is built again."""
-    seen = looking.look(what.setting, [what.recipe], nights.store, None, full=False)
+    seen = looking.look(what.setting, [what.recipe], nights.store, None)
     built = seen.manifests.get(what.recipe.inputs, "")
     if built and not house(wheelhouses, built).is_dir():
         seen = dataclasses.replace(seen, manifests={})

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Final, NewType, Protocol
 
-from rocwheel import watch
 from rocwheel.errors import CommandError, HostError, Terminated
 from rocwheel.watch import Pump
 
@@ -99,23 +98,6 @@ class Completed:
     seconds: float
 
 
-class Process(Protocol):
-    """A started command that leads a process group of its own."""
-
-    @property
-    def pid(self) -> int:
-        """Of a process on this machine whose end is the command's end."""
-        ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def signal(self, number: int, /) -> None:
-        """Send a signal to the whole process group; nothing happens when it has ended."""
-        ...
-
-
 class Runner(Protocol):
     """Where commands run: on this machine, or in a container that it runs."""
 
@@ -161,42 +143,15 @@ class Runner(Protocol):
         """
         ...
 
-    def start(
-        self, command: Command, /, *, output: IO[bytes], pass_fds: Collection[int] = ()
-    ) -> Process:
-        """Start a command and return at once; what it prints goes to `output`, a real file.
-
-        `pass_fds` keep their numbers. The caller ends the process. Raises HostError when the
-        program or its working directory does not exist.
-        """
-        ...
-
-
-class HostProcess(subprocess.Popen[bytes]):
-    """A command started on this machine."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        return super().wait() if timeout is None else watch.end_of(self, timeout)
-
-    def signal(self, number: int, /) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
-
 
 class HostRunner:
     """Runs commands on this machine, each in a process group of its own."""
 
     isolated = False
 
-    def __init__(
-        self, env: Mapping[str, str], *, tell: Callable[[str], None] = lambda _text: None
-    ) -> None:
-        """`env` is the whole base environment of every command (see `base_env`).
-
-        `tell` is called when a command seems to hang.
-        """
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """`env` is the whole base environment of every command (see `base_env`)."""
         self._env = dict(env)
-        self._tell = tell
 
     def path(self, host: Path, /) -> GuestPath:
         return GuestPath(PurePosixPath(host))
@@ -216,12 +171,15 @@ class HostRunner:
         started = time.monotonic()
         with (
             log.open("ab", buffering=0) if log else nullcontext() as sink,
-            self._started(command, stderr=subprocess.STDOUT) as process,
+            self._started(command, output=subprocess.PIPE) as process,
         ):
             keep = TAIL_LINES if log else None
             pump = Pump(process.stdout, keep=keep, sink=sink, on_line=on_line)  # type: ignore[arg-type]
             pump.start()
-            returncode = self._wait(process, command, lambda: pump.last)
+            try:
+                returncode = process.wait(command.timeout)
+            except subprocess.TimeoutExpired as exc:
+                raise _timed_out(command, exc.timeout) from None
             pump.join(timeout=5.0)  # a daemon the child left behind may keep the pipe open
         done = Completed(
             command=command,
@@ -236,11 +194,12 @@ class HostRunner:
         return done
 
     def capture(self, command: Command, /) -> str:
-        with self._started(command, stderr=subprocess.PIPE) as process:
+        pipe = subprocess.PIPE
+        with self._started(command, output=pipe, stdout=pipe) as process:
             try:
                 out, err = process.communicate(timeout=command.timeout or CAPTURE_SECONDS)
-            except subprocess.TimeoutExpired:
-                raise _timed_out(command, command.timeout or CAPTURE_SECONDS) from None
+            except subprocess.TimeoutExpired as exc:
+                raise _timed_out(command, exc.timeout) from None
         if process.returncode:
             tail = err.decode(errors="replace") or out.decode(errors="replace")
             raise _failure(command, process.returncode, tail.strip(), None)
@@ -251,17 +210,36 @@ class HostRunner:
         command: Command,
         /,
         *,
-        output: IO[bytes],
+        output: int | IO[bytes],
         pass_fds: Collection[int] = (),
         stdin: int = subprocess.DEVNULL,
         stdout: int | None = None,
-    ) -> HostProcess:
-        """Start as `Runner.start` does; with `stdout`, `output` gets only what stderr prints."""
-        if stdout is None:
-            sinks: tuple[int | IO[bytes], int | IO[bytes]] = (output, subprocess.STDOUT)
-        else:
-            sinks = (stdout, output)
-        return self._open(command, stdin=stdin, stdout=sinks[0], stderr=sinks[1], pass_fds=pass_fds)
+    ) -> subprocess.Popen[bytes]:
+        """Start a command and return at once; `output`, a file or pipe, takes what it prints.
+
+        With `stdout`, `output` gets only what stderr prints. `pass_fds` keep their numbers. The
+        caller ends the process. Raises HostError when the program or its folder does not exist.
+        """
+        try:
+            return subprocess.Popen(
+                command.argv,
+                cwd=str(command.cwd) if command.cwd else None,
+                env={**self._env, **command.env},
+                stdin=stdin,
+                stdout=output if stdout is None else stdout,
+                stderr=subprocess.STDOUT if stdout is None else output,
+                start_new_session=True,
+                pass_fds=pass_fds,
+            )
+        except FileNotFoundError as exc:
+            raise HostError(
+                f"{exc.filename or command.argv[0]}: no such program or folder",
+                hint="install it, or name it by its full path",
+            ) from exc
+        except PermissionError as exc:
+            raise HostError(
+                f"{command.argv[0]}: may not be executed", hint="check its permissions"
+            ) from exc
 
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
         """As `Runner.interact`; our own terminal is the command's, whatever `tty` says."""
@@ -283,55 +261,11 @@ class HostRunner:
                 process.wait()
                 raise
 
-    def _open(
-        self,
-        command: Command,
-        *,
-        stdout: int | IO[bytes],
-        stderr: int | IO[bytes],
-        stdin: int = subprocess.DEVNULL,
-        pass_fds: Collection[int] = (),
-    ) -> HostProcess:
-        try:
-            return HostProcess(
-                command.argv,
-                cwd=str(command.cwd) if command.cwd else None,
-                env={**self._env, **command.env},
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                pass_fds=pass_fds,
-            )
-        except FileNotFoundError as exc:
-            raise HostError(
-                f"{exc.filename or command.argv[0]}: no such program or folder",
-                hint="install it, or name it by its full path",
-            ) from exc
-        except PermissionError as exc:
-            raise HostError(
-                f"{command.argv[0]}: may not be executed", hint="check its permissions"
-            ) from exc
-
-    def _wait(
-        self, process: subprocess.Popen[bytes], command: Command, last: Callable[[], float]
-    ) -> int:
-        def quiet(seconds: float) -> None:
-            self._tell(
-                f"{command.argv[0]}: no output and no CPU time for {seconds / 60:.0f} min "
-                f"(process {process.pid}); it is waited for"
-            )
-
-        try:
-            return watch.wait(process, timeout=command.timeout, last=last, quiet=quiet)
-        except subprocess.TimeoutExpired:
-            raise _timed_out(command, command.timeout or 0.0) from None
-        except watch.StuckError:
-            raise _timed_out(command, watch.STUCK_SECONDS) from None
-
     @contextmanager
-    def _started(self, command: Command, *, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
-        process = self._open(command, stdout=subprocess.PIPE, stderr=stderr)
+    def _started(
+        self, command: Command, *, output: int, stdout: int | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        process = self.start(command, output=output, stdout=stdout)
         try:
             yield process
         except BaseException:

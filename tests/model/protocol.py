@@ -7,6 +7,10 @@ them, with kills, writes that are carried out and reported as failed, and writes
 Small on purpose: three sets that share files, three projects, one form per page (or two). What the
 real code adds to this (threads within a step, real stores) is tried in
 tests/integration/release/test_schedules.py.
+
+A place has one index in the layout `FAMILY`. In `SHARED` one log is shown by several indexes: one of
+each family (x, y), and `all`, which lists what every family lists that a set must have. Pages of a
+family may have lines of another log there: that of the family before it moved.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 P, J, G = "pjrt", "jaxlib", "plugin"
 PROJECTS = (P, J, G)
@@ -26,6 +30,27 @@ SETS = {
 NEEDS = {files[2]: files[:2] for files in SETS.values()}
 PROJECT = {"p": P, "j": J, "g": G}
 LATER = {P: 0, J: 0, G: 1}  # plugins after what they need
+ALL = "all"  # the index of what every family lists that must
+
+
+class Layout(NamedTuple):
+    """Which indexes show a log: their names, and the projects that sets have there."""
+
+    views: tuple[str, ...]
+    projects: tuple[str, ...]
+
+    @property
+    def pages(self) -> tuple[tuple[str, str], ...]:
+        return tuple((view, project) for view in self.views for project in self.projects)
+
+    def files(self, name: str) -> tuple[str, ...]:
+        return tuple(file for file in SETS[name] if PROJECT[file[0]] in self.projects)
+
+
+FAMILY = Layout(("x",), PROJECTS)
+SHARED = Layout(
+    ("x", "y", ALL), (P, G)
+)  # two projects are enough for every order, and fewer worlds
 
 # Each names a rule of the protocol; a model without it must fail.
 RULES = {
@@ -48,6 +73,12 @@ RULES = {
     "a snapshot is shown": "the snapshot is written before the pages show it",
     "a snapshot is proven": "a snapshot is believed whose last entry the log does not have",
     "a mark has its entry": "a page is left whose mark is above the end of the log",
+    "a family lists its own": "a family's page lists what any family has",
+    "all waits for each that must": "the page of all lists what one family has",
+    "must is fixed": "a later promotion changes which families a set must have",
+    "all is touched": "an operation on a family's sets leaves the pages of all as they are",
+    "a prune is of all families": "a prune spends names that another family lists",
+    "other lines stay": "a page is put without the lines that another log has there",
 }
 
 # What somebody did to a store: put a page with its list and a mark that is so far above the log;
@@ -62,6 +93,8 @@ class Entry(NamedTuple):
     action: str
     set: str
     id: int
+    families: str = "x"
+    must: str = "x"  # of the set's first entry: families that list it before `all` does
 
 
 class Page(NamedTuple):
@@ -69,6 +102,7 @@ class Page(NamedTuple):
 
     mark: int
     files: frozenset[str]
+    other: int = 0  # how often another log changed its own lines here
 
 
 class Process(NamedTuple):
@@ -76,12 +110,17 @@ class Process(NamedTuple):
 
     action: str
     set: str
+    families: str = "x"
+    must: str = "x"
     pc: str = "snapshot"
     number: int = 0  # of the state it knows
     saved: int = 0
-    todo: tuple[str, ...] = ()  # what the step goes through: projects, files
+    acts: str = ""  # the families of its entry
+    todo: tuple[Any, ...] = ()  # what the step goes through: pages, files
     seen: Page | None = None
-    settled: tuple[tuple[str, Page], ...] = ()  # pages whose older copies it must wait for
+    settled: tuple[
+        tuple[tuple[str, str], Page], ...
+    ] = ()  # pages whose older copies it must wait for
     attempts: int = 0
     unclear: bool = False
     committed: int = 0
@@ -92,7 +131,7 @@ class Late(NamedTuple):
     """A request that was answered with an error and may be carried out yet."""
 
     kind: str  # page, delete, log, head
-    key: str
+    key: Any
     before: Page | None = None
     after: Page | None = None
     number: int = 0
@@ -113,6 +152,8 @@ class World(NamedTuple):
     errors: int
     delays: int
     kills: int
+    others: tuple[int, ...] = ()  # of each page: how often another log changed it
+    foreign: int = 0  # how often that may happen yet
 
 
 class Violation(AssertionError):  # noqa: N818 (what it is called)
@@ -126,6 +167,7 @@ class Model:
     without: frozenset[str] = field(default_factory=frozenset)
     caches: bool = False
     attempts: int = 2
+    layout: Layout = FAMILY
 
     def lacks(self, rule: str) -> bool:
         assert rule in RULES
@@ -135,86 +177,106 @@ class Model:
 class Fold(NamedTuple):
     """What a log says."""
 
-    standing: tuple[tuple[str, str], ...]
+    standing: tuple[tuple[tuple[str, str], str], ...]  # (set, family) -> listed, held, pruned
     spent: frozenset[str]
     yanked: frozenset[str]
     removes: bool
-    fits: tuple[bool, ...]  # which entries changed something
+    must: tuple[tuple[str, str], ...] = ()  # set -> families
 
 
 @cache
 def fold(log: tuple[Entry, ...], without: frozenset[str]) -> Fold:
-    standing: dict[str, str] = {}
+    standing: dict[tuple[str, str], str] = {}
     spent: set[str] = set()
     yanked: set[str] = set()
-    removes, fits = False, []
+    must: dict[str, str] = {}
+    removes = False
     for entry in log:
-        now = standing.get(entry.set, "")
-        fit = allowed(entry.action, entry.set, standing, spent, yanked, without)
-        fits.append(fit)
-        if not fit:
+        if not allowed(entry, standing, spent, yanked, without):
             continue
+        mine = [(entry.set, family) for family in entry.families]
         if entry.action in {"add", "restore"}:
-            standing[entry.set] = "listed"
+            standing |= dict.fromkeys(mine, "listed")
             removes = False
+            if entry.action == "add" and (entry.set not in must or "must is fixed" in without):
+                must[entry.set] = entry.must
         elif entry.action == "replace":  # a mutant: A out, B in
-            standing["A"], standing["B"] = "held", "listed"
+            standing["A", "x"], standing["B", "x"], must["B"] = "held", "listed", "x"
             removes = False
         elif entry.action == "rollback":
-            standing[entry.set] = "held"
+            standing |= dict.fromkeys(mine, "held")
             removes = True
         elif entry.action == "prune":
-            standing[entry.set] = "pruned"
+            whole = "a prune is of all families" not in without
+            standing |= {
+                key: "pruned" for key in standing if key[0] == entry.set and (whole or key in mine)
+            }
             keeping = {"listed"} if "rolled back holds" in without else {"listed", "held"}
-            held = {f for name, kind in standing.items() if kind in keeping for f in SETS[name]}
-            spent |= set(SETS[entry.set]) - held
+            others = {key[0] for key, kind in standing.items() if kind in keeping} - {entry.set}
+            spent |= set(SETS[entry.set]) - {file for name in others for file in SETS[name]}
             removes = True
         elif entry.action == "yank":
             yanked.add(entry.set)
         elif entry.action == "unyank":
             yanked.discard(entry.set)
-        assert now or standing
     return Fold(
-        tuple(sorted(standing.items())), frozenset(spent), frozenset(yanked), removes, tuple(fits)
+        tuple(sorted(standing.items())),
+        frozenset(spent),
+        frozenset(yanked),
+        removes,
+        tuple(sorted(must.items())),
     )
 
 
-def allowed(action, set_id, standing, spent, yanked, without) -> bool:  # noqa: PLR0917
-    """Whether an action changes anything in a state; None of its own reads or writes."""
-    now = standing.get(set_id, "")
-    if action == "add":
-        free = "spent for ever" in without or not spent & set(SETS[set_id])
-        return (now == "" or (now == "pruned" and "spent for ever" in without)) and free
-    if action == "replace":
-        return standing.get("A") == "listed" and standing.get("B", "") == ""
-    wanted = {
-        "rollback": {"listed"},
-        "restore": {"held"},
-        "prune": {"listed", "held"},
-        "yank": {"listed"},
-        "unyank": {"listed"},
-    }
-    if action == "garbage" or now not in wanted[action]:
+def allowed(entry, standing, spent, yanked, without) -> bool:
+    """Whether an entry changes anything in a state."""
+    if entry.action == "garbage":
         return False
-    return {"yank": set_id not in yanked, "unyank": set_id in yanked}.get(action, True)
+    if entry.action == "replace":
+        return standing.get(("A", "x")) == "listed" and ("B", "x") not in standing
+    everywhere = {kind for (name, _), kind in standing.items() if name == entry.set}
+    here = {standing.get((entry.set, family), "") for family in entry.families}
+    if entry.action == "add":
+        again = "spent for ever" in without
+        free = again or not (spent & set(SETS[entry.set]) or "pruned" in everywhere)
+        return free and here <= ({"", "pruned"} if again else {""})
+    if entry.action == "prune":
+        return bool(everywhere & {"listed", "held"})
+    if entry.action in {"yank", "unyank"}:
+        return "listed" in everywhere and (entry.set in yanked) is (entry.action == "unyank")
+    return here == {"held" if entry.action == "restore" else "listed"}
 
 
 @cache
-def shown(log: tuple[Entry, ...], project: str, without: frozenset[str]) -> frozenset[str]:
-    """f: the list of a page, by the state alone. A yanked file is another line."""
+def listed(log: tuple[Entry, ...], view: str, without: frozenset[str]) -> frozenset[str]:
+    """The sets that an index lists."""
     state = fold(log, without)
-    files = set()
-    for name, kind in state.standing:
-        if kind == "listed":
-            for file in SETS[name]:
-                if PROJECT[file[0]] == project:
-                    files.add(file)
-    yanks = {
-        file
-        for name, kind in state.standing
-        if kind == "listed" and name in state.yanked
-        for file in SETS[name]
-    }
+    standing, must = dict(state.standing), dict(state.must)
+    families = {family for _, family in standing}
+
+    def is_listed(name: str) -> bool:
+        asked: tuple[str, ...] = (view,)
+        if view == ALL:
+            asked = tuple(must.get(name, "x"))
+        is_any = (
+            "all waits for each that must" in without
+            if view == ALL
+            else "a family lists its own" in without
+        )
+        if is_any:
+            return any(standing.get((name, family)) == "listed" for family in families)
+        return all(standing.get((name, family)) == "listed" for family in asked)
+
+    return frozenset(name for name in {name for name, _ in standing} if is_listed(name))
+
+
+@cache
+def shown(log: tuple[Entry, ...], page: tuple[str, str], without: frozenset[str]) -> frozenset[str]:
+    """f: the list of a page, by the state alone. A yanked file is another line."""
+    view, project = page
+    names = listed(log, view, without)
+    files = {file for name in names for file in SETS[name] if PROJECT[file[0]] == project}
+    yanks = {file for name in names & fold(log, without).yanked for file in SETS[name]}
     return frozenset(f"{file}!" if file in yanks else file for file in files)
 
 
@@ -223,26 +285,39 @@ def proven(log: tuple[Entry, ...], snapshot: tuple[Entry, ...]) -> bool:
     return log[: len(snapshot)] == snapshot
 
 
-def touched(log: tuple[Entry, ...], after: int) -> tuple[str, ...]:
-    return PROJECTS if any(entry.action != "garbage" for entry in log[after:]) else ()
+def touched(model: Model, log: tuple[Entry, ...], after: int) -> tuple[tuple[str, str], ...]:
+    """The pages that entries may have changed: of their families, and of all."""
+    views: set[str] = set() if model.lacks("all is touched") else {ALL}
+    views |= {family for entry in log[after:] for family in (entry.families or "xy")}
+    if all(entry.action == "garbage" for entry in log[after:]):
+        return ()
+    return tuple(page for page in model.layout.pages if page[0] in views)
 
 
-def holding(state: Fold) -> frozenset[str]:
+def holding(state: Fold, layout: Layout) -> frozenset[str]:
     """Files of sets that hold them."""
     return frozenset(
-        file for name, kind in state.standing if kind in {"listed", "held"} for file in SETS[name]
+        file
+        for (name, _), kind in state.standing
+        if kind in {"listed", "held"}
+        for file in layout.files(name)
     )
 
 
-def start(*entries: tuple[str, str], without: frozenset[str] = frozenset()) -> World:
-    """A world after some operations, each complete, and after a harm that comes last, if any."""
-    harm, about = entries[-1] if entries and entries[-1][0] in HARMS else ("", "")
-    log = tuple(Entry(action, name, -1) for action, name in entries if action not in HARMS)
+def start(
+    *entries: tuple[str, ...], without: frozenset[str] = frozenset(), layout: Layout = FAMILY
+) -> World:
+    """A world after some operations, each complete, and after a harm that comes last, if any.
+
+    An entry is an action, a set, and in the shared layout its families, and those that must.
+    """
+    harm, about = entries[-1][:2] if entries and entries[-1][0] in HARMS else ("", "")
+    log = tuple(Entry(e[0], e[1], -1, *e[2:]) for e in entries if e[0] not in HARMS)
     state = fold(log, without)
-    marks = {p: len(log) + (AHEAD.get(harm, 0) if p == about else 0) for p in PROJECTS}
-    pages = tuple(Page(marks[p], shown(log, p, without)) if log else None for p in PROJECTS)
+    marks = {p: len(log) + (AHEAD.get(harm, 0) if p[1] == about else 0) for p in layout.pages}
+    pages = tuple(Page(marks[p], shown(log, p, without)) if log else None for p in layout.pages)
     there = frozenset(
-        f for entry in log if entry.action in {"add", "replace"} for f in SETS[entry.set]
+        f for entry in log if entry.action in {"add", "replace"} for f in layout.files(entry.set)
     )
     snapshot = log
     if harm == "lost":
@@ -251,6 +326,7 @@ def start(*entries: tuple[str, str], without: frozenset[str] = frozenset()) -> W
         log=log, head=len(log), snapshot=snapshot, pages=pages,
         copies=tuple((page,) if page else () for page in pages),
         bytes=there - state.spent, late=frozenset(), processes=(), errors=0, delays=0, kills=0,
+        others=(0,) * len(pages),
     )  # fmt: skip
 
 
@@ -304,26 +380,72 @@ def broken(model: Model, world: World) -> str:
     """What is wrong with a world, at any instant; "" when nothing is."""
     log = world.log[: world.head]
     asked = tuple((process.action, process.set, process.report) for process in world.processes)
+    pages = world.copies if model.caches else world.pages
     return (
-        broken_pages(world.copies if model.caches else world.pages, world.bytes)
-        or broken_bytes(log, world.bytes, model.without)
+        broken_pages(pages, world.bytes, model.layout)
+        or broken_bytes(log, world.bytes, model.without, model.layout)
         or broken_reports(world.log, asked)
+        or (broken_views(pages, world.log, model.layout) if len(model.layout.views) > 1 else "")
+        or broken_lines(world.pages, world.others)
     )
 
 
 @cache
-def broken_pages(pages: tuple[tuple[Page, ...] | Page | None, ...], there: frozenset[str]) -> str:
-    """What is wrong with what installers may see: any mix of these pages, or of their copies."""
+def broken_views(
+    pages: tuple[tuple[Page, ...] | Page | None, ...], log: tuple[Entry, ...], layout: Layout
+) -> str:
+    """Whether an index shows a set that never was for it: a family's users see what passed there."""
+    logs = [log[:end] for end in range(len(log) + 1)]
+    for (view, _), found in zip(layout.pages, pages, strict=True):
+        passed = {name for part in logs for name in listed(part, view, frozenset())}
+        allowed_files = {file for name in passed for file in SETS[name]}
+        for page in [found] if isinstance(found, Page) else found or ():
+            if strangers := {file.rstrip("!") for file in page.files} - allowed_files:
+                return f"{min(strangers)} is listed for {view} and never passed there"
+    return ""
+
+
+def broken_lines(pages: tuple[Page | None, ...], others: tuple[int, ...]) -> str:
+    """Whether lines of another log were lost from a page."""
+    now = tuple(page.other if page else 0 for page in pages)
+    return "" if now == others else "a page lost the lines of another log"
+
+
+@cache
+def broken_pages(
+    pages: tuple[tuple[Page, ...] | Page | None, ...], there: frozenset[str], layout: Layout
+) -> str:
+    """What is wrong with what installers may see: any mix of an index's pages, or of their copies."""
+    each = len(layout.projects)
+    return next(
+        filter(
+            None,
+            (
+                _broken_index(pages[at : at + each], there, layout)
+                for at in range(0, len(pages), each)
+            ),
+        ),
+        "",
+    )
+
+
+@cache
+def _broken_index(
+    pages: tuple[tuple[Page, ...] | Page | None, ...], there: frozenset[str], layout: Layout
+) -> str:
     views = [
         [page.files for page in ([found] if isinstance(found, Page) else found or ())]
         or [frozenset()]
         for found in pages
     ]
     named = [[{f.rstrip("!") for f in view} for view in found] for found in views]
-    for plugins in named[2]:
+    for plugins in named[-1]:
         for plugin in plugins:
-            for number, need in enumerate(NEEDS[plugin]):
-                if any(need not in view for view in named[number]):
+            for need in NEEDS[plugin]:
+                project = PROJECT[need[0]]
+                if project in layout.projects and any(
+                    need not in view for view in named[layout.projects.index(project)]
+                ):
                     return f"{plugin} is listed without {need}"
     for found in named:
         for view in found:
@@ -333,9 +455,11 @@ def broken_pages(pages: tuple[tuple[Page, ...] | Page | None, ...], there: froze
 
 
 @cache
-def broken_bytes(log: tuple[Entry, ...], there: frozenset[str], without: frozenset[str]) -> str:
+def broken_bytes(
+    log: tuple[Entry, ...], there: frozenset[str], without: frozenset[str], layout: Layout
+) -> str:
     """Whether bytes that a set holds are gone."""
-    lost = holding(fold(log, without)) - there
+    lost = holding(fold(log, without), layout) - there
     return f"{min(lost)} is held and its bytes are gone" if lost else ""
 
 
@@ -361,16 +485,18 @@ def ended_badly(model: Model, world: World) -> str:
     if world.head != len(world.log):
         return "an entry is there that does not count, and nobody can say whether it should"
     settled = all(
-        page.files == shown(world.log, project, model.without) if page else not world.log
-        for project, page in zip(PROJECTS, world.pages, strict=True)
+        page.files == shown(world.log, project, model.without)
+        if page
+        else project not in touched(Model(layout=model.layout), world.log, 0)
+        for project, page in zip(model.layout.pages, world.pages, strict=True)
     )
     if not settled and all(p.report in {"done", "nothing"} for p in world.processes):
         return "every command ended well and the pages do not show the state"
     # `index repair`: every page, then spent names.
-    for project, page in zip(PROJECTS, world.pages, strict=True):
+    for project, page in zip(model.layout.pages, world.pages, strict=True):
         if page and page.mark > len(world.log) and model.lacks("a mark has its entry"):
             return f"{project} shows a state that is not there: no command mends it"
-    return "" if holding(state) <= world.bytes else "held bytes are gone for good"
+    return "" if holding(state, model.layout) <= world.bytes else "held bytes are gone for good"
 
 
 # Steps
@@ -390,12 +516,24 @@ def successors(model: Model, world: World) -> Iterator[tuple[str, World]]:
         rest = world._replace(late=world.late - {write})
         yield "late", apply(model, rest, write)
         yield "never", rest
+    if world.foreign:
+        for number, page in enumerate(world.pages):
+            if model.layout.pages[number][0] != ALL:  # where no other log ever was
+                yield "another log", by_another_log(model, world, number, page)
     if model.caches:
         for number, copies in enumerate(world.copies):
             if len(copies) > 1 and copies[0] != world.pages[number]:
                 fewer = list(world.copies)
                 fewer[number] = copies[1:]
                 yield "expire", world._replace(copies=tuple(fewer))
+
+
+def by_another_log(model: Model, world: World, number: int, page: Page | None) -> World:
+    """The world after another log changed its own lines of a page."""
+    after = (page or Page(0, frozenset()))._replace(other=world.others[number] + 1)
+    others = tuple(n + (at == number) for at, n in enumerate(world.others))
+    write = Late(kind="page", key=model.layout.pages[number], before=page, after=after)
+    return apply(model, world, write)._replace(others=others, foreign=world.foreign - 1)
 
 
 def thought(model: Model, world: World, number: int) -> World:
@@ -436,7 +574,7 @@ def etag(model: Model, page: Page | None) -> object:
 def apply(model: Model, world: World, write: Late) -> World:
     """Carry a request out, if its condition holds."""
     if write.kind == "page":
-        at = PROJECTS.index(write.key)
+        at = model.layout.pages.index(write.key)
         if etag(model, world.pages[at]) != etag(model, write.before):
             return world
         pages, copies = list(world.pages), list(world.copies)
@@ -459,7 +597,9 @@ def apply(model: Model, world: World, write: Late) -> World:
 def holds(model: Model, world: World, write: Late) -> bool:
     """Whether a request's condition holds now: otherwise it is refused, for certain."""
     if write.kind == "page":
-        return etag(model, world.pages[PROJECTS.index(write.key)]) == etag(model, write.before)
+        return etag(model, world.pages[model.layout.pages.index(write.key)]) == etag(
+            model, write.before
+        )
     return write.kind != "log" or len(world.log) < write.number
 
 
@@ -502,7 +642,7 @@ def step(  # noqa: PLR0912 (one for each step)
     elif me.pc == "bytes":
         yield from putting(model, world, number, me)
     elif me.pc == "commit":
-        entry = Entry(me.action, me.set, number)
+        entry = Entry(me.action, me.set, number, me.acts, me.must)
         write = Late(kind="log", key="log", number=me.number + 1, entry=entry)
         for answer, there in answers(model, world, write):
             if answer == "ok":
@@ -555,8 +695,8 @@ def to_settle(model: Model, log: tuple[Entry, ...], me: Process, pc: str) -> Pro
     if pc == "settle" and model.lacks("settle before commit"):
         return me._replace(pc="decide", todo=())
     everything = me.action == "repair" and me.number > 0
-    wanted = PROJECTS if everything else touched(log[: me.number], me.saved)
-    projects = sorted(wanted, key=lambda p: LATER[p])
+    wanted = model.layout.pages if everything else touched(model, log[: me.number], me.saved)
+    projects = sorted(wanted, key=lambda page: LATER[page[1]])
     backwards = fold(log[: me.number], model.without).removes
     wrong = "order when removing" if backwards else "order of projects"
     if backwards != model.lacks(wrong):
@@ -574,7 +714,7 @@ def settled(me: Process) -> Process:
 def settling(model: Model, world: World, number: int, me: Process) -> Iterator[World]:
     """One request of a `settle`: look at a page; at the log's end, where it is ahead; put it."""
     project = me.todo[0]
-    at = PROJECTS.index(project)
+    at = model.layout.pages.index(project)
     log = world.log[: me.number]
     wanted = shown(log, project, model.without)
 
@@ -609,11 +749,12 @@ def replacing(model, world, number, me, wanted, advance) -> Iterator[World]:  # 
     rule = "wait when removing" if removes else "wait when adding"
     if model.caches and not model.lacks(rule):
         for earlier, found in me.settled:
-            copies = world.copies[PROJECTS.index(earlier)]
-            if LATER[earlier] != LATER[project] and found in copies[1:]:
+            copies = world.copies[model.layout.pages.index(earlier)]
+            if LATER[earlier[1]] != LATER[project[1]] and found in copies[1:]:
                 return  # it waits
     before = None if me.seen.mark == -1 else me.seen
-    after: Page | None = Page(me.number, wanted)
+    other = before.other if before and not model.lacks("other lines stay") else 0
+    after: Page | None = Page(me.number, wanted, other)
     if not wanted and model.lacks("keep empty pages"):
         after = None
     write = Late(kind="page", key=project, before=before, after=after)
@@ -630,17 +771,23 @@ def decide(model: Model, log: tuple[Entry, ...], me: Process) -> Process:
     state = fold(log, model.without)
     standing = dict(state.standing)
     done = {"add": "listed", "restore": "listed", "rollback": "held", "prune": "pruned"}
-    now = standing.get(me.set, "")
     if me.action == "repair":
         return me._replace(report="nothing")
-    if allowed(me.action, me.set, standing, set(state.spent), set(state.yanked), model.without):
+    here = {family: standing.get((me.set, family), "") for family in me.families}
+    new = "".join(f for f, kind in here.items() if kind != done.get(me.action))
+    whole = me.action != "prune" or not model.lacks("a prune is of all families")
+    if me.action in {"prune", "yank", "unyank"} and whole:
+        new = "".join(family for name, family in standing if name == me.set) or "x"
+    entry = Entry(me.action, me.set, -2, new, me.must)
+    if new and allowed(entry, standing, set(state.spent), set(state.yanked), model.without):
+        me = me._replace(acts=new)
         if me.action in {"add", "restore", "replace"}:
-            return me._replace(pc="bytes", todo=SETS[me.set])
+            return me._replace(pc="bytes", todo=model.layout.files(me.set))
         if me.action == "prune" and model.lacks("mark before delete"):
-            going = fold((*log, Entry("prune", me.set, -2)), model.without).spent - state.spent
+            going = fold((*log, entry), model.without).spent - state.spent
             return me._replace(pc="delete-first", todo=tuple(sorted(going)))
         return me._replace(pc="commit")
-    if now == done.get(me.action) or me.action in {"yank", "unyank"}:
+    if me.action in {"yank", "unyank"} or set(here.values()) == {done.get(me.action)}:
         return me._replace(report="nothing")
     return me._replace(report="refused")
 
@@ -707,11 +854,14 @@ def _lists(page: Page, files: tuple[str, ...]) -> bool:
 
 def with_processes(
     world: World,
-    *operations: tuple[str, str],
+    *operations: tuple[str, ...],
     errors: int = 0,
     delays: int = 0,
     kills: int = 0,
+    foreign: int = 0,
 ) -> World:
     """The same world with these operations about to begin, and this much bad luck."""
-    processes = tuple(Process(action=action, set=name) for action, name in operations)
-    return world._replace(processes=processes, errors=errors, delays=delays, kills=kills)
+    processes = tuple(Process(*words) for words in operations)
+    return world._replace(
+        processes=processes, errors=errors, delays=delays, kills=kills, foreign=foreign
+    )

@@ -9,8 +9,8 @@ import os
 import random
 
 import pytest
-from model.cases import pairs, triples
-from model.protocol import RULES, Model, Violation, explore, start, with_processes
+from model.cases import pairs, shared_pairs, shared_triples, triples
+from model.protocol import FAMILY, RULES, SHARED, Model, Violation, explore, start, with_processes
 
 SEED = int(os.environ.get("ROCWHEEL_SEED", "20261121"))
 LIMIT = 40_000  # worlds of one case
@@ -45,27 +45,43 @@ COUNTEREXAMPLES = {
     ),
     "a mark has its entry": ((("add", "A"), ("far ahead", "plugin")), (("add", "B"),), {}),
 }
+# The same of several indexes of one log.
+OF_SHARED = {
+    "a family lists its own": ((), (("add", "A", "x", "x"), ("add", "B", "y", "x")), {}),
+    "all waits for each that must": ((), (("add", "A", "x", "xy"),), {}),
+    "must is fixed": ((("add", "A", "x", "x"),), (("add", "A", "y", "xyz"),), {}),
+    "all is touched": ((), (("add", "A", "xy", "xy"),), {}),
+    "a prune is of all families": ((("add", "A", "xy", "xy"),), (("prune", "A", "x"),), {}),
+    "other lines stay": ((("add", "A", "x", "x"),), (("rollback", "A", "x"),), {"foreign": 1}),
+}
 
 
 def test_every_rule_has_a_counterexample() -> None:
-    assert COUNTEREXAMPLES.keys() == RULES.keys()
+    assert COUNTEREXAMPLES.keys() | OF_SHARED.keys() == RULES.keys()
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_without_the_rule_the_model_fails_and_with_it_it_holds(rule: str) -> None:
-    first, operations, luck = COUNTEREXAMPLES[rule]
+    first, operations, luck = (COUNTEREXAMPLES | OF_SHARED)[rule]
     caches = rule.startswith("wait")
-    world = with_processes(start(*first), *operations, **luck)
+    layout = SHARED if rule in OF_SHARED else FAMILY
+    mutant = frozenset({rule})
+    world = with_processes(start(*first, layout=layout, without=mutant), *operations, **luck)
     with pytest.raises(Violation):
-        explore(Model(without=frozenset({rule}), caches=caches), world)
+        explore(Model(without=mutant, caches=caches, layout=layout), world)
     if rule != "one direction":  # of which there is no operation
-        assert explore(Model(caches=caches), world) > 1
+        world = with_processes(start(*first, layout=layout), *operations, **luck)
+        assert explore(Model(caches=caches, layout=layout), world) > 1
 
 
 def spread(found, count: int):
     return random.Random(SEED).sample(list(found), count)
 
 
-@pytest.mark.parametrize("case", [*spread(pairs(), 60), *spread(triples(), 10)], ids=str)
+SPREAD = (*spread(pairs(), 60), *spread(triples(), 10))
+SHARED_SPREAD = (*spread(shared_pairs(), 30), *spread(shared_triples(), 2))
+
+
+@pytest.mark.parametrize("case", [*SPREAD, *SHARED_SPREAD], ids=str)
 def test_operations_at_once_hold(case) -> None:
     assert case.worlds(limit=LIMIT) > 1

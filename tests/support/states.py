@@ -6,14 +6,13 @@ from datetime import datetime, timedelta, timezone
 from zlib import crc32
 
 import amdgpu_family_matrix as matrix
-from rocwheel.ledger.nights import Phase
+from rocwheel.install import Install, Package
+from rocwheel.ledger.nights import Phase, WheelRecipe
 from rocwheel.model import timestamp
 from rocwheel.report.night_summary import (
     CellSummary,
     FamilySummary,
     NightSummary,
-    SourceSummary,
-    WheelSize,
 )
 from rocwheel.values import replace
 from rocwheel.verdict import State
@@ -34,13 +33,19 @@ def summary(
     """The night with that number; the same for the same number, but for when it was."""
     made = FIRST + timedelta(days=number) + shift
     chosen = list(matrix.FAMILIES.values())[:families]
-    cells, absent = [], []
+    cells = []
     for family in chosen:
         for python in pythons:
             for suite in family.suites:
                 name = f"gate.jax-{family.name}.{family.name}.{python}.{suite}"
                 if not family.runners_for(suite):
-                    absent.append((name, f"{family.name} has no runner for {suite}"))
+                    cells.append(
+                        CellSummary(
+                            name=name, kind="gate", family=family.name, python=python,
+                            suite=suite, wheels=f"jax-{family.name}", phase=Phase.ABSENT,
+                            excused=True, reason=f"{family.name} has no runner for {suite}",
+                        )
+                    )  # fmt: skip
                     continue
                 state = STATES[
                     crc32(f"{family.name}{python}{suite}{number // 3}".encode()) % len(STATES)
@@ -66,7 +71,6 @@ def summary(
             *cells,
         ),
         families=tuple(_family(f.name, number) for f in chosen),
-        absent=tuple(absent),
         quarantined=(("node-7", "3 cells in a row ended infra"),),
         seconds=9000 + 60 * (number % 7),
     )  # fmt: skip
@@ -76,10 +80,11 @@ def red_morning(number: int = 30, families: int = 6) -> list[NightSummary]:
     """Two nights: a green one, and one in which most of what can go wrong did."""
     base = summary(number - 1, families=families)
     names = [family.family for family in base.families]
-    source = SourceSummary(
-        wheels=f"jax-{names[0]}", jax="main", jax_repository="https://github.com/jax-ml/jax.git",
-        jax_commit="a" * 40, xla_commit="b" * 40, rocm="7.10.0a20260130", rocm_sha256="c" * 64,
-        tool="0.1.0 " + "d" * 40,
+    source = WheelRecipe(
+        name=f"jax-{names[0]}", inputs="1" * 64, jax="main",
+        jax_repository="https://github.com/jax-ml/jax.git", jax_commit="a" * 40,
+        xla_commit="b" * 40, rocm="", rocm_version="7.10.0a20260130", rocm_sha256="c" * 64,
+        image="", families=(), pythons=(), argv=(), tool="0.1.0 " + "d" * 40,
     )  # fmt: skip
     gates = [replace(c, state=State.PASS, reason="") for c in base.cells if c.kind == "gate"]
     builds = [
@@ -96,7 +101,7 @@ def red_morning(number: int = 30, families: int = 6) -> list[NightSummary]:
         )
         for n in names
     ]  # fmt: skip
-    before = replace(base, cells=(*builds, *gates, *promotes), sources=(source,), quarantined=())
+    before = replace(base, cells=(*builds, *gates, *promotes), recipes=(source,), quarantined=())
     broken, missing = f"jax-{names[1]}", f"jax-{names[2]}"
     error = "xla/service/gpu/nccl_api.cc:231:7: error: no member named 'ncclConfig' in 'rccl'"
     barred = {"phase": Phase.BARRED, "state": State.NOT_RUN, "reason": f"build.{broken}: fail"}
@@ -121,15 +126,15 @@ def red_morning(number: int = 30, families: int = 6) -> list[NightSummary]:
         return replace(cell, milliseconds=5_400_000) if cell.kind == "build" else cell
 
     families_ = tuple(
-        replace(f, sizes=tuple(replace(s, bytes=s.bytes * 5 // 4) for s in f.sizes)) if not i else f
+        replace(f, sizes={kind: size * 5 // 4 for kind, size in f.sizes.items()}) if not i else f
         for i, f in enumerate(before.families)
     )
     made = FIRST + timedelta(days=number)
     here = replace(
         before, night=f"{made:%Y-%m-%d}", made=timestamp(made), written=timestamp(made),
         cells=tuple(cell for c in before.cells if (cell := bad(c))), families=families_,
-        sources=(replace(source, jax_commit="e" * 40, rocm="7.10.0a20260131", rocm_sha256="f" * 64,
-                         authors=("Ann Example", "Ben Example")),),
+        recipes=(replace(source, jax_commit="e" * 40, rocm_version="7.10.0a20260131",
+                         rocm_sha256="f" * 64, authors=("Ann Example", "Ben Example")),),
         quarantined=(("node-7", "3 cells in a row ended infra"),),
     )  # fmt: skip
     return [before, here]
@@ -156,15 +161,20 @@ def _family(name: str, number: int) -> FamilySummary:
         family=name,
         green="a" * 64,
         green_since=timestamp(FIRST + timedelta(days=number - 1)),
-        jax="0.9.1",
-        rocm="7.10.0",
-        pythons=PYTHONS,
-        index=f"https://rocm.example.org/v2/{name}/",
-        requirements=("jax-rocm7-pjrt==0.9.1+rocm7.10.0", "jax-rocm7-plugin==0.9.1+rocm7.10.0"),
+        install=Install(
+            index=f"https://rocm.example.org/v2/{name}/",
+            ours=tuple(
+                Package(project=f"jax-rocm7-{kind}", version="0.9.1+rocm7.10.0")
+                for kind in ("pjrt", "plugin")
+            ),
+            jax="0.9.1",
+            rocm="7.10.0",
+            pythons=PYTHONS,
+        ),
         blocked="unit on 3.12: fail: 3 tests failed (+1)" if number % 2 else "",
         blocked_set="b" * 64 if number % 2 else "",
-        sizes=tuple(
-            WheelSize(kind=kind, bytes=size + number * 100_000)
+        sizes={
+            kind: size + number * 100_000
             for kind, size in (("jaxlib", 90 << 20), ("plugin", 12 << 20), ("pjrt", 140 << 20))
-        ),
+        },
     )

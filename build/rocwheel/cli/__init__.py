@@ -64,10 +64,6 @@ STAGES: Final = {
             "rocwheel.cli.gate:gate",
             "Run a suite on this machine's GPUs against staged wheels; store a verdict.",
         ),
-        "suites": (
-            "rocwheel.cli.suites:suites_group",
-            "Compare the suites in ci/suites with the JAX releases they are for.",
-        ),
         "skips": ("rocwheel.cli.gate:skips_group", "Look after the skip lists in ci/skips."),
     },
     "Release": {

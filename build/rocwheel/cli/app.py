@@ -82,7 +82,7 @@ class App:
     def runner(self) -> HostRunner:
         from rocwheel.process import HostRunner, base_env
 
-        return HostRunner(base_env(self.environ), tell=self.console.warn)
+        return HostRunner(base_env(self.environ))
 
     @property
     def home(self) -> Home:

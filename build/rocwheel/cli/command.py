@@ -308,20 +308,15 @@ def command(
     options: type[T],
     *,
     parent: click.Group | None = None,
-    passes_options_on: bool = False,
 ) -> Callable[[Function[T]], click.Command]:
     """Make a command of `function(app, options)`; its status is what it returns, None is 0.
 
-    With `passes_options_on` its arguments are a command line, and no option of ours is looked for
-    in it. Raises TypeError when the options declared and the fields of `options` do not agree.
+    Raises TypeError when the options declared and the fields of `options` do not agree.
     """
 
     def decorate(function: Function[T]) -> click.Command:
-        entry = _entry(function, options)
-        settings = {"ignore_unknown_options": passes_options_on}
-        made = click.command(name, cls=SectionedCommand, context_settings=settings)(
-            entry if passes_options_on else common_options(entry)
-        )
+        entry = common_options(_entry(function, options))
+        made = click.command(name, cls=SectionedCommand)(entry)
         _compare(made, options)
         if parent is not None:
             parent.add_command(made)

@@ -120,7 +120,7 @@ def _image(app: App, options: DemoOptions, base: dist.Request) -> str:
         build_network=options.build_network,
         locked=options.locked,
     )
-    return "" if options.dry_run else builder.make(wanted, app, engine).inputs.reference
+    return "" if options.dry_run else builder.make(wanted, app, engine).name
 
 
 def _wheels(app: App, base: dist.Request) -> None:

@@ -1,15 +1,13 @@
-"""`gate` and its commands: `list`, `merge`, `calibrate`, `rerun`, `slot`; and `skips`."""
+"""`gate` and its commands: `list`, `merge`, `calibrate`; and `skips`."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import click
 
-from rocwheel.cli import gate_run
+from rocwheel.cli import gate_run, known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import (
     DryRun,
@@ -17,31 +15,27 @@ from rocwheel.cli.command import (
     command,
     group,
     group_command,
+    once,
     option,
+    section,
 )
-from rocwheel.cli.gate_run import CellOptions, GateCommandOptions, slots_option
+from rocwheel.cli.gate_run import GateCommandOptions, GatedSetOptions
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import TargetOptions
+from rocwheel.cli.known import OneOf
+from rocwheel.cli.target import Target
 from rocwheel.cli.trust import SignerOptions
-from rocwheel.errors import ConfigError
 
 with when_run():
-    import shlex
-    from tempfile import TemporaryDirectory
-
     import msgspec
 
     import amdgpu_family_matrix as matrix
     from rocwheel import housekeeping
     from rocwheel.console import columns, count
     from rocwheel.gate import session
-    from rocwheel.gate.machine.slots import SlotRequest, become
     from rocwheel.gate.request import Choice
     from rocwheel.gate.suite import calibration, skips, suites, upstream
     from rocwheel.gate.verdict import storing
     from rocwheel.gate.verdict.merge import merge as merge_shards
-    from rocwheel.results import Results
-    from rocwheel.verdict import KnownSuite
 
 _PATH = click.Path(path_type=Path)
 
@@ -77,12 +71,18 @@ def list_suites(app: App, _options: NoOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateMergeOptions(CellOptions, SignerOptions, DryRun):
+class GateMergeOptions(GatedSetOptions, SignerOptions, DryRun):
     """Options of `gate merge`."""
 
+    suite: str | None
     shards: int
     output: Path
     folders: tuple[Path, ...]
+
+    declared = section(
+        "Target",
+        once("--suite", metavar="NAME", type=OneOf(known.suites), help="A suite (required)."),
+    )
 
 
 @command("merge", GateMergeOptions, parent=gate)
@@ -104,22 +104,37 @@ def merge(app: App, options: GateMergeOptions) -> int:
     if options.folders:
         found = [storing.shard_in(app.cwd / folder, seen_from=output) for folder in options.folders]
     else:
-        place, found = gate_run.stored_shards(app, options, options.shards)
+        if not (options.manifest and options.python and options.suite):
+            raise click.UsageError(
+                "give --manifest, --python and --suite, or the folders of the shards"
+            )
+        place, manifest = Target(app, options).staged(app, options.manifest)
+        found = list(
+            storing.shards(place, manifest.sha256, options.python, options.suite, options.shards)
+        )
 
-    merged = merge_shards(found, options.shards, partial(_known, app))
+    entries = skips.load(app.home.ci, today=app.now().date())
+    merged = merge_shards(
+        found,
+        options.shards,
+        lambda name: suites.known(app.home, suites.load(app.home.ci, name), entries),
+    )
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
     with storing.alone(output):
-        parts = [verdict.sha256 for verdict, _ in found if verdict]
-        signer = options.key(app)
-        report = gate_run.finished(app, merged, place, output, signer=signer, parts=parts)
+        report = session.finish(
+            merged,
+            place,
+            output,
+            home=app.home,
+            cache=app.cache,
+            console=app.console,
+            whole=app.now(),
+            signer=options.key(app),
+            parts=[verdict.sha256 for verdict, _ in found if verdict],
+        )
         return gate_run.show(app, [report])
-
-
-def _known(app: App, name: str) -> KnownSuite:
-    suite = suites.load(app.home.ci, name)
-    return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,99 +165,6 @@ def calibrate(app: App, options: GateCalibrateOptions) -> None:
     app.emit({"counted": counted}, text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateRerunOptions(TargetOptions, DryRun):
-    """Options of `gate rerun`."""
-
-    verdict: str
-    output: Path
-
-
-@command("rerun", GateRerunOptions, parent=gate)
-@click.argument("verdict")
-@option(
-    "--output",
-    type=_PATH,
-    default=Path("gate-results/rerun"),
-    show_default=True,
-    help="Where reports and logs go.",
-)
-def rerun(app: App, options: GateRerunOptions) -> int | None:
-    """Run again what failed: the same wheels, packages and devices; nothing is stored.
-
-    VERDICT is a folder that `gate` left in --output (or its results.json), or with --channel or
-    --store the key of a stored verdict.
-    """
-    results = _earlier(app, options)
-    words = shlex.split(results.environment.get("command", ""))
-    if app.ci_dir:  # what is said now: the results may come from another machine
-        words = [word for word in words if not word.startswith("--ci-dir=")]
-    if not words:
-        raise ConfigError(
-            f"{options.verdict}: does not say how it was made", hint="name a gate's results"
-        )
-    return _again(app, results, words[1:], options)
-
-
-def _earlier(app: App, options: GateRerunOptions) -> Results:
-    if options.channel or options.store_url:
-        return gate_run.stored_results(app, options, options.verdict)
-    return storing.results_in(app.cwd / options.verdict)
-
-
-def _again(app: App, results: Results, words: list[str], options: GateRerunOptions) -> int | None:
-    target = app.cwd / options.output
-    with ExitStack() as stack:
-        dry = options.dry_run
-        folder = Path(stack.enter_context(TemporaryDirectory())) if dry else target
-        folder.mkdir(parents=True, exist_ok=True)
-        of = folder / "failed-of.json"
-        of.write_bytes(results.to_bytes())
-        arguments = [*words, f"--failed-of={of}", f"--output={target}", *("--dry-run",) * dry]
-        if not dry:
-            again = shlex.join([*app.program, "gate", *arguments])
-            app.console.info(f"to run this again: {again}")
-        result = gate.main(arguments, standalone_mode=False, obj=app)
-    return result if isinstance(result, int) else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateSlotOptions:
-    """Options of `gate slot`."""
-
-    gpus: int
-    nvidia: bool
-    patience: float
-    slots: Path
-    command: tuple[str, ...]
-
-
-@command("slot", GateSlotOptions, parent=gate, passes_options_on=True)
-@option(
-    "--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="How many it gets."
-)
-@option("--nvidia", is_flag=True, help="NVIDIA GPUs instead of AMD ones.")
-@option(
-    "--patience",
-    type=click.FloatRange(min=0),
-    default=3600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for devices that others hold.",
-)
-@slots_option
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def slot(app: App, options: GateSlotOptions) -> None:
-    """Become COMMAND with a GPU of its own, as soon as one is free.
-
-    For Bazel: --run_under="rocwheel gate slot --". The masks this process was given are narrowed,
-    never widened; the lock is held until COMMAND ends.
-    """
-    host = gate_run.this_host(app, options.slots, "")
-    request = SlotRequest(gpus=options.gpus, nvidia=options.nvidia, patience=options.patience)
-    become(options.command, request, host)
-
-
 @group("skips")
 def skips_group() -> None:
     """Look after the skip lists in ci/skips."""
@@ -251,7 +173,9 @@ def skips_group() -> None:
 @command("verify", GateCommandOptions, parent=skips_group)
 def verify(app: App, options: GateCommandOptions) -> int:
     """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
-    job = gate_run.job_of(app, options, choice=Choice.SKIPPED)
+    job, *more = gate_run.jobs_of(app, options, choice=Choice.SKIPPED)
+    if more:
+        raise click.UsageError("this takes one --suite at a time")
     suite = job.request.suite.name
     if not any(suite in entry.suites for entry in job.request.skips):
         nothing: dict[str, object] = {"passing": [], "unmet": [], "tests": {}}
@@ -286,11 +210,9 @@ class SkipsImportOptions(DryRun):
 @option("--expires", metavar="DATE", required=True, help="When the entry must be looked at again.")
 def import_skips(app: App, options: SkipsImportOptions) -> None:
     """Import what JAX's or TheRock's ROCm jobs leave out of JAX's tests, as a list in ci/skips."""
-    about = upstream.Provenance(
-        jax=options.jax, issue=options.issue, owner=options.owner, expires=options.expires
-    )
+    about = {"issue": options.issue, "owner": options.owner, "expires": options.expires}
     checkout = app.cwd / options.source
-    entries = upstream.read(checkout, suites.load_all(app.home.ci), about)
+    entries = upstream.read(checkout, suites.load_all(app.home.ci), options.jax, about)
     path = upstream.write(
         app.home.ci, checkout, options.jax, entries, today=app.now().date(), dry_run=options.dry_run
     )

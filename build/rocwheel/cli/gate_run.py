@@ -20,7 +20,7 @@ from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.cli.trust import SignerOptions
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import Signer
+    pass
 
 with when_run():
     import shlex
@@ -33,18 +33,16 @@ with when_run():
     from rocwheel.gate import run as gate_runs
     from rocwheel.gate import session, subject
     from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
-    from rocwheel.gate.session import GateJob, GateReport, SessionOptions
+    from rocwheel.gate.session import GateJob, GateReport
     from rocwheel.gate.setup_errors import SetupError
     from rocwheel.gate.subject import WheelsUnderTest
     from rocwheel.gate.suite import suites
     from rocwheel.gate.suite.discovery import Shard
-    from rocwheel.gate.verdict import storing
     from rocwheel.manifest import MANIFEST, Manifest
     from rocwheel.model import PythonVersion
     from rocwheel.places import Place
     from rocwheel.report import summary
-    from rocwheel.results import Fault, Results
-    from rocwheel.verdict import State, Verdict
+    from rocwheel.verdict import State
 
 SLOTS = Path("/run/lock/rocwheel")
 _TEXT_PATH = click.Path(path_type=str)
@@ -75,30 +73,6 @@ class GatedSetOptions(TargetOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellOptions(GatedSetOptions):
-    """What names a cell: a wheel set, a suite, a family, a CPython."""
-
-    suite: str | None
-
-    declared = section(
-        "Target",
-        once(
-            "--suite",
-            metavar="NAME",
-            type=OneOf(known.suites),
-            help="A suite of ci/suites (required).",
-        ),
-    )
-
-
-slots_option = option(
-    "--slots",
-    type=click.Path(path_type=Path),
-    default=SLOTS,
-    show_default=True,
-    help="Lock files of the devices, shared by everything on this machine.",
-)
 run_options = together(
     once(
         "--wheels",
@@ -182,7 +156,13 @@ run_options = together(
         metavar="DIR",
         help="With --installed: a folder of packages that the suite needs beside it.",
     ),
-    slots_option,
+    option(
+        "--slots",
+        type=click.Path(path_type=Path),
+        default=SLOTS,
+        show_default=True,
+        help="Lock files of the devices, shared by everything on this machine.",
+    ),
     option("--runner", default="", metavar="LABEL", help="Label of this runner."),
     section(
         "Output",
@@ -192,7 +172,6 @@ run_options = together(
             metavar="DIR",
             help="Where reports and logs go; default: gate-results/<suite>-<python>.",
         ),
-        option("--keep", is_flag=True, help="Leave the environment where it is, afterwards."),
     ),
 )
 
@@ -217,7 +196,6 @@ class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
     slots: Path
     runner: str
     output: str | None
-    keep: bool
     installed: Path | None
     folders: tuple[Path, ...]
     declared = together(
@@ -266,29 +244,33 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         tests=frozenset(options.tests),
         deadline=options.deadline,
         patience=options.patience,
-        keep=options.keep,
         installed=app.path(options.installed),
         folders=tuple(app.cwd / folder for folder in options.folders),
     )
-    session_options = SessionOptions(
-        suites=wanted,
+    return session.prepare(
+        asked,
+        wanted,
         output=Path(options.output) if options.output else None,
         failed_of=app.cwd / options.failed_of if options.failed_of else None,
         command=lambda suite: _command_line(app, options, suite),
+        host=Host(
+            runner=app.runner,
+            environ=app.environ,
+            root=Path("/"),
+            cwd=app.cwd,
+            cache=app.cache,
+            slots=options.slots,
+            name=socket.gethostname(),
+            label=options.runner or app.environ.get("RUNNER_NAME", ""),
+            online=len(os.sched_getaffinity(0)),
+            clock=time.monotonic,
+            sleep=time.sleep,
+            now=app.now,
+        ),
+        place=place,
+        console=app.console,
+        signer=options.key(app),
     )
-    host = this_host(app, options.slots, options.runner)
-    return session.prepare(
-        asked, session_options,
-        host=host, place=place, console=app.console, signer=options.key(app),
-    )  # fmt: skip
-
-
-def job_of(app: App, options: GateCommandOptions, *, choice: Choice) -> GateJob:
-    """Turn options into the job for their one suite. Raises as `jobs_of`."""
-    jobs = jobs_of(app, options, choice=choice)
-    if len(jobs) > 1:
-        raise click.UsageError("this takes one --suite at a time")
-    return jobs[0]
 
 
 def _wheels(
@@ -313,29 +295,11 @@ def _wheels(
     return target.family, manifest, place, subject.of_manifest(manifest, python, place)
 
 
-def this_host(app: App, slots: Path, label: str) -> Host:
-    """Return this machine, and the process's place on it."""
-    return Host(
-        runner=app.runner,
-        environ=app.environ,
-        root=Path("/"),
-        cwd=app.cwd,
-        cache=app.cache,
-        slots=slots,
-        name=socket.gethostname(),
-        label=label or app.environ.get("RUNNER_NAME", ""),
-        online=len(os.sched_getaffinity(0)),
-        clock=time.monotonic,
-        sleep=time.sleep,
-        now=app.now,
-    )
-
-
 # of the line that asks the same again: what names a file, always or where it is one, and what
-# `gate rerun` decides anew
+# differs when it is asked again
 _PATHS = frozenset({"wheels", "jax_tests"})
 _MAYBE_PATHS = frozenset({"manifest", "rocm"})
-_NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run", "shard", "signer"})
+_NOT_AGAIN = frozenset({"failed_of", "output", "dry_run", "shard", "signer"})
 
 
 def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
@@ -370,38 +334,24 @@ def dry_run(app: App, jobs: Sequence[GateJob]) -> int:
 
 def run(app: App, jobs: Sequence[GateJob]) -> int:
     """Run gates and print each; return the exit status, that of the first that is no pass."""
-    reports = []
     with housekeeping.using(app.cache):
-        for report in session.run_each(jobs, app.console):
-            _annotate(app, report)
-            reports.append(report)
+        reports = list(session.run_each(jobs, app.console))
     return show(app, reports)
 
 
-def finished(
-    app: App,
-    judged: tuple[Results, Fault, Verdict | None],
-    place: Place | None,
-    output: Path,
-    *,
-    signer: Signer | None = None,
-    parts: Sequence[str] = (),
-) -> GateReport:
-    """Store the results of a whole suite that ran in shards, and annotate them."""
-    report = session.finish(
-        judged, place, output,
-        home=app.home, cache=app.cache, console=app.console, whole=app.now(),
-        signer=signer, parts=parts,
-    )  # fmt: skip
-    _annotate(app, report)
-    return report
-
-
 def show(app: App, reports: Sequence[GateReport]) -> int:
-    """Print results; return the exit status, that of the first that is no pass.
+    """Print results, also where GitHub does; return the status of the first that is no pass.
 
     Raises HostError where all pass and a folder could not be written.
     """
+    for report in reports:
+        if path := app.environ.get("GITHUB_STEP_SUMMARY"):
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(summary.markdown(report.results, report.found))
+        if app.console.mode is ConsoleMode.GITHUB:
+            folder = suites.load(app.home.ci, report.results.suite).source.folder
+            for line in summary.workflow_commands(report.results, report.found, folder):
+                app.console.command(line)
     documents = [report.document for report in reports]
     text = "\n".join(report.text for report in reports)
     app.emit(documents[0] if len(reports) == 1 else {"gates": documents}, text)
@@ -413,37 +363,3 @@ def show(app: App, reports: Sequence[GateReport]) -> int:
             raise error
         app.console.fail(error)
     return state.exit_code
-
-
-def _annotate(app: App, report: GateReport) -> None:
-    """Show a result where GitHub does: the job's summary, and annotations."""
-    path = app.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(summary.markdown(report.results, report.found))
-    if app.console.mode is ConsoleMode.GITHUB:
-        folder = suites.load(app.home.ci, report.results.suite).source.folder
-        for line in summary.workflow_commands(report.results, report.found, folder):
-            app.console.command(line)
-
-
-# --- stored results --------------------------------------------------------------------
-
-
-def stored_shards(
-    app: App, options: CellOptions, count: int
-) -> tuple[Place, list[tuple[Verdict | None, Results]]]:
-    """Staging place and what the shards of a cell left there."""
-    if not (options.manifest and options.python and options.suite):
-        raise click.UsageError(
-            "give --manifest, --python and --suite, or the folders of the shards"
-        )
-    place, manifest = Target(app, options).staged(app, options.manifest)
-    found = storing.shards(place, manifest.sha256, options.python, options.suite, count)
-    return place, list(found)
-
-
-def stored_results(app: App, options: TargetOptions, key: str) -> Results:
-    """Return the results that a stored verdict speaks of."""
-    place = Target(app, options).pairs()[0][0]
-    return storing.read(place, key)[1]

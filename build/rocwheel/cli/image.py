@@ -67,15 +67,15 @@ def build(app: App, options: ImageBuildOptions) -> None:
     engine = engine_of(app, options)
     made = builder.make(options.image, app, engine)
     document = {
-        "reference": made.inputs.reference,
-        "inputs": made.inputs.digest,
+        "reference": made.name,
+        "inputs": made.inputs,
         "config": made.image.config,
         "new": made.is_new,
         "size": made.image.size,
     }
     if options.image.push:
         document |= builder.push(options.image, made, app, engine)
-    app.emit(document, str(document.get("pull", made.inputs.reference)))
+    app.emit(document, str(document.get("pull", made.name)))
 
 
 @command("show", ImageShowOptions, parent=images)

@@ -105,7 +105,7 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
     missing = f", {len(absent)} absent" if absent else ""
     lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept{missing}")
-    for cell in () if explain else absent:
+    for cell in () if explain else [cell for cell in absent if not cell.excused]:
         app.console.warn(f"{cell.name}: absent: {cell.absent} {cell.excused}".rstrip())
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
     numbers = {"run": runs, "kept": kept, "absent": len(absent)}
@@ -160,8 +160,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         images=made_of,
         pools=settings_file.load_pools(options.pools, settings),
     )
-    full = len(names) >= settings.keep_nights
-    seen = looking.look(setting, recipes, target.store, last, full=full)
+    seen = looking.look(setting, recipes, target.store, last)
     return planning.plan(setting, recipes, absent, seen)
 
 

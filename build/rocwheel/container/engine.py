@@ -107,37 +107,31 @@ def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> Cont
         ) from exc
     if errors := document.get("ServerErrors"):  # newer clients answer for themselves, status 0
         raise _unusable(kind, "; ".join(errors))
-    engine = _docker(document, env) if kind is EngineKind.DOCKER else _podman(document, env)
+    facts = _docker(document) if kind is EngineKind.DOCKER else _podman(document)
+    engine = ContainerEngine(kind=kind, program=program, env=env, **facts)
     _check(engine)
     return engine
 
 
-def _docker(document: Mapping[str, Any], env: Mapping[str, str]) -> ContainerEngine:
-    security = " ".join(document.get("SecurityOptions") or ())
-    return ContainerEngine(
-        kind=EngineKind.DOCKER,
-        program="docker",
-        version=document.get("ServerVersion", ""),
-        architecture=_architecture(document.get("Architecture", "")),
-        root=Path(document.get("DockerRootDir", "/var/lib/docker")),
-        rootless="name=rootless" in security,
-        env=env,
-    )
+def _docker(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "version": document.get("ServerVersion", ""),
+        "architecture": _architecture(document.get("Architecture", "")),
+        "root": Path(document.get("DockerRootDir", "/var/lib/docker")),
+        "rootless": "name=rootless" in " ".join(document.get("SecurityOptions") or ()),
+    }
 
 
-def _podman(document: Mapping[str, Any], env: Mapping[str, str]) -> ContainerEngine:
+def _podman(document: Mapping[str, Any]) -> dict[str, Any]:
     host = document.get("host", {})
     if host.get("serviceIsRemote"):
         raise _elsewhere("podman", "a remote service")
-    return ContainerEngine(
-        kind=EngineKind.PODMAN,
-        program="podman",
-        version=document.get("version", {}).get("Version", ""),
-        architecture=_architecture(host.get("arch", "")),
-        root=Path(document.get("store", {}).get("graphRoot", "/var/lib/containers/storage")),
-        rootless=bool(host.get("security", {}).get("rootless")),
-        env=env,
-    )
+    return {
+        "version": document.get("version", {}).get("Version", ""),
+        "architecture": _architecture(host.get("arch", "")),
+        "root": Path(document.get("store", {}).get("graphRoot", "/var/lib/containers/storage")),
+        "rootless": bool(host.get("security", {}).get("rootless")),
+    }
 
 
 def _architecture(name: str) -> str:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
-import json
 import os
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from os.path import normpath, realpath
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from rocwheel.container import words
 from rocwheel.container.engine import ANSWER_SECONDS
-from rocwheel.container.folders import LOCK, claimed, clear, refused
+from rocwheel.container.folders import claimed, refused
 from rocwheel.container.owner import owner
-from rocwheel.container.spec import RUN, TURNS, ContainerSpec
+from rocwheel.container.spec import ContainerSpec
 from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
-from rocwheel.files import Lock, locked, write
-from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostProcess, HostRunner
+from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0
@@ -37,20 +33,6 @@ CGROUPS: Final = (
 # What a shell and the engines say of a program that is not there:
 # https://docs.docker.com/engine/containers/run/#exit-status
 NOT_STARTED: Final = (126, 127)
-# Puts our two pipes, which the engine knows as stdin and stdout, where the program looks for them.
-MOVE: Final = """
-import os, sys
-numbers = [int(word) for word in sys.argv[1].split(",")]
-spare = [os.dup(0), os.dup(1)]
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-os.dup2(2, 1)
-spare = [fd if fd not in numbers else os.dup(fd) for fd in spare]
-high = [__import__("fcntl").fcntl(fd, __import__("fcntl").F_DUPFD, 200) for fd in spare]
-for fd, number in zip(high, numbers):
-    os.dup2(fd, number, inheritable=True)
-    os.close(fd)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 class Container:
@@ -62,14 +44,12 @@ class Container:
         self,
         spec: ContainerSpec,
         runner: HostRunner,
-        first: HostProcess | None,
-        clock: Callable[[], float],
+        first: subprocess.Popen[bytes],
     ) -> None:
-        """`first` is the client of the first process; None for a container that is kept."""
+        """`first` is the client of the first process."""
         self.spec = spec
         self._runner = runner
         self._first = first
-        self._clock = clock
         self._numbers = itertools.count(os.getpid() * 10_000)
 
     def path(self, host: Path, /) -> GuestPath:
@@ -116,33 +96,9 @@ class Container:
             self._end(number)
             raise
 
-    def start(
-        self, command: Command, /, *, output: IO[bytes], pass_fds: Collection[int] = ()
-    ) -> GuestProcess:
-        """As `Runner.start`; a program that takes descriptors must be a Python.
-
-        An engine passes on stdin and stdout alone, so one descriptor may be read and one written.
-        """
-        number = next(self._numbers)
-        if not pass_fds:
-            started = self._runner.start(self.spec.execute(command, number), output=output)
-            return GuestProcess(self, number, started)
-        ways = {fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE: fd for fd in pass_fds}
-        read, write = ways[os.O_RDONLY], ways[os.O_WRONLY]
-        argv = (command.argv[0], "-c", MOVE, f"{read},{write}", *command.argv)
-        inside = self.spec.execute(replace(command, argv=argv), number, interactive=True)
-        started = self._runner.start(inside, output=output, stdin=read, stdout=write)
-        return GuestProcess(self, number, started)
-
-    def signal(self, number: int, signal_number: int) -> None:
-        """Signal the process group of what was started as `number`."""
-        with suppress(RocwheelError):  # it has ended, or the container has
-            name = signal.Signals(signal_number).name.removeprefix("SIG")
-            self._runner.run(self.spec.end(number, name), check=False)
-
     @property
     def alive(self) -> bool:
-        return self._first is None or self._first.poll() is None
+        return self._first.poll() is None
 
     def _end(self, number: int) -> None:
         """End a process group inside, whose client has ended already.
@@ -152,16 +108,17 @@ class Container:
         """
         if not self.alive:
             return
-        for sent, grace in zip((signal.SIGINT, signal.SIGTERM), GRACE_SECONDS, strict=True):
-            self.signal(number, sent)
-            until = self._clock() + grace
-            while self._clock() < until and self._lives(number):
+        for sent, grace in zip(("INT", "TERM"), GRACE_SECONDS, strict=True):
+            self._signal(number, sent)
+            until = time.monotonic() + grace
+            while time.monotonic() < until and self._signal(number, "0", leader=True):
                 time.sleep(0.1)
-        self.signal(number, signal.SIGKILL)
+        self._signal(number, "KILL")
 
-    def _lives(self, number: int) -> bool:
-        with suppress(RocwheelError):
-            asked = self.spec.end(number, "0", leader=True)
+    def _signal(self, number: int, name: str, *, leader: bool = False) -> bool:
+        """Signal the process group of what was started as `number`; return whether it lives."""
+        with suppress(RocwheelError):  # the container has ended
+            asked = self.spec.end(number, name, leader=leader)
             return self._runner.run(asked, check=False).returncode == 0
         return False
 
@@ -216,50 +173,26 @@ class Container:
         return status
 
 
-class GuestProcess:
-    """A command started in a container: its client here, its process group there."""
-
-    def __init__(self, container: Container, number: int, client: HostProcess) -> None:
-        self._container = container
-        self._number = number
-        self._client = client
-        self.pid = client.pid
-
-    def poll(self) -> int | None:
-        return _status(self._client.poll())
-
-    def wait(self, timeout: float | None = None) -> int:
-        return _status(self._client.wait(timeout)) or 0
-
-    def signal(self, number: int, /) -> None:
-        self._container.signal(self._number, number)
-
-
-def _status(status: int | None) -> int | None:
-    """Return a shell's way to say that a signal ended a process, as `subprocess` says it."""
-    return 128 - status if status is not None and 128 < status < 160 else status  # noqa: PLR2004
-
-
 @contextmanager
-def running(
-    spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Container]:
+def running(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
     """Start a container that lives no longer than this process.
 
     Raises HostError when it does not start, or sees other folders than ours.
     """
     ours = replace(spec, owner=owner())
-    with claimed(ours.folder), _running(ours, runner, clock) as inside:
+    with claimed(ours.folder), _running(ours, runner) as inside:
         yield inside
 
 
 @contextmanager
-def _running(
-    ours: ContainerSpec, runner: HostRunner, clock: Callable[[], float]
-) -> Iterator[Container]:
-    _write(ours)
+def _running(ours: ContainerSpec, runner: HostRunner) -> Iterator[Container]:
+    try:
+        for name, text in ours.files.items():
+            (ours.folder / name).write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise refused(ours.folder, exc) from exc
     read, write = os.pipe()
-    process: HostProcess | None = None
+    process: subprocess.Popen[bytes] | None = None
     try:
         with (ours.folder / "engine.log").open("wb") as log:
             said, saying = os.pipe()
@@ -269,28 +202,19 @@ def _running(
                 os.close(read)
                 os.close(saying)
             with os.fdopen(said, "rb", buffering=0) as answer:
-                token = _answer(answer, process, clock)
+                token = _answer(answer, process)
         _compare(ours, token)
-        yield Container(ours, runner, process, clock)
+        yield Container(ours, runner, process)
     finally:
         os.close(write)
         if process is not None:
-            _finish(ours, process, runner, clock)
+            _finish(ours, process, runner)
 
 
-def _write(spec: ContainerSpec) -> None:
-    try:
-        spec.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for name, text in spec.files.items():
-            write(spec.folder / name, text.encode())  # one that is kept reads them meanwhile
-    except OSError as exc:
-        raise refused(spec.folder, exc) from exc
-
-
-def _answer(pipe: IO[bytes], process: HostProcess, clock: Callable[[], float]) -> str:
+def _answer(pipe: IO[bytes], process: subprocess.Popen[bytes]) -> str:
     """Return what the first process says, up to a line's end; "" when it ends or says nothing."""
-    until, said = clock() + START_SECONDS, b""
-    while not said.endswith(b"\n") and clock() < until:
+    until, said = time.monotonic() + START_SECONDS, b""
+    while not said.endswith(b"\n") and time.monotonic() < until:
         ready, _, _ = select.select([pipe], [], [], 1.0)
         if ready:
             chunk = pipe.read(4096)
@@ -336,14 +260,13 @@ def refusal(spec: ContainerSpec, said: str) -> HostError:
     return HostError(f"{kind}: the container does not start: {last}", hint=hint, detail=said)
 
 
-def _finish(
-    spec: ContainerSpec, process: HostProcess, runner: HostRunner, clock: Callable[[], float]
-) -> None:
+def _finish(spec: ContainerSpec, process: subprocess.Popen[bytes], runner: HostRunner) -> None:
     """Wait for the end that closing the pipe brings; insist where it does not come."""
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
-        process.signal(signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.returncode == 0:
         return  # a client that ends well has waited for the container to be removed
@@ -351,135 +274,19 @@ def _finish(
         # The client may have gone before the container: killed, or its daemon's connection lost.
         runner.run(spec.engine.remove(spec.name), check=False)
         if process.returncode < 0:
-            _remove_late(spec, runner, clock)
-            _end_monitor(spec.name, clock)
+            _remove_late(spec, runner)
 
 
-def _remove_late(spec: ContainerSpec, runner: HostRunner, clock: Callable[[], float]) -> None:
+def _remove_late(spec: ContainerSpec, runner: HostRunner) -> None:
     """Remove a container that the engine may still be making, as its killed client asked.
 
     Until it is made nothing can remove it; but its name is taken as soon as that begins. So a
     container that has the name proves that no other one comes.
     """
-    until = clock() + END_SECONDS
-    while clock() < until and Trouble.NAME_TAKEN.is_in(
+    until = time.monotonic() + END_SECONDS
+    while time.monotonic() < until and Trouble.NAME_TAKEN.is_in(
         runner.run(spec.take_name, check=False).output
     ):
         time.sleep(0.2)
         runner.run(spec.engine.remove(spec.name), check=False)
     runner.run(spec.engine.remove(spec.name), check=False)
-
-
-def _end_monitor(name: str, clock: Callable[[], float]) -> None:
-    """End what a killed client of Podman had begun and not yet noted: a monitor and its child.
-
-    Podman does not know that container any more, and `conmon` waits for it to be started:
-    https://github.com/containers/conmon
-    """
-    until = clock() + END_SECONDS
-    while (monitors := _monitors(name)) and clock() < until:
-        for pid in monitors:
-            with suppress(OSError):
-                children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-                for child in children.split():
-                    os.kill(int(child), signal.SIGKILL)
-        time.sleep(0.1)
-
-
-def _monitors(name: str) -> list[int]:
-    """Return the processes of Podman's monitor for a container of this name."""
-    pids = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if Path(os.fsdecode(words[0])).name == "conmon" and os.fsencode(name) in words:
-                pids.append(int(process.name))
-    return pids
-
-
-@contextmanager
-def kept(
-    spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Container]:
-    """Use a container that stays `spec.keep_minutes` after its last use; reuse an earlier one.
-
-    Raises what `running` raises.
-    """
-    clear(spec.folder.parent)
-    with ExitStack() as turn:
-        with _alone(spec):
-            _write(spec)  # before the look: it may be about to end
-            turn.callback(os.close, _begin_turn(spec))
-            if not _runs(spec, runner):
-                runner.run(spec.engine.remove(spec.name), check=False)
-                done = runner.run(replace(spec, owner=owner()).start, check=False)
-                if done.returncode:
-                    raise refusal(spec, done.output)
-                _compare_kept(spec, runner)
-        yield Container(spec, runner, None, clock)
-
-
-def _alone(spec: ContainerSpec) -> Lock:
-    """Return the lock that serialises finding and starting a kept container."""
-    try:
-        return locked(spec.folder.with_name(LOCK))
-    except OSError as exc:
-        raise refused(spec.folder, exc) from exc
-
-
-def _begin_turn(spec: ContainerSpec) -> int:
-    """Open the FIFO that keeps the container alive; the kernel closes it when we exit."""
-    fifo = spec.folder / TURNS
-    with suppress(FileExistsError):
-        os.mkfifo(fifo)
-    return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)  # which does not wait for a reader: fifo(7)
-
-
-def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:
-    """Return whether the kept container is there and runs.
-
-    Raises HostError when another one has its name, which is neither used nor removed, or when
-    it was paused.
-    """
-    asked = spec.engine.command("inspect", "--type=container", spec.name)
-    done = runner.run(asked, check=False)
-    if done.returncode:
-        return False
-    (container,) = json.loads(done.output)
-    program = spec.engine.program
-    if not _is_ours(spec, container):
-        raise HostError(
-            f"{spec.engine.kind.value}: the container {spec.name} is none of ours, and has the "
-            "name of the one to keep",
-            hint=f"see {program} inspect {spec.name}; give it another name, or leave "
-            "--keep-container out",
-        )
-    if container["State"].get("Paused") or container["State"].get("Status") == "paused":
-        raise HostError(
-            f"{spec.engine.kind.value}: the kept container {spec.name} is paused",
-            hint=f"let it go on ({program} unpause {spec.name}) or remove it "
-            f"({program} rm --force {spec.name})",
-        )
-    return bool(container["State"].get("Running"))
-
-
-def _is_ours(spec: ContainerSpec, container: Mapping[str, Any]) -> bool:
-    """Return whether a container has our labels, and in our places our folders."""
-    labels = container.get("Config", {}).get("Labels") or {}
-    mounts = {
-        item.get("Destination"): item.get("Source", "") for item in container.get("Mounts", ())
-    }
-    return spec.labels.items() <= labels.items() and all(
-        mounts.get(str(item.guest), "").endswith((normpath(item.host), realpath(item.host)))
-        for item in spec.all_mounts  # engines say a path plainly, and some with a folder before it
-    )
-
-
-def _compare_kept(spec: ContainerSpec, runner: HostRunner) -> None:
-    asked = spec.engine.command("exec", spec.name, "cat", f"{RUN}/token")
-    (spec.folder / "engine.log").write_text("", encoding="utf-8")
-    try:
-        _compare(spec, runner.capture(asked))
-    except RocwheelError:
-        runner.run(spec.engine.remove(spec.name), check=False)
-        raise

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rocwheel import bazel, container, git
 from rocwheel.bazel import releases
-from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
-from rocwheel.errors import ConfigError
 from rocwheel.home import Home
 from rocwheel.image import building, recipe, registry
-from rocwheel.image.building import OCI, Ingredients, Made
+from rocwheel.image.building import OCI, Made, Workplace
 from rocwheel.image.found import BUILDER, INPUTS, Found, inspect, obtain
 from rocwheel.image.options import BuilderOptions
-from rocwheel.process import HostRunner, Runner
-
-
-class Workplace(Protocol):
-    """What a command lends an image's making: where it works, and how it talks."""
-
-    @property
-    def environ(self) -> Mapping[str, str]: ...
-    @property
-    def cwd(self) -> Path: ...
-    @property
-    def cache(self) -> Path: ...
-    @property
-    def home(self) -> Home: ...
-    @property
-    def runner(self) -> HostRunner: ...
-    @property
-    def console(self) -> Console: ...
-    def now(self) -> datetime: ...
+from rocwheel.image.recipe import ImageInputs
+from rocwheel.process import Command, Runner
 
 
 def current(name: str, home: Home, *, engine: ContainerEngine, runner: Runner) -> Found | None:
@@ -58,13 +39,8 @@ def current(name: str, home: Home, *, engine: ContainerEngine, runner: Runner) -
 def make(options: BuilderOptions, here: Workplace, engine: ContainerEngine) -> Made:
     """Make the image unless the engine has one of its inputs. Raises ConfigError, HostError."""
     chosen, binary = _recipe(options.recipe, here.home)
-    if not options.base and not chosen.base.digest:
-        raise ConfigError(
-            f"{chosen.base.reference}: a tag where a digest must be",
-            hint="write its digest into ci/images.yaml, or give --base NAME@sha256:…",
-        )
     base = obtain(
-        options.base or chosen.base.reference,
+        options.base or chosen.base.pinned("--base"),
         engine=engine,
         locked=options.locked,
         otherwise="choose another: --base",
@@ -72,35 +48,56 @@ def make(options: BuilderOptions, here: Workplace, engine: ContainerEngine) -> M
         console=here.console,
     )
     inputs = recipe.gather(chosen, checkout=here.home.sources, base=base.config, bazel=binary)
-    there = building.existing(inputs, engine=engine, runner=here.runner)
-    if there:
-        here.console.info(f"unchanged inputs: {inputs.reference} is there, nothing was built")
-        return Made(image=there, inputs=inputs, is_new=False)
-    ingredients = Ingredients(
-        checkout=here.home.sources,
-        scratch=here.cache / container.PLACE,
-        base=base,
-        bazel=_binary(chosen.bazel, here, locked=options.locked),
-        labels={
-            f"{OCI}.revision": git.head(here.home.root, runner=here.runner),
-            f"{OCI}.created": here.now().isoformat(timespec="seconds"),
-        },
-        network=options.build_network,
+    builds = _builds(options, inputs, base, here, engine)
+    name = inputs.reference
+    return building.make(
+        name, inputs.digest, builds, what=name, base=base, engine=engine, here=here
     )
-    return building.build(
-        inputs, ingredients, engine=engine, runner=here.runner, console=here.console
-    )
+
+
+@contextmanager
+def _builds(
+    options: BuilderOptions,
+    inputs: ImageInputs,
+    base: Found,
+    here: Workplace,
+    engine: ContainerEngine,
+) -> Iterator[tuple[Command]]:
+    checkout, runner = here.home.sources, here.runner
+    binary = _binary(inputs.recipe.bazel, here, locked=options.locked)
+    labels = {
+        f"{OCI}.revision": git.head(here.home.root, runner=runner),
+        f"{OCI}.created": here.now().isoformat(timespec="seconds"),
+    }
+    place = here.cache / container.PLACE
+    with (
+        building.context(inputs, checkout, place, bazel=binary, runner=runner) as context,
+        building.named(base, engine=engine, runner=runner) as name,
+    ):
+        yield (
+            building.command_line(
+                inputs,
+                engine=engine,
+                base=base,
+                name=name,
+                context=context,
+                labels=labels,
+                network=options.build_network,
+            ),
+        )
 
 
 def push(
     options: BuilderOptions, made: Made, here: Workplace, engine: ContainerEngine
 ) -> dict[str, Any]:
     """Push an image that is not too heavy; return what `--json` shows of it."""
-    building.refuse_heavy(made)
+    chosen, _ = _recipe(options.recipe, here.home)
+    made.refuse_heavy(chosen.budget)
+    repository, _, tag = made.name.rpartition(":")
     remote, sent = registry.push(
         made.image,
-        f"{options.push}/{made.inputs.recipe.repository}",
-        made.inputs.tag,
+        f"{options.push}/{repository}",
+        tag,
         engine=engine,
         runner=here.runner,
         environ=here.environ,

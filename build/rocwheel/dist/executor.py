@@ -148,25 +148,13 @@ class BuildEnvironment:
         """A Python there that has rocwheel's own tools; None is our own."""
         return _guest(self.facts.tool) if self.facts else None
 
-    @property
-    def entered(self) -> ContainerSpec | None:
-        """The container as it is started: one that is kept has a name of its own."""
-        minutes = self.executor.keep_minutes
-        return self.spec.kept(minutes) if self.spec and minutes else self.spec
-
-    @property
-    def ends(self) -> str:
-        """When the container ends that is started by hand."""
-        minutes = self.executor.keep_minutes
-        return f"after {minutes} min without a turn" if minutes else "with its input"
-
     def opening(self) -> tuple[Command, ...]:
         """Return what starts the container by hand; nothing on this machine."""
-        return (*self.entered.prepare, self.entered.start) if self.entered else ()
+        return (*self.spec.prepare, self.spec.start) if self.spec else ()
 
     def command(self, command: Command, number: int) -> Command:
         """Return what runs a command there."""
-        return self.entered.execute(command, number) if self.entered else command
+        return self.spec.execute(command, number) if self.spec else command
 
     def clang(self, environ: Mapping[str, str]) -> GuestPath:
         """Return the newest clang there. Raises HostError."""
@@ -191,7 +179,7 @@ class BuildEnvironment:
     def programs(self, request: Request, runner: HostRunner) -> AbstractContextManager[Programs]:
         """Return what can be started there, with the inputs that are here so far.
 
-        The container of a build is neither needed nor kept for it.
+        The container of a build is not needed for it.
         """
         if self.spec is None or self.image is None:
             return nullcontext(HostPrograms(environ=request.environ, runner=runner))
@@ -204,14 +192,13 @@ class BuildEnvironment:
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:
         """Run commands there: the runner itself, or a container that ends with the block."""
-        if self.entered is None:
+        if self.spec is None:
             yield runner
             return
-        for mount in self.entered.mounts:
+        for mount in self.spec.mounts:
             if mount.writable:  # before it is asked which container has them
                 mount.host.mkdir(parents=True, exist_ok=True)
-        open_it = container.kept if self.executor.keep_minutes else container.running
-        with open_it(self.entered, runner=runner) as inside:
+        with container.running(self.spec, runner=runner) as inside:
             yield inside
 
 
@@ -281,7 +268,6 @@ def _refuse_container_options(asked: Executor) -> None:
     inside = OWN_INPUTS.is_file()  # then --builder-image says which image this is
     given = {
         "--builder-image": "" if inside else asked.image,
-        "--keep-container": str(asked.keep_minutes or ""),
         "--container-network": asked.network.removeprefix("none"),
         "--container-proxies": asked.pass_proxies,
         "--container-sandbox": asked.sandbox,

@@ -144,8 +144,7 @@ def make(
     """
     folder = planned.python.parents[2]
     folder.mkdir(parents=True, exist_ok=True)
-    _check(wheels)
-    _bring(wheels, folder / BROUGHT, console)
+    _ready(wheels, folder / BROUGHT, console)
     for path, text in planned.files:
         path.write_text(text, encoding="utf-8")
     env, alone = configured(runner)
@@ -237,31 +236,20 @@ def cause(detail: str) -> str:
     return " ".join(" ".join(said).removeprefix("error: ").split())[:300]
 
 
-def _check(wheels: WheelsUnderTest) -> None:
-    """Raise InfraError for a wheel of this machine that is not what its set names."""
+def _ready(wheels: WheelsUnderTest, folder: Path, console: Console) -> None:
+    """Hold wheels of this machine against their set, and bring those of a store."""
     for wheel in wheels.wheels:
-        if not wheel.path:
-            continue
-        try:
-            there = files.sha256(wheel.path)
-        except OSError as exc:
-            raise InfraError(f"{wheel.path}: {exc.strerror}", hint="get the set again") from exc
-        if there != wheel.sha256:
+        if wheel.path and (there := files.sha256(wheel.path)) != wheel.sha256:
             raise InfraError(
                 f"{wheel.path}: its SHA-256 is {there}, its set says {wheel.sha256}",
                 hint="get the wheel set again",
             )
-
-
-def _bring(wheels: WheelsUnderTest, folder: Path, console: Console) -> None:
-    """Download the wheels of a store by digest; uv has no credentials. Raises InfraError."""
-    if wheels.place is None or not wheels.stored:
-        return
-    try:
-        with console.step(f"{len(wheels.stored)} wheels from {wheels.place.location}"):
-            manifests.bring(wheels.place, wheels.stored, folder)
-    except StoreError as exc:
-        raise InfraError(f"{exc}: the wheels could not be brought", hint=exc.hint) from exc
+    if wheels.place and wheels.stored:  # by digest; uv has no credentials
+        try:
+            with console.step(f"{len(wheels.stored)} wheels from {wheels.place.location}"):
+                manifests.bring(wheels.place, wheels.stored, folder)
+        except StoreError as exc:
+            raise InfraError(f"{exc}: the wheels could not be brought", hint=exc.hint) from exc
 
 
 def _damaged(env: Path, wheels: WheelsUnderTest, brought: Path) -> Iterator[str]:

@@ -34,7 +34,7 @@ def describe(request: GateRequest, host: Host) -> str:
     """Say in one line what `provide` will do, for --dry-run. Raises ConfigError."""
     if request.installed:
         return f"the ROCm beside {request.installed}"
-    if _needless(request):
+    if request.device is not DeviceChoice.FAMILY:
         return "no ROCm"
     if request.rocm.startswith(PIP):
         return f"ROCm by pip: {request.rocm.removeprefix(PIP)}"
@@ -43,13 +43,22 @@ def describe(request: GateRequest, host: Host) -> str:
 
 def provide(request: GateRequest, host: Host, console: Console) -> Provided:
     """Make ROCm ready. Raises ConfigError when none is named, and what `rocm.fetch` raises."""
-    if request.installed:
-        return _of_image()
-    if _needless(request):
-        return Provided(record=RocmProvided(origin="none"))
+    nothing = Provided(record=RocmProvided(origin="none"))
+    if request.installed:  # the ROCm of the image that this runs in, which has no compiler
+        try:
+            version = (IMAGE / ".info" / "version").read_text(encoding="utf-8").strip()
+        except OSError:
+            return nothing
+        record = RocmProvided(origin="path", version=version, name=IMAGE.name)
+        return Provided(record=record, root=IMAGE)
+    if request.device is not DeviceChoice.FAMILY:
+        return nothing
     if request.rocm.startswith(PIP):
         text = request.rocm.removeprefix(PIP)
-        record = RocmProvided(origin="pip", name=text, version=_pinned(text))
+        # `rocm[libraries]==7.10.0`, the first requirement, may have one
+        pinned = re.match(r"[^,=]*==([^,;*]+)(?:,|$)", text)
+        version = pinned[1].strip() if pinned else ""
+        record = RocmProvided(origin="pip", name=text, version=version)
         return Provided(record=record, requirements=tuple(text.split(",")))
     tree = rocm.fetch(_plan(request, host), console=console, env=host.environ)
     record = RocmProvided(
@@ -68,27 +77,6 @@ def environment(provided: Provided) -> dict[str, str]:
         "ROCWHEEL_ROCM_VERSION": provided.record.version,
     }
     return {name: value for name, value in known.items() if value}
-
-
-def _of_image() -> Provided:
-    """Return the ROCm of the image that this runs in, which has no compiler."""
-    try:
-        version = (IMAGE / ".info" / "version").read_text(encoding="utf-8").strip()
-    except OSError:
-        return Provided(record=RocmProvided(origin="none"))
-    return Provided(
-        record=RocmProvided(origin="path", version=version, name=IMAGE.name), root=IMAGE
-    )
-
-
-def _pinned(requirements: str) -> str:
-    """Return the version in `rocm[libraries]==7.10.0`, the first requirement; "" without one."""
-    match = re.match(r"[^,=]*==([^,;*]+)(?:,|$)", requirements)
-    return match[1].strip() if match else ""
-
-
-def _needless(request: GateRequest) -> bool:
-    return request.device is not DeviceChoice.FAMILY
 
 
 def _plan(request: GateRequest, host: Host) -> rocm.RocmPlan:

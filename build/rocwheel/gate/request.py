@@ -74,7 +74,6 @@ class GateOptions:
     tests: frozenset[str] = frozenset()  # node ids or files, for Choice.NAMED
     deadline: float = 0.0  # seconds for everything; 0 for the suite's and half an hour
     patience: float = 3600.0  # seconds to wait for devices others hold
-    keep: bool = False  # the environment, afterwards
     installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
     folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
 
@@ -105,7 +104,7 @@ class GateRequest(GateOptions):
         tests |= {error.file for error in results.collect_errors}
         if not tests:
             raise ConfigError(
-                "no test failed there", hint="run the whole gate again, not `gate rerun`"
+                "no test failed there", hint="run the whole gate again, without --failed-of"
             )
         devices = (device for lane in results.lanes for device in lane.devices)
         return replace(

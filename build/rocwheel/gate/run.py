@@ -32,11 +32,11 @@ from rocwheel.gate.machine import devices, preflight
 from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.machine.devices import Allotted
 from rocwheel.gate.machine.preflight import EnvironmentFacts
-from rocwheel.gate.machine.slots import Held, Patience, Slots
+from rocwheel.gate.machine.slots import Held, Slots
 from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
-from rocwheel.gate.suite import discovery, skips, static, upstream
+from rocwheel.gate.suite import discovery, skips, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
@@ -118,7 +118,13 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
         except ConfigError:
             raise
         except RocwheelError as exc:
-            error = exc if host.clock() < until else _too_late(request, exc)
+            error = exc
+            if host.clock() >= until:  # which is likely why
+                error = InfraError(
+                    f"the deadline of {request.seconds:g} s passed before the first test: {exc}",
+                    hint="allow more, --deadline" if request.deadline else exc.hint,
+                    detail=exc.detail,
+                )
         except OSError as exc:
             error = InfraError(str(exc), hint="check disk space and permissions of this machine")
         except KeyboardInterrupt:
@@ -151,14 +157,23 @@ def _results(
     for why in allotted.allotment.ill:
         console.warn(f"a GPU is left out: {why}")
     interpreter = None if request.installed else _interpreter(request, host)
-    work = _work(request, host, stack)
+    work = _work(host, stack)
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
         setup.tests = _identity(request, host, tests)
     with console.step("ROCm", key="rocm"):
         provided = provisioning.provide(request, host, console)
         setup.provided = provided.record
-    taken = _take(host, allotted, stack, patience=min(request.patience, left()))
+    taken = Held(devices=allotted.allotment.devices)
+    if allotted.locked:  # until the gate ends
+        taken = stack.enter_context(
+            _slots(host).take(
+                taken.devices,
+                least=allotted.per_process,
+                most=allotted.per_process * allotted.most,
+                patience=min(request.patience, left()),
+            )
+        )
     made: Mapping[str, tuple[int, ...]] = {}
     with console.step("The environment", key="environment"):
         if request.installed:  # whose files nobody can write: an image's root is read-only
@@ -196,19 +211,18 @@ def _results(
     ):
         before = environment.states(tests.root)
         results = _run(plan, request, host, watcher, setup)
-    results = _with_change(results, "the tests", _rewritten(tests.root, before))
     added = dict.fromkeys(environment.states(work / "environment"), ()) if made else {}
-    changed = _rewritten(work / "environment", {**added, **made})
-    return _with_change(results, "the environment", changed)
-
-
-def _too_late(request: GateRequest, exc: RocwheelError) -> RocwheelError:
-    """Return what went wrong once the deadline of everything had passed, which is likely why."""
-    return InfraError(
-        f"the deadline of {request.seconds:g} s passed before the first test: {exc}",
-        hint="allow more, --deadline" if request.deadline else exc.hint,
-        detail=exc.detail,
-    )
+    for what, root, were in (
+        ("the tests", tests.root, before),
+        ("the environment", work / "environment", {**added, **made}),
+    ):
+        now = environment.states(root)
+        # what ran is not what was named; what tests write beside them is none of these
+        if name := next((name for name in sorted(were) if now.get(name) != were[name]), ""):
+            message = f"a file of {what} changed while tests ran: {name}"
+            fault = Fault(state=State.INFRA, message=message)
+            results = replace(results, faults=(*results.faults, fault))
+    return results
 
 
 # --- before the tests ----------------------------------------------------------------------------
@@ -261,7 +275,7 @@ def _tool(request: GateRequest, host: Host) -> str:
     return f"{own.commit}{run_record.DIRTY if own.dirty else ''}" or __version__
 
 
-def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
+def _work(host: Host, stack: ExitStack) -> Path:
     """Return a folder of this run alone, locked while it lasts: cleaning the cache leaves it.
 
     What killed runs left goes first. Who begins and who removes take turns, so that no run takes
@@ -280,8 +294,7 @@ def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
         stack.enter_context(files.locked(own))
     stack.callback(own.unlink, missing_ok=True)
     work = _folder(host.cache / WORK / name).resolve()
-    if not request.keep:
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
+    stack.callback(shutil.rmtree, work, ignore_errors=True)
     return work
 
 
@@ -315,38 +328,6 @@ def _plan_install(
     )
 
 
-def _rewritten(root: Path, before: Mapping[str, tuple[int, ...]]) -> str:
-    """Return the first file of the tests that is not what it was: what ran is not what was named.
-
-    What tests write beside them is none of these.
-    """
-    now = environment.states(root)
-    return next((name for name, state in sorted(before.items()) if now.get(name) != state), "")
-
-
-def _with_change(results: Results, what: str, changed: str) -> Results:
-    """Add a fault where a file was changed, by whomever."""
-    if not changed:
-        return results
-    message = f"a file of {what} changed while tests ran: {changed}"
-    return replace(results, faults=(*results.faults, Fault(state=State.INFRA, message=message)))
-
-
-def _take(host: Host, allotted: Allotted, stack: ExitStack, *, patience: float) -> Held:
-    """Lock the devices until the gate ends."""
-    found = allotted.allotment.devices
-    if not allotted.locked:
-        return Held(devices=found)
-    return stack.enter_context(
-        Slots(folder=host.slots, boot=host.boot).take(
-            found,
-            least=allotted.per_process,
-            most=allotted.per_process * allotted.most,
-            patience=Patience(seconds=patience, clock=host.clock, sleep=host.sleep),
-        )
-    )
-
-
 def _environment(
     request: GateRequest, allotted: Allotted, provided: Provided, own: Mapping[str, str]
 ) -> dict[str, str]:
@@ -369,32 +350,24 @@ def _preflight(
 ) -> tuple[tuple[Lane, ...], EnvironmentFacts]:
     """Ask each device once, all at a time; what is asked now is asked again after a crash."""
     with_jax = request.suite.with_jax
-    ready = [
-        (
-            lane,
-            preflight.command(
-                environment.python,
-                request.wheels,
-                work / f"preflight-{lane.name}.json",
-                with_jax=with_jax,
-                env=lane.env,
-            ),
-        )
-        for lane in lanes
-    ]
 
-    def ask(pair: tuple[Lane, Command]) -> EnvironmentFacts:
-        lane, asked = pair
+    def command(lane: Lane) -> Command:
+        output = work / f"preflight-{lane.name}.json"
+        return preflight.command(
+            environment.python, request.wheels, output, with_jax=with_jax, env=lane.env
+        )
+
+    def ask(lane: Lane) -> EnvironmentFacts:
         log = _log(request, f"preflight-{lane.name}")
         return preflight.ask(
-            asked, lane, request.wheels, runner=host.runner, log=log, with_jax=with_jax
+            command(lane), lane, request.wheels, runner=host.runner, log=log, with_jax=with_jax
         )
 
-    first = {lane.devices: (lane, asked) for lane, asked in reversed(ready)}
+    first = {lane.devices: lane for lane in reversed(lanes)}
     facts = parallel.each(ask, reversed(first.values()), threads=len(first))
     probed = (
-        replace(lane, probe=asked if lane.devices[0].maker is not Maker.CPU else None)
-        for lane, asked in ready
+        replace(lane, probe=None if lane.devices[0].maker is Maker.CPU else command(lane))
+        for lane in lanes
     )
     return tuple(probed), facts[0]
 
@@ -448,7 +421,7 @@ def _hidden(file: str, root: Path, estimates: Estimates | None) -> tuple[str, ..
         test for test in (estimates.tests if estimates else ()) if test.startswith(f"{file}::")
     )
     text = (root / file).read_text(encoding="utf-8", errors="replace")
-    return ran or static.tests_of(file, text)
+    return ran or tuple(discovery.tests_of(file, text))
 
 
 def _run(
@@ -476,18 +449,21 @@ def _run(
     else:
         named = request.tests  # a file stands for all of its tests
         plan = _only(plan, named, lambda test: bool(named & {test, test.partition("::")[0]}))
-    slots = Slots(folder=host.slots, boot=host.boot)
     machine = System(
         starter=host.runner,
         clock=host.clock,
         oom_kills=lambda: cgroup.oom_kills(host.root),
         quarantine=lambda device, reason: (
-            slots.quarantine(device, reason) if device.maker is not Maker.CPU else None
+            _slots(host).quarantine(device, reason) if device.maker is not Maker.CPU else None
         ),
     )
     results = TestRunner(plan, machine, watcher).run()
     results = replace(results, skips={entry.where: met[entry.where] for entry in entries})
     return results if plan.shard or not request.whole else with_unmet_skips(results)
+
+
+def _slots(host: Host) -> Slots:
+    return Slots(folder=host.slots, boot=host.boot, clock=host.clock, sleep=host.sleep)
 
 
 def _only(plan: RunPlan, names: Iterable[str], wanted: Callable[[str], bool]) -> RunPlan:

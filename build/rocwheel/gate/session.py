@@ -59,77 +59,57 @@ class GateReport:
     error: RocwheelError | None = None  # why its folder does not hold the reports
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionOptions:
-    """What a command asks for beside the options that all its gates share."""
-
-    suites: tuple[Suite, ...]
-    output: Path | None  # a folder of each suite below it where there are several
-    failed_of: Path | None  # earlier results, of which only the failures run again
-    command: Callable[[str], str]  # the line that asks the same again for one suite
-
-
 def prepare(
     options: GateOptions,
-    session: SessionOptions,
+    wanted: Sequence[Suite],
     *,
+    output: Path | None,
+    failed_of: Path | None,
+    command: Callable[[str], str],
     host: Host,
     place: Place | None,
     console: Console,
     signer: Signer | None = None,
 ) -> tuple[GateJob, ...]:
-    """Make a job for each suite. Raises ConfigError, StoreError."""
-    wanted = session.suites
-    listed = skips.load(options.home.ci, today=host.now().date())
+    """Make a job for each suite; several have a folder each below `output`.
+
+    `failed_of` are earlier results, of which only the failures run again; `command` returns the
+    line that asks the same again for one suite. Raises ConfigError, StoreError.
+    """
+    listed, shard = skips.load(options.home.ci, today=host.now().date()), options.shard
+    suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
     jobs = []
     for suite in wanted:
+        own = Path("gate-results") / f"{suite.name}-{options.python}{suffix}"
+        if output:
+            own = output / suite.name if len(wanted) > 1 else output
+        weights: Mapping[str, int] = {}
+        if shard.count > 1 and place:  # on several machines only a store knows them
+            weights = history.weights(place, suite.name, options.wheels.manifest, host.cache)
         request = GateRequest(
             **vars(options),
             suite=suite,
-            output=host.cwd / _output(options, suite, session.output, several=len(wanted) > 1),
+            output=host.cwd / own,
             libraries=suites.libraries(options.home.ci),
             sticky=suites.device_errors(options.home.ci),
             skips=listed,
             known=suites.known(options.home, suite, listed),
             history=history.read(place, suite.name, host.cache),
-            weights=_weights(options, place, suite, host),
-            command=session.command(suite.name),
+            weights=weights,
+            command=command(suite.name),
         )
-        if session.failed_of:
-            earlier = storing.results_in(session.failed_of)
+        if failed_of:
+            earlier = storing.results_in(failed_of)
             request = request.for_failures_of(earlier)
-            _compare_tests(request, earlier, console)
+            now, before = request.known and request.known.tests, earlier.environment.get("tests")
+            if before and now and before != now:  # JAX's own are those of a commit
+                console.warn(
+                    f"the files of {suite.name} have changed since: what passes now may be another "
+                    "test than the one that failed"
+                )
         gate_runs.check(request, host)
         jobs.append(GateJob(request=request, host=host, place=place, signer=signer))
     return tuple(jobs)
-
-
-def _output(options: GateOptions, suite: Suite, output: Path | None, *, several: bool) -> Path:
-    """Return where the reports and logs of a suite go."""
-    if output:
-        return output / suite.name if several else output
-    shard = options.shard
-    suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
-    return Path("gate-results") / f"{suite.name}-{options.python}{suffix}"
-
-
-def _weights(
-    options: GateOptions, place: Place | None, suite: Suite, host: Host
-) -> Mapping[str, int]:
-    """Return what the shards of a set are cut by; on several machines only a store knows it."""
-    if options.shard.count == 1 or place is None:
-        return {}
-    return history.weights(place, suite.name, options.wheels.manifest, host.cache)
-
-
-def _compare_tests(request: GateRequest, earlier: Results, console: Console) -> None:
-    """Warn where the tests to run again have changed. JAX's own are those of a commit."""
-    now, before = request.known.tests if request.known else "", earlier.environment.get("tests")
-    if before and now and before != now:
-        console.warn(
-            f"the files of {request.suite.name} have changed since: what passes now may be another "
-            "test than the one that failed"
-        )
 
 
 def run_each(jobs: Sequence[GateJob], console: Console) -> Iterator[GateReport]:
@@ -142,7 +122,20 @@ def run_each(jobs: Sequence[GateJob], console: Console) -> Iterator[GateReport]:
                 gated = _run(job, console)
                 if gated.error:
                     console.fail(gated.error)
-                report = _finished(job, gated, console)
+                request, results = job.request, gated.results
+                report = finish(
+                    (results, gated.found, gated.verdict),
+                    job.stored,
+                    request.output,
+                    home=request.home,
+                    cache=job.host.cache,
+                    console=console,
+                    signer=job.signer,
+                    whole=job.host.now() if request.whole and not str(request.shard) else None,
+                )
+                if results.tests:
+                    with _remembering(console):
+                        history.add(job.stored, request.suite.name, job.host.cache, results)
             yield report
             if gated.results.cut_short:
                 left = ", ".join(waiting.request.suite.name for waiting in jobs[number:])
@@ -163,25 +156,6 @@ def run_unstored(job: GateJob, console: Console) -> GateResult:
     """Run one gate of which nothing is stored."""
     with storing.alone(job.request.output), _interruptible(job):
         return _run(job, console)
-
-
-def _finished(job: GateJob, gated: GateResult, console: Console) -> GateReport:
-    """Store and keep what a gate has found."""
-    request, host, results = job.request, job.host, gated.results
-    report = finish(
-        (results, gated.found, gated.verdict),
-        job.stored,
-        request.output,
-        home=request.home,
-        cache=host.cache,
-        console=console,
-        signer=job.signer,
-        whole=host.now() if request.whole and not str(request.shard) else None,
-    )
-    if results.tests:
-        with _remembering(console):
-            history.add(job.stored, request.suite.name, host.cache, results)
-    return report
 
 
 @contextmanager
@@ -207,7 +181,9 @@ def _watching(console: Console) -> Iterator[Watcher]:
     class Shown(Watcher):
         def progress(self, snapshot: Snapshot) -> None:
             lanes = " | ".join(
-                f"{name} {_short(what)} {seconds:.0f} s" for name, what, seconds in snapshot.lanes
+                f"{name} {what if len(what) <= NAME_WIDTH else f'…{what[1 - NAME_WIDTH :]}'} "
+                f"{seconds:.0f} s"
+                for name, what, seconds in snapshot.lanes
             )
             bar.update(snapshot.done, total=snapshot.total, text=f"{snapshot.bad} bad | {lanes}")
 
@@ -221,10 +197,6 @@ def _watching(console: Console) -> Iterator[Watcher]:
     shown: set[str] = set()
     with console.progress("tests") as bar:
         yield Shown()
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"
 
 
 def finish(

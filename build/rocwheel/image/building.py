@@ -1,14 +1,15 @@
-"""Making a builder image: a context whose every file was checked, and one `build` of the engine."""
+"""Making an image: a context whose every file was checked, and the engine's `build`s."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from rocwheel.console import Console, size
 from rocwheel.container import ContainerEngine, headline, scratch
@@ -16,134 +17,132 @@ from rocwheel.container.leftovers import base_name, untag
 from rocwheel.container.spec import LABEL
 from rocwheel.container.words import Trouble
 from rocwheel.errors import CommandError, ConfigError, HostError
+from rocwheel.home import Home
 from rocwheel.image.found import INPUTS, Found, inspect
-from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, tool_files
-from rocwheel.process import Command, HostRunner
+from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, copy_tool
+from rocwheel.process import Command, HostRunner, Runner
 
 PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 OCI: Final = "org.opencontainers.image"
 
 
+class Workplace(Protocol):
+    """What a command lends an image's making: where it works, and how it talks."""
+
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+    @property
+    def cwd(self) -> Path: ...
+    @property
+    def cache(self) -> Path: ...
+    @property
+    def home(self) -> Home: ...
+    @property
+    def runner(self) -> HostRunner: ...
+    @property
+    def console(self) -> Console: ...
+    def now(self) -> datetime: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A builder image, and whether it had to be made."""
+    """An image of known inputs, and whether it had to be made."""
 
+    name: str  # with this engine
+    inputs: str  # their digest
     image: Found
-    inputs: ImageInputs
     is_new: bool
 
-
-@dataclass(frozen=True, kw_only=True)
-class Ingredients:
-    """What goes into the context besides the checkout's files."""
-
-    checkout: Path
-    scratch: Path  # where the context is made
-    base: Found
-    bazel: Path | None = None  # a checked binary
-    labels: Mapping[str, str]
-    network: str = "default"
+    def refuse_heavy(self, most: int) -> None:
+        """Hold the image against a budget in bytes. Raises ConfigError."""
+        if self.image.size > most:
+            raise ConfigError(
+                f"{self.name}: {size(self.image.size)}, its budget is {size(most)}",
+                hint=f"look at its layers ({self.image.identity[:19]}: history), or raise its "
+                "budget in ci/images.yaml; nothing was pushed",
+            )
 
 
-def existing(inputs: ImageInputs, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
+def existing(name: str, inputs: str, *, engine: ContainerEngine, runner: Runner) -> Found | None:
     """Return the image of these inputs, if the engine has it.
 
     Raises HostError when its tag is there with other contents.
     """
-    image = inspect(inputs.reference, engine=engine, runner=runner)
-    if image and image.labels.get(INPUTS) != inputs.digest:
+    image = inspect(name, engine=engine, runner=runner)
+    if image and image.labels.get(INPUTS) != inputs:
         raise HostError(
-            f"{inputs.reference}: there is an image of this tag that was made from other inputs",
-            hint=f"no tag is overwritten: remove it yourself ({engine.program} rmi "
-            f"{inputs.reference}) if you know where it came from",
+            f"{name}: there is an image of this tag that was made from other inputs",
+            hint=f"no tag is overwritten: remove it yourself ({engine.program} rmi {name}) if you "
+            "know where it came from",
         )
     return image
 
 
-def build(
-    inputs: ImageInputs,
-    ingredients: Ingredients,
+def make(
+    name: str,
+    inputs: str,
+    builds: AbstractContextManager[Sequence[Command]],
     *,
+    what: str,
+    base: Found,
     engine: ContainerEngine,
-    runner: HostRunner,
-    console: Console,
+    here: Workplace,
 ) -> Made:
-    """Make the image of these inputs, unless the engine has it.
+    """Make the image of these inputs by an engine's `builds`, unless the engine has it.
 
-    Raises HostError for what an engine says of a build that failed. Nothing is tagged unless all
-    of it succeeded.
+    `what` is how errors call it. Raises HostError for what an engine says of a build that failed.
+    Nothing is tagged unless all of it succeeded.
     """
-    there = existing(inputs, engine=engine, runner=runner)
+    there = existing(name, inputs, engine=engine, runner=here.runner)
     if there:
-        return Made(image=there, inputs=inputs, is_new=False)
-    with (
-        console.step(f"Image {inputs.reference}", key="image"),
-        _context(inputs, ingredients, runner=runner, console=console) as context,
-        named(ingredients.base, engine=engine, runner=runner) as base,
-    ):
-        command = command_line(inputs, ingredients, engine=engine, base=base, context=context)
-        run_build(
-            command, inputs.reference, ingredients.base.reference, runner=runner, console=console
-        )
-    made = existing(inputs, engine=engine, runner=runner)
-    if made is None:
-        raise HostError(f"{inputs.reference}: built, and not there", hint="ask the engine: images")
-    return Made(image=made, inputs=inputs, is_new=True)
-
-
-def run_build(
-    command: Command, what: str, base: str, *, runner: HostRunner, console: Console
-) -> None:
-    """Run an engine's `build` of `what` on a base. Raises HostError with why it failed."""
-    console.detail(str(command))
-    try:
-        runner.run(command, on_line=console.detail)
-    except CommandError as exc:
-        raise explained(what, base, exc) from exc
-
-
-def refuse_heavy(made: Made) -> None:
-    """Hold an image against its recipe's budget. Raises ConfigError."""
-    own, most = made.image.size, made.inputs.recipe.budget
-    if own > most:
-        raise ConfigError(
-            f"{made.inputs.reference}: {size(own)}, its budget is {size(most)}",
-            hint=f"look at its layers ({made.image.identity[:19]}: history), or raise `budget` in "
-            "ci/images.yaml; nothing was pushed",
-        )
+        here.console.info(f"unchanged inputs: {name} is there, nothing was built")
+        return Made(name=name, inputs=inputs, image=there, is_new=False)
+    with here.console.step(f"Image {what}", key="image"), builds as commands:
+        for command in commands:
+            here.console.detail(str(command))
+            try:
+                here.runner.run(command, on_line=here.console.detail)
+            except CommandError as exc:
+                raise explained(what, base.reference, exc) from exc
+    image = existing(name, inputs, engine=engine, runner=here.runner)
+    if image is None:
+        raise HostError(f"{name}: built, and not there", hint="ask the engine: images")
+    return Made(name=name, inputs=inputs, image=image, is_new=True)
 
 
 def command_line(
     inputs: ImageInputs,
-    ingredients: Ingredients,
     *,
     engine: ContainerEngine,
-    base: str,
+    base: Found,
+    name: str,
     context: Path,
+    labels: Mapping[str, str],
+    network: str,
 ) -> Command:
-    """Return the engine's `build`, with BuildKit where the engine is Docker."""
+    """Return the engine's `build` of a builder image on a base that has this name."""
     recipe = inputs.recipe
     arguments = {
-        "BASE": base,
+        "BASE": name,
         "INPUTS": inputs.digest,
         "PACKAGES": " ".join(recipe.packages),
         "CLANG": recipe.clang,
         "TOOL_PYTHON": recipe.tool.python,
     }
-    labels = {
+    own = {
         INPUTS: inputs.digest,
         f"{LABEL}.builder": recipe.name,
         f"{LABEL}.glibc": recipe.glibc,
         f"{LABEL}.base": inputs.base,
         f"{LABEL}.tool": inputs.tool,
         f"{OCI}.title": "rocwheel builder",
-        f"{OCI}.base.name": ingredients.base.reference,
+        f"{OCI}.base.name": base.reference,
         f"{OCI}.base.digest": inputs.base,
-        **ingredients.labels,
+        **labels,
     }
-    file, network = context / DOCKERFILE, ingredients.network
+    file = context / DOCKERFILE
     return engine_build(
-        engine, file, tag=inputs.reference, network=network, arguments=arguments, labels=labels
+        engine, file, tag=inputs.reference, network=network, arguments=arguments, labels=own
     )
 
 
@@ -172,7 +171,7 @@ def engine_build(
 
 
 @contextmanager
-def named(base: Found, *, engine: ContainerEngine, runner: HostRunner) -> Iterator[str]:
+def named(base: Found, *, engine: ContainerEngine, runner: Runner) -> Iterator[str]:
     """Name a base while something is made on it: no engine builds from an id.
 
     It says which process needs it, so others at work on the same base keep theirs.
@@ -186,38 +185,30 @@ def named(base: Found, *, engine: ContainerEngine, runner: HostRunner) -> Iterat
 
 
 @contextmanager
-def _context(
-    inputs: ImageInputs, ingredients: Ingredients, *, runner: HostRunner, console: Console
+def context(
+    inputs: ImageInputs, checkout: Path, place: Path, *, bazel: Path | None, runner: Runner
 ) -> Iterator[Path]:
-    """Make a folder with everything the Dockerfile reads."""
-    checkout = ingredients.checkout
-    with scratch(ingredients.scratch, "context") as context:
-        for file in (DOCKERFILE, SCRIPT):
-            shutil.copy(checkout / "docker" / file, context / file)
-        shutil.copy(checkout / "build" / "requirements.lock", context / "requirements.lock")
-        for relative in tool_files(checkout):
-            target = context / "tool" / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(checkout / relative, target)
-        (context / "bazel").mkdir()
-        if ingredients.bazel:
-            shutil.copy(ingredients.bazel, context / "bazel" / "bazel")
-        console.info("   rocwheel's own packages, by hash")
-        runner.run(_download(inputs, context))
-        yield context
-
-
-def _download(inputs: ImageInputs, context: Path) -> Command:
-    """Fetch the locked wheels for the image's Python: here, where the index is known."""
-    return Command(
-        argv=(
-            sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-            "--require-hashes", "--no-deps", "--only-binary=:all:", "--implementation=cp",
-            f"--python-version={inputs.recipe.tool.version}",
-            *(f"--platform={platform}" for platform in PLATFORMS),
-            f"--requirement={context / 'requirements.lock'}", f"--dest={context / 'wheels'}",
-        )
-    )  # fmt: skip
+    """Make a folder below `place` with everything that a builder's Dockerfile reads."""
+    with scratch(place, "context") as folder:
+        for file in (f"docker/{DOCKERFILE}", f"docker/{SCRIPT}", "build/requirements.lock"):
+            shutil.copy(checkout / file, folder)
+        copy_tool(checkout, folder / "tool")
+        (folder / "bazel").mkdir()
+        if bazel:
+            shutil.copy(bazel, folder / "bazel" / "bazel")
+        runner.run(
+            Command(
+                argv=(
+                    sys.executable, "-m", "pip", "download", "--quiet",
+                    "--disable-pip-version-check", "--require-hashes", "--no-deps",
+                    "--only-binary=:all:", "--implementation=cp",
+                    f"--python-version={inputs.recipe.tool.version}",
+                    *(f"--platform={platform}" for platform in PLATFORMS),
+                    f"--requirement={folder / 'requirements.lock'}", f"--dest={folder / 'wheels'}",
+                )
+            )
+        )  # fmt: skip
+        yield folder
 
 
 def explained(what: str, base: str, exc: CommandError) -> HostError:

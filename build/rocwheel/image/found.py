@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, Final
 
 from rocwheel.console import Console
@@ -91,12 +92,11 @@ def _found(
 
 
 def _saved_config(identity: str, *, engine: ContainerEngine, runner: Runner) -> str:
-    with tempfile.TemporaryFile() as file:
-        process = runner.start(engine.command("image", "save", identity), output=file)
-        if process.wait(1800):
-            raise HostError(f"{identity}: cannot be read", hint="pull it again")
-        file.seek(0)
-        return config_of(file)
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder, "image.tar")
+        runner.run(engine.command("image", "save", f"--output={saved}", identity, timeout=1800))
+        with saved.open("rb") as file:
+            return config_of(file)
 
 
 def config_of(saved: IO[bytes]) -> str:

@@ -7,6 +7,7 @@ another, so no tag is overwritten and nothing is built twice.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,15 @@ class Base(Value, frozen=True, kw_only=True):
     def reference(self) -> str:
         """The digest where it is known, else the tag, which a push refuses."""
         return f"{self.name}@{self.digest}" if self.digest else f"{self.name}:{self.tag}"
+
+    def pinned(self, option: str) -> str:
+        """Return the reference by digest. Raises ConfigError where it is not known."""
+        if not self.digest:
+            raise ConfigError(
+                f"{self.reference}: a tag where a digest must be",
+                hint=f"write its digest into ci/images.yaml, or give {option} NAME@sha256:…",
+            )
+        return self.reference
 
 
 class Tool(Value, frozen=True, kw_only=True):
@@ -156,6 +166,14 @@ def tool_files(checkout: Path) -> Iterator[Path]:
             relative = file.relative_to(checkout)
             if file.is_file() and not LEFT_OUT & set(relative.parts):
                 yield relative
+
+
+def copy_tool(checkout: Path, target: Path) -> None:
+    """Copy the files that make the tool."""
+    for relative in tool_files(checkout):
+        file = target / relative
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(checkout / relative, file)
 
 
 def tree_digest(checkout: Path) -> str:

@@ -56,14 +56,6 @@ class _Snapshot(Value, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-class LogEnd(Value, frozen=True, kw_only=True):
-    """Where a log ended when it was read: the number and digest of its last entry."""
-
-    place: str  # its root
-    number: int
-    head: str
-
-
 class _Envelope(msgspec.Struct):
     """What entries of every format have; keys that are not known are passed over."""
 
@@ -145,20 +137,6 @@ def stored_entry(place: Place, number: int) -> str:
         return small(place, place.log(number)).decode(errors="backslashreplace")
     except (ObjectMissingError, HugeError):
         return ""
-
-
-def end(place: Place, state: IndexState) -> LogEnd:
-    """Where the log ends that this state is the fold of."""
-    return LogEnd(place=place.root, number=state.number, head=state.head)
-
-
-def ends_at(place: Place, end: LogEnd) -> bool:
-    """Whether the log still ends there, so that what was read of it then holds. Two requests."""
-    return (
-        end.place == place.root
-        and _has(place, end.number, end.head)
-        and place.store.info(place.log(end.number + 1)) is None
-    )
 
 
 def differ(place: Place, state: IndexState, again: IndexState) -> bool:

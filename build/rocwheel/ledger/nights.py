@@ -91,13 +91,6 @@ class Cell(Value, frozen=True, kw_only=True):
     excused: str = ""  # whose excuse for that holds, and until when
 
 
-class Absent(Value, frozen=True, kw_only=True):
-    """A cell that is not wanted in this night, and why."""
-
-    name: str
-    why: str
-
-
 class WheelRecipe(Value, frozen=True, kw_only=True):
     """What one wheel set is made from, resolved: nothing in it moves any more."""
 
@@ -129,7 +122,6 @@ class NightPlan(Value, frozen=True, kw_only=True):
     target: tuple[str, ...]  # options that name the store
     recipes: tuple[WheelRecipe, ...]
     cells: tuple[Cell, ...]
-    absent: tuple[Absent, ...] = ()
     repeats: str = ""  # the night it was made from
     attempts: int = 2  # of a cell that ends `infra`
     quarantine: int = 3  # `infra` ends in a row before a host gets nothing more
@@ -140,9 +132,8 @@ class NightPlan(Value, frozen=True, kw_only=True):
         there = next((cell for cell in self.cells if cell.name == name), None)
         if there and not there.absent:
             return there
-        why = there.absent if there else {item.name: item.why for item in self.absent}.get(name)
-        if why:
-            raise ConfigError(f"{name}: not in the night {self.night}", hint=why)
+        if there:
+            raise ConfigError(f"{name}: not in the night {self.night}", hint=there.absent)
         raise ConfigError(
             f"{name!r}: no such cell in the night {self.night}",
             hint=suggest(name, tuple(cell.name for cell in self.cells)),

@@ -1,7 +1,7 @@
 """What the store has already of what a night may do: builds, sets and verdicts, durations.
 
-What a set's verdicts and releases mean is asked of `release.status`, which `promote` asks as well,
-what retention removes of `release.retention`. The newest summary tells what cannot have changed.
+What a set's verdicts and releases mean is asked of `release.status`, which `promote` asks as well.
+The newest summary tells what was built of which inputs, also when it is kept no longer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -18,14 +18,12 @@ from rocwheel.gate.suite import history
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import log
 from rocwheel.ledger.nights import WheelRecipe
-from rocwheel.ledger.state import IndexState
-from rocwheel.model import moment
 from rocwheel.parallel import each
 from rocwheel.pipeline import artifacts, images, summing
 from rocwheel.pipeline.images import NightImage
 from rocwheel.pipeline.settings import NightSettings, Pools
 from rocwheel.places import Place
-from rocwheel.release import retention, status
+from rocwheel.release import status
 from rocwheel.release.wheelset import rocm_major
 from rocwheel.report.night_summary import NightSummary
 from rocwheel.runtime.image_recipe import ImagedSet
@@ -55,7 +53,6 @@ class StoreContents:
     sets: Mapping[tuple[str, str], SetSeen] = field(default_factory=dict)  # (family, manifest)
     tests: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (family, suite) -> ms
     seconds: Mapping[str, int] = field(default_factory=dict)  # of cells in the last night
-    old: bool = False  # whether retention may have something to do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +85,8 @@ def look(
     recipes: Sequence[WheelRecipe],
     store: Store,
     last: NightSummary | None,
-    *,
-    full: bool,
 ) -> StoreContents:
-    """Ask the store what `last`, the newest summary, cannot tell; `full`: nights are to go.
+    """Ask the store what `last`, the newest summary, cannot tell.
 
     A build that was made once is known by that summary; whether it is still kept is asked only
     where a family never staged it, so that what retention removed is not built again.
@@ -103,7 +98,7 @@ def look(
         if recipe.inputs in known and _major(recipe)
     }
     built |= _kept(store, [recipe for recipe in recipes if recipe.inputs not in built])
-    sets, old = _sets(setting, recipes, built, store, last)
+    sets = _sets(setting, recipes, built, store)
     doubtful = [
         recipe
         for recipe in recipes
@@ -120,7 +115,6 @@ def look(
         sets=sets,
         tests=_durations(setting, recipes, built, sets, store),
         seconds=summing.seconds(last) if last else {},
-        old=old or full,
     )
 
 
@@ -139,52 +133,33 @@ def _sets(
     recipes: Sequence[WheelRecipe],
     built: Mapping[str, _Built],
     store: Store,
-    last: NightSummary | None,
-) -> tuple[dict[tuple[str, str], SetSeen], bool]:
-    """Return what is known of builds, each family read once; whether retention has work there."""
+) -> dict[tuple[str, str], SetSeen]:
+    """Return what is known of builds, each family read once."""
     wanted: dict[tuple[str, int], set[str]] = {}
     for recipe in recipes:
         if item := built.get(recipe.inputs):
             for name in recipe.families:
                 wanted.setdefault((name, item.major), set()).add(item.sha256)
-    channel, now = setting.channel, setting.now
-    young = _young(setting, last)
+    channel = setting.channel
 
     def of_family(
         item: tuple[tuple[str, int], set[str]],
-    ) -> tuple[dict[tuple[str, str], SetSeen], bool]:
+    ) -> dict[tuple[str, str], SetSeen]:
         (name, major), ids = item
+        release, family = channel.release(store, name, major), setting.families[name]
         staging = channel.staging(store, name, major)
-        release = channel.release(store, name, major)
-        released, staged = log.read(release), IndexState()
-        old = retention.expired(release, released, channel, now=now)
-        if not (name in young and ids <= released.sets.keys()):
-            staged = log.read(staging)
-            old |= retention.expired(staging, staged, channel, now=now)
-        family = setting.families[name]
-        rows = status.of((staging, staged), (release, released), family, channel, now=now).sets
+        states = (staging, log.read(staging)), (release, log.read(release))
+        rows = status.of(*states, family, channel, now=setting.now).sets
         sets = {}
         for row in rows:
             if row.set_id in ids:
                 own = [r for r in recipes if (b := built.get(r.inputs)) and b.sha256 == row.set_id]
                 imaged = _imaged(setting, own, family, row, release)
                 sets[name, row.set_id] = _seen(row, imaged)
-        return sets, old
+        return sets
 
     parts = each(of_family, wanted.items(), threads=4)
-    return {key: seen for part, _ in parts for key, seen in part.items()}, any(o for _, o in parts)
-
-
-def _young(setting: PlanInput, last: NightSummary | None) -> set[str]:
-    """Return the families whose staging has nothing to prune, as the last summary knows."""
-    days = setting.channel.retention.staging_days
-    if days is None:
-        return set(setting.families)
-    return {
-        item.family
-        for item in (last.families if last else ())
-        if item.staged_since and setting.now - moment(item.staged_since) < timedelta(days=days)
-    }
+    return {key: seen for part in parts for key, seen in part.items()}
 
 
 def _seen(row: status.SetStatus, imaged: Mapping[tuple[str, str], str]) -> SetSeen:
@@ -239,7 +214,7 @@ def _durations(
         (name, suite), major = item
         place = setting.channel.staging(store, name, major)
         past = history.read(place, suite, setting.ci)
-        return (name, suite), sum(test.milliseconds for test in past.tests.values())
+        return (name, suite), sum(past.tests.values())
 
     durations = each(one, asked.items(), threads=store.connections)
     return {key: took for key, took in durations if took}

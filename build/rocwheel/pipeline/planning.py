@@ -20,7 +20,7 @@ from rocwheel.choices import CELL_KINDS
 from rocwheel.errors import ConfigError
 from rocwheel.gate import subject
 from rocwheel.gate.suite import suites
-from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe
+from rocwheel.ledger.nights import Cell, Needs, NightPlan, WheelRecipe
 from rocwheel.model import suggest, timestamp
 from rocwheel.pipeline import images
 from rocwheel.pipeline.images import NightImage
@@ -56,7 +56,6 @@ def plan(
             replace(recipe, manifest=seen.manifests.get(recipe.inputs, "")) for recipe in recipes
         ),
         cells=tuple(made.cells),
-        absent=tuple(made.absent),
         attempts=setting.settings.attempts,
         quarantine=setting.settings.quarantine,
     )
@@ -111,7 +110,6 @@ class _Made:
         self._suites = {item.name: item for item in suites.load_all(setting.ci)}
         self._pushed: dict[str, str] = {}  # where an image is pushed, as far as known -> its cell
         self.cells: list[Cell] = []
-        self.absent: list[Absent] = []
 
     def recipe(self, recipe: WheelRecipe) -> None:
         """Build, and what follows for each family."""
@@ -269,7 +267,8 @@ class _Made:
             else "",
         )
         if why := next(filter(None, reasons), ""):
-            self.absent.append(Absent(name=name, why=why))
+            own_tags = {**of.tags, "python": python, "excused": "(not wanted)"}
+            self.missing(Cell(name=name, kind="image", argv=(), absent=why, **own_tags))
             return
         self._pushed |= dict.fromkeys(pushed, name)
         there = seen.images.get((own.label, python), "")
@@ -311,13 +310,16 @@ class _Made:
         return replace(needs, label=runner.label, partition=runner.partition, gres=gres)
 
     def end(self) -> None:
-        """Return the cells that come last."""
-        self._prune()
+        """Add the cells that come last: pruning before the page, which says how that ended."""
         target, notify = self._setting.target, self._setting.settings.notify
         ends = tuple(cell.name for cell in self.cells if not cell.absent)
+        keep = f"--keep={self._setting.settings.keep_nights}"
+        families = [f"--family={f}" for f in sorted({c.family for c in self.cells} - {""})]
+        prune = ("nightly", "prune", keep, *families, *target)
+        self._add("prune", "prune", prune, settled=ends, why="retention, every night")
         shown = f"--nights={self._setting.settings.shown_nights}"
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
-        self._add("page", "page", page, settled=ends, why="every night")
+        self._add("page", "page", page, settled=(*ends, "prune"), why="every night")
         if notify.url or notify.file:
             words = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
             words += [f"--secret-variable={notify.secret}"] if notify.secret else []
@@ -327,27 +329,13 @@ class _Made:
                 settled=("page",), why="people hear of a night that differs from the one before",
             )  # fmt: skip
 
-    def _prune(self) -> None:
-        """Add the cell of pruning, before the page, so that the page can say how it ended."""
-        if not self._seen.old and all(cell.kept or cell.absent for cell in self.cells):
-            why = "nothing was made and nothing is old enough to go"
-            self.absent.append(Absent(name="prune", why=why))
-            return
-        ends = tuple(cell.name for cell in self.cells if not cell.absent)
-        keep = f"--keep={self._setting.settings.keep_nights}"
-        names = sorted({cell.family for cell in self.cells if cell.family})
-        words = (keep, *(f"--family={name}" for name in names), *self._setting.target)
-        self._add(
-            "prune", "prune", ("nightly", "prune", *words),
-            settled=ends, why="retention, every night",
-        )  # fmt: skip
-
     def missing(self, cell: Cell, bypass: matrix.Bypass | None = None) -> None:
         """Add a cell that is expected and cannot be there, with the excuse that the data have."""
         today = self._setting.now.date()
         excused, ended = self._setting.settings.excuse(cell.name, today)
         if bypass and today <= bypass.expires:
             excused = f"(excused by {bypass.owner} until {bypass.expires}: {bypass.reason})"
+        excused = excused or cell.excused
         self.cells.append(replace(cell, excused=excused, absent=f"{cell.absent} {ended}".strip()))
 
     def _add(self, name: str, kind: str, argv: tuple[str, ...], **fields: Any) -> Cell:
@@ -398,8 +386,6 @@ def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
             yield cell.name, "absent", f"{cell.absent} {cell.excused}".strip()
         else:
             yield cell.name, f"kept ({cell.kept})" if cell.kept else "run", cell.why
-    for item in plan.absent:
-        yield item.name, "not wanted", item.why
 
 
 def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:

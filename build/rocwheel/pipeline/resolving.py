@@ -267,7 +267,7 @@ def with_authors(
     recipes: tuple[WheelRecipe, ...], last: NightSummary | None, world: World
 ) -> tuple[WheelRecipe, ...]:
     """Add who wrote the commits of JAX since each recipe's last night, where GitHub says it."""
-    old = {item.wheels: item.jax_commit for item in (last.sources if last else ())}
+    old = {item.name: item.jax_commit for item in (last.recipes if last else ())}
     authors: dict[tuple[str, str, str], tuple[str, ...]] = {}
     made = []
     for recipe in recipes:

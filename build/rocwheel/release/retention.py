@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 
@@ -134,11 +134,6 @@ class PrunePlan:
             "orphans": list(orphans),
             "leftovers": list(leftovers),
         }
-
-
-def expired(place: Place, state: IndexState, channel: Channel, *, now: datetime) -> bool:
-    """Whether retention lets go of a set of this state."""
-    return bool(_prune(place, channel, Who(by="", now=now)).expired(state))
 
 
 def _prune(place: Place, channel: Channel, who: Who) -> Prune:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from rocwheel.assets import style, template, text
 from rocwheel.choices import TEST_KINDS
 from rocwheel.console import duration, size
-from rocwheel.ledger.nights import Phase
+from rocwheel.ledger.nights import Phase, WheelRecipe
 from rocwheel.model import timestamp
 from rocwheel.report import night_summary
 from rocwheel.report.night_summary import (
@@ -25,7 +25,6 @@ from rocwheel.report.night_summary import (
     CellSummary,
     FamilySummary,
     NightSummary,
-    SourceSummary,
     changes,
     spoken,
     worst,
@@ -97,14 +96,13 @@ def _run(summary: NightSummary, newest: NightSummary | None) -> dict[str, object
 
 def _sources(
     summaries: Sequence[NightSummary],
-) -> list[tuple[SourceSummary, list[tuple[str, str, str]]]]:
+) -> list[tuple[WheelRecipe, list[tuple[str, str, str]]]]:
     """Return each wheel set of the newest night, with what changed since its last night."""
-    made = []
-    for item in summaries[-1].sources if summaries else ():
-        earlier = (s for night in reversed(summaries[:-1]) for s in night.sources)
-        old = next((s for s in earlier if s.wheels == item.wheels), None)
-        made.append((item, list(item.since(old)) if old else []))
-    return made
+    old = {item.name: item for night in summaries[:-1] for item in night.recipes}
+    return [
+        (item, list(night_summary.ranges(item, old[item.name])) if item.name in old else [])
+        for item in (summaries[-1].recipes if summaries else ())
+    ]
 
 
 def _strip(colours: Sequence[str]) -> dict[str, str]:
@@ -126,7 +124,6 @@ class FamilyTable:
     suites: tuple[tuple[str, str], ...]  # wheel set, suite: a row each
     is_one_set: bool
     rows: Mapping[tuple[str, str, str], CellRow]  # wheel set, suite, CPython
-    absent: tuple[tuple[str, str], ...]
     images: tuple[CellSummary, ...]
 
 
@@ -145,7 +142,6 @@ def _groups(
             for cell in past[-1].values()
             if cell.kind in TEST_KINDS and cell.family == name
         ]
-        own = (f".{name}.", f"-{name}", f".{name}")
         groups.append(
             FamilyTable(
                 family=family,
@@ -159,11 +155,6 @@ def _groups(
                 suites=tuple(dict.fromkeys((row.cell.wheels, row.cell.suite) for row in tests)),
                 is_one_set=len({row.cell.wheels for row in tests}) <= 1,
                 rows={(row.cell.wheels, row.cell.suite, row.cell.python): row for row in tests},
-                absent=tuple(
-                    (cell, why)
-                    for cell, why in newest.absent
-                    if own[0] in cell or cell.endswith(own[1:])
-                ),
                 images=tuple(cell for cell in cells if cell.kind == "image"),
             )
         )

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rocwheel.choices import TEST_KINDS
-from rocwheel.install import Install, Package
-from rocwheel.ledger.log import LogEnd
-from rocwheel.ledger.nights import Phase
+from rocwheel.install import Install
+from rocwheel.ledger.nights import Phase, WheelRecipe
 from rocwheel.values import Value
 from rocwheel.verdict import State
 
@@ -92,81 +91,16 @@ class CellSummary(Value, frozen=True, kw_only=True):
         return own if self.kind in TEST_KINDS else (self.name,)
 
 
-class WheelSize(Value, frozen=True, kw_only=True):
-    """The largest wheel of a kind in the newest set."""
-
-    kind: str
-    bytes: int
-
-
 class FamilySummary(Value, frozen=True, kw_only=True):
     """What a family has, as `status` says."""
 
     family: str
     green: str = ""  # manifest of the newest released set
     green_since: str = ""
-    jax: str = ""
-    rocm: str = ""
-    pythons: tuple[str, ...] = ()
-    index: str = ""  # URL
-    requirements: tuple[str, ...] = ()  # what that set has in the index
-    upstream: tuple[str, ...] = ()  # and what comes from the package index
+    install: Install | None = None  # how that set is installed
+    sizes: Mapping[str, int] = {}  # bytes of its largest wheel of each kind
     blocked: str = ""  # what holds up the newest set that is not released
     blocked_set: str = ""
-    sizes: tuple[WheelSize, ...] = ()
-    # Where its logs ended, () where a set waits: while they end there, all of this holds.
-    ends: tuple[LogEnd, ...] = ()
-    staged_since: str = ""  # nothing that staging holds is older; "" where staging was not read
-
-    @property
-    def install(self) -> Install:
-        """How that set is installed."""
-        ours, others = (
-            tuple(
-                Package(project=name, version=version)
-                for name, _, version in (item.partition("==") for item in items)
-            )
-            for items in (self.requirements, self.upstream)
-        )
-        return Install(index=self.index, ours=ours, upstream=others, jax=self.jax)
-
-
-class BuildSummary(Value, frozen=True, kw_only=True):
-    """What was built from which inputs, remembered when the build itself is kept no longer."""
-
-    wheels: str  # the set: its recipe's name
-    inputs: str  # digest
-    manifest: str  # SHA-256
-
-
-class SourceSummary(Value, frozen=True, kw_only=True):
-    """What a wheel set of a night is made from, for people who look for what changed."""
-
-    wheels: str
-    jax: str
-    jax_repository: str = ""
-    jax_commit: str = ""
-    xla_commit: str = ""
-    rocm: str = ""  # version
-    rocm_sha256: str = ""
-    tool: str = ""
-    authors: tuple[str, ...] = ()  # of JAX since the night before, where the plan could ask
-
-    def since(self, old: SourceSummary) -> Iterator[tuple[str, str, str]]:
-        """Yield what differs from another night's: its name, the range, a link to the changes."""
-        for what, url, before, now in (
-            ("JAX", self.jax_repository, old.jax_commit, self.jax_commit),
-            ("XLA", XLA, old.xla_commit, self.xla_commit),
-        ):
-            if before != now:
-                there = url.removesuffix(".git") if url.startswith("https://github.com/") else ""
-                link = f"{there}/compare/{before}...{now}" if there and before and now else ""
-                yield what, f"{before[:10] or '?'}…{now[:10] or '?'}", link
-        if (old.rocm, old.rocm_sha256) != (self.rocm, self.rocm_sha256):
-            was, now = (f"{s.rocm or '?'} ({s.rocm_sha256[:8]})" for s in (old, self))
-            yield "ROCm", f"{was} → {now}", ""
-        if old.tool != self.tool:
-            yield "rocwheel", f"{old.tool} → {self.tool}", ""
 
 
 class NightSummary(Value, frozen=True, kw_only=True):
@@ -179,9 +113,8 @@ class NightSummary(Value, frozen=True, kw_only=True):
     tool: str
     cells: tuple[CellSummary, ...]
     families: tuple[FamilySummary, ...]
-    builds: tuple[BuildSummary, ...] = ()
-    sources: tuple[SourceSummary, ...] = ()
-    absent: tuple[tuple[str, str], ...] = ()  # cells that are not wanted, and why
+    recipes: tuple[WheelRecipe, ...] = ()  # with what was built
+    builds: tuple[WheelRecipe, ...] = ()  # the newest of each name that was, kept or not
     quarantined: tuple[tuple[str, str], ...] = ()
     stopped: str = ""
     nothing_built: bool = False
@@ -201,6 +134,23 @@ class NightSummary(Value, frozen=True, kw_only=True):
             for cell in self.cells
             if cell.kind == "build" and cell.wheels in sets and not cell.family
         ]
+
+
+def ranges(recipe: WheelRecipe, old: WheelRecipe) -> Iterator[tuple[str, str, str]]:
+    """Yield what differs from an older recipe: its name, the range, a link to the changes."""
+    for what, url, before, now in (
+        ("JAX", recipe.jax_repository, old.jax_commit, recipe.jax_commit),
+        ("XLA", XLA, old.xla_commit, recipe.xla_commit),
+    ):
+        if before != now:
+            there = url.removesuffix(".git") if url.startswith("https://github.com/") else ""
+            link = f"{there}/compare/{before}...{now}" if there and before and now else ""
+            yield what, f"{before[:10] or '?'}…{now[:10] or '?'}", link
+    was, is_now = (f"{r.rocm_version or '?'} ({r.rocm_sha256[:8]})" for r in (old, recipe))
+    if was != is_now:
+        yield "ROCm", f"{was} → {is_now}", ""
+    if old.tool != recipe.tool:
+        yield "rocwheel", f"{old.tool} → {recipe.tool}", ""
 
 
 def worst(cells: Sequence[CellSummary]) -> str:
@@ -310,12 +260,12 @@ def _is_slower(cell: CellSummary, old: CellSummary) -> bool:
 def growth(summaries: Sequence[NightSummary]) -> Iterator[tuple[str, str, int, int]]:
     """Yield family, kind, bytes before and now of each released wheel that grew."""
     before = summaries[-2].families if len(summaries) > 1 else ()
-    old = {(f.family, s.kind): s.bytes for f in before for s in f.sizes}
+    old = {family.family: family.sizes for family in before}
     for family in summaries[-1].families:
-        for item in family.sizes:
-            was = old.get((family.family, item.kind), 0)
-            if was and item.bytes > was * BIGGER:
-                yield family.family, item.kind, was, item.bytes
+        for kind, size in family.sizes.items():
+            was = old.get(family.family, {}).get(kind, 0)
+            if was and size > was * BIGGER:
+                yield family.family, kind, was, size
 
 
 @dataclass

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from msgspec import field
-from msgspec.structs import asdict
 
 from rocwheel import yaml_file
 from rocwheel.choices import IMAGE_PROFILES
 from rocwheel.errors import ConfigError
-from rocwheel.image.recipe import MEBI, Base
+from rocwheel.image.recipe import Base
 from rocwheel.manifest import Manifest
 from rocwheel.model import CPYTHONS, PythonVersion, suggest
 from rocwheel.values import Value, replace
@@ -70,19 +69,37 @@ class RunTimeFiles(Value, frozen=True, kw_only=True):
     may_lack: tuple[str, ...] = ()  # patterns that a release need not have
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuntimeRecipe:
+class _Budgets(Value, frozen=True, kw_only=True):
+    """MiB that an image may weigh, by profile."""
+
+    runtime: int
+    devel: int
+
+
+class RuntimeRecipe(Value, frozen=True, kw_only=True):
     """What images of one kind hold, and how they are called."""
 
-    name: str
+    name: str = ""  # its key in the file
     repository: str
     unreleased: str  # the repository of sets that are only staged
     tag: str
     requirements: tuple[str, ...]
     suites: tuple[str, ...]
-    bases: tuple[RuntimeBase, ...]
-    budgets: Mapping[str, int]  # profile -> bytes
-    files: tuple[RunTimeFiles, ...]
+    base_names: tuple[str, ...] = field(name="bases")
+    budgets: _Budgets
+    bases: tuple[RuntimeBase, ...] = field(name="_bases", default=())  # those of these names
+    files: tuple[RunTimeFiles, ...] = field(name="_files", default=())  # of the whole file
+
+    def __post_init__(self) -> None:
+        """Refuse a tag of something else than a set has, and a recipe without a base."""
+        try:
+            _tag(self.tag, ImagedSet(set_id="", jax="", rocm="", family=""), "")
+        except (ValueError, LookupError) as exc:
+            hint = "a tag may say {rocm}, {jax}, {python}, {family} and {set}"
+            problem = f"{self.tag!r}: names something else than a set has"
+            raise FieldError(problem, "tag", hint=hint) from exc
+        if not self.base_names:
+            raise FieldError("no base", "bases", hint="name one of `bases`")
 
     def base(self, name: str) -> RuntimeBase:
         """Return a base by name, "" for the default. Raises ConfigError."""
@@ -111,36 +128,8 @@ class RuntimeRecipe:
         return tuple(item.format(jax=manifest.jax_version) for item in self.requirements)
 
 
-class _Budgets(Value, frozen=True, kw_only=True):
-    """MiB that an image may weigh, by profile."""
-
-    runtime: int
-    devel: int
-
-
-class _Entry(Value, frozen=True, kw_only=True):
-    repository: str
-    unreleased: str
-    tag: str
-    requirements: tuple[str, ...]
-    suites: tuple[str, ...]
-    bases: tuple[str, ...]
-    budgets: _Budgets
-
-    def __post_init__(self) -> None:
-        """Refuse a tag of something else than a set has, and a recipe without a base."""
-        try:
-            _tag(self.tag, ImagedSet(set_id="", jax="", rocm="", family=""), "")
-        except (ValueError, LookupError) as exc:
-            hint = "a tag may say {rocm}, {jax}, {python}, {family} and {set}"
-            problem = f"{self.tag!r}: names something else than a set has"
-            raise FieldError(problem, "tag", hint=hint) from exc
-        if not self.bases:
-            raise FieldError("no base", "bases", hint="name one of `bases`")
-
-
 class _Runtime(Value, frozen=True, kw_only=True):
-    recipes: Mapping[str, _Entry]
+    recipes: Mapping[str, RuntimeRecipe]
     bases: Mapping[str, RuntimeBase]
     files: tuple[RunTimeFiles, ...]
 
@@ -157,17 +146,8 @@ def load(path: Path, name: str) -> RuntimeRecipe:
     if whole is None:
         raise ConfigError(f"{path}: says nothing of runtime images", hint="add `runtime`")
     entry = _named(name, whole.recipes)
-    return RuntimeRecipe(
-        name=name,
-        repository=entry.repository,
-        unreleased=entry.unreleased,
-        tag=entry.tag,
-        requirements=entry.requirements,
-        suites=entry.suites,
-        bases=tuple(replace(_named(base, whole.bases), name=base) for base in entry.bases),
-        budgets={profile: size * MEBI for profile, size in asdict(entry.budgets).items()},
-        files=whole.files,
-    )
+    bases = tuple(replace(_named(base, whole.bases), name=base) for base in entry.base_names)
+    return replace(entry, name=name, bases=bases, files=whole.files)
 
 
 def _tag(scheme: str, wheels: ImagedSet, python: str) -> str:

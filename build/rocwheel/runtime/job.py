@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,24 @@ from amdgpu_family_matrix import Family
 from rocwheel import container, git, parallel, rocm
 from rocwheel.console import size
 from rocwheel.container import ContainerEngine
-from rocwheel.dist.builder import Workplace
-from rocwheel.errors import ConfigError
+from rocwheel.errors import ConfigError, PromotionError, StoreError
 from rocwheel.gate import subject as gated
 from rocwheel.gate.machine.accelerators import MASKS
 from rocwheel.gate.suite import suites
 from rocwheel.home import Home
 from rocwheel.image import contents, found, registry
+from rocwheel.image.building import Made, Workplace
+from rocwheel.image.found import INPUTS
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.release.operations import Who
-from rocwheel.runtime import image_recipe, making, packages, publishing, record, trial
-from rocwheel.runtime.making import ImagePlan, MadeImage, Subject
+from rocwheel.runtime import image_recipe, making, packages, record, trial
+from rocwheel.runtime.making import ImagePlan, Subject
 from rocwheel.runtime.options import ImageOptions
-from rocwheel.runtime.record import ImageVerdict
-from rocwheel.values import replace
+from rocwheel.runtime.record import ImageRecord, ImageVerdict
 from rocwheel.verdict import State, Verdict
 from rocwheel.wheel.inspect import inspect
 
@@ -90,7 +91,7 @@ class ImageJob:
             *(f"wheel: {item.filename}" for item in manifest.wheels if item.python in fits),
             f"beside: {' '.join(subject.recipe.packages_beside(manifest)) or 'nothing'}",
             f"suites: {', '.join(subject.recipe.suites)}",
-            f"budget: {size(subject.recipe.budgets[subject.profile])}",
+            f"budget: {size(subject.budget)}",
         ]
 
 
@@ -128,17 +129,11 @@ def plan(request: ImageRequest, *, home: Home, here: Workplace) -> ImageJob:
     if options.rocm:
         place = {"cache": here.cache, "cwd": here.cwd}
         rocm.check_local(gated.rocm_of(manifest, options.rocm, exact=True, **place))
-    image = options.base_image or subject.base.base.reference
-    if not options.base_image and not subject.base.base.digest:
-        raise ConfigError(
-            f"{image}: a tag where a digest must be",
-            hint="write its digest into ci/images.yaml, or give --base-image NAME@sha256:…",
-        )
     return ImageJob(
         request=request,
         place=request.release if is_released else request.staging,
         subject=subject,
-        image=image,
+        image=options.base_image or subject.base.base.pinned("--base-image"),
         docker=home.sources / "docker",
     )
 
@@ -146,14 +141,21 @@ def plan(request: ImageRequest, *, home: Home, here: Workplace) -> ImageJob:
 def make(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImageOutcome:
     """Make, test and push the image, as far as the request goes."""
     plan, options = _plan(job, here, engine), job.options
-    known = publishing.recorded(plan, job.place, job.repository) if options.push else None
+    wanted = f"{job.repository}:{job.subject.tag}"
+    images = record.records(job.place, {wanted}) if options.push else ()
+    known = next((item for item in images if item.inputs == plan.digest), None)
     if known and not options.test:
         here.console.info(f"unchanged inputs: {known.reference} is there, nothing was built")
         document = {"inputs": plan.digest, "new": False, "config": known.config}
-        document |= _pointed(job, here, known.reference, known.digest) | {"pushed": False}
+        document |= _pointed(job, here, known) | {"pushed": False}
         return ImageOutcome(status=0, document=document, line=str(document["pull"]))
-    if options.push and not known:
-        publishing.refuse_taken(plan, job.repository, environ=here.environ)
+    if options.push and not known:  # before hours go into an image that could not be pushed
+        there = registry.look(job.repository, job.subject.tag, environ=here.environ)
+        if there and there.labels.get(INPUTS) != plan.digest:
+            raise StoreError(
+                f"{wanted}: is there, made from other inputs",
+                hint="no tag is overwritten: change `tag` or the repository in ci/images.yaml",
+            )
     made = _made(job, here, plan, engine)
     document = {
         "reference": job.subject.reference,
@@ -161,7 +163,7 @@ def make(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImageOutcom
         "config": made.image.config,
         "inputs": plan.digest,
         "new": made.is_new,
-        "layers": dict(made.layers),
+        "size": made.image.size,
         "rocm_files": len(plan.closure.paths),
         "verdicts": [],
     }
@@ -180,10 +182,11 @@ def make(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImageOutcom
             (f"{item.suite}: {item.state.value} {item.reason}".rstrip() for item in bad), ""
         )
     if options.push and not worst:
-        if known:
-            document |= _pointed(job, here, known.reference, known.digest) | {"pushed": False}
-        else:
-            document |= _pushed(job, here, plan, made, engine=engine)
+        document |= (
+            _pointed(job, here, known) | {"pushed": False}
+            if known
+            else _pushed(job, here, plan, made, engine=engine)
+        )
     line = str(document.get("pull", plan.image))
     return ImageOutcome(status=worst, document=document, line=line)
 
@@ -234,26 +237,16 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
     )
 
 
-def _made(job: ImageJob, here: Workplace, plan: ImagePlan, engine: ContainerEngine) -> MadeImage:
+def _made(job: ImageJob, here: Workplace, plan: ImagePlan, engine: ContainerEngine) -> Made:
     """Make the image where the engine lacks it. Raises what an incomplete or heavy one raises."""
-    made = making.build(
-        plan,
-        engine=engine,
-        runner=here.runner,
-        console=here.console,
-        network=job.options.build_network,
-        place=here.cache / container.PLACE,
-    )
-    if not made.is_new:
-        here.console.info(f"unchanged inputs: {plan.image} is there, nothing was built")
+    made = making.make(plan, engine, here, network=job.options.build_network)
     spec = trial.inside(made.image, (), engine=engine, folder=here.cache / container.PLACE)
     with contents.programs(
         spec, made.image.config, cache=here.cache, runner=here.runner
     ) as programs:
         trial.refuse_missing(plan, programs)
-    weights = ", ".join(f"{name} {size(amount)}" for name, amount in made.layers.items())
-    here.console.info(f"   {size(sum(made.layers.values()))}: {weights}")
-    making.refuse_heavy(plan, made)
+    here.console.info(f"   {size(made.image.size)}")
+    made.refuse_heavy(job.subject.budget)
     return made
 
 
@@ -261,7 +254,7 @@ def _test(
     job: ImageJob,
     here: Workplace,
     plan: ImagePlan,
-    made: MadeImage,
+    made: Made,
     name: str,
     *,
     engine: ContainerEngine,
@@ -301,14 +294,14 @@ def _jax(job: ImageJob, here: Workplace) -> Path:
 
 
 def _pushed(
-    job: ImageJob, here: Workplace, plan: ImagePlan, made: MadeImage, *, engine: ContainerEngine
+    job: ImageJob, here: Workplace, plan: ImagePlan, made: Made, *, engine: ContainerEngine
 ) -> dict[str, Any]:
     """Push the image, point the moving tags at it, record it; return what `--json` shows of it.
 
-    The record comes last: what has one is finished.
+    Each step can be repeated: what is there already is compared and left alone. The record comes
+    last: what has one is finished. Raises PromotionError without a pass of each suite.
     """
-    who = replace(job.request.who, now=here.now())
-    passed = publishing.refuse_untried(plan, made, job.place)
+    passed = _passed(job, made)
     with here.console.step("Push", key="push"):
         remote, sent = registry.push(
             made.image,
@@ -319,17 +312,68 @@ def _pushed(
             environ=here.environ,
             console=here.console,
         )
-    image = publishing.describe(plan, made, remote, passed, who=who)
-    shown = _pointed(job, here, image.reference, image.digest)
+    image = _described(job, plan, made, remote, passed, now=here.now())
+    shown = _pointed(job, here, image)
     record.put(job.place, image)
     return shown | {"pushed": sent}
 
 
-def _pointed(job: ImageJob, here: Workplace, reference: str, digest: str) -> dict[str, Any]:
-    """Point the moving tags at a pushed image; return what `--json` shows of it."""
+def _passed(job: ImageJob, made: Made) -> tuple[str, ...]:
+    """Return the verdicts that let the image through. Raises PromotionError."""
+    verdicts = record.verdicts(job.place, made.image.config)
+    if refused := tuple(record.refusals(verdicts, job.subject.recipe.suites)):
+        raise PromotionError(
+            f"{job.subject.reference}: not pushed: {'; '.join(refused)}",
+            hint="run it with --test; an image that failed is never pushed, build another",
+        )
+    return tuple(sorted(verdicts))
+
+
+def _described(
+    job: ImageJob,
+    plan: ImagePlan,
+    made: Made,
+    remote: registry.RemoteImage,
+    verdicts: tuple[str, ...],
+    *,
+    now: datetime,
+) -> ImageRecord:
+    """Return the record of an image that lies in a registry."""
+    subject = plan.subject
+    return ImageRecord(
+        reference=f"{remote.repository}:{subject.tag}",
+        digest=remote.digest,
+        config=remote.config,
+        inputs=plan.digest,
+        manifest=subject.manifest.sha256,
+        released=subject.is_released,
+        recipe=subject.recipe.name,
+        profile=subject.profile,
+        python=str(subject.python),
+        base=plan.base.reference,
+        base_config=plan.base.config,
+        rocm=str(plan.rocm.version),
+        rocm_sha256=plan.rocm.sha256,
+        layers={"all": made.image.size},
+        blobs=remote.layers,
+        packages={pin.filename: pin.sha256 for pin in plan.pins},
+        verdicts=verdicts,
+        time=now.isoformat(),
+        by=job.request.who.by,
+        tool=plan.tool,
+    )
+
+
+def _pointed(job: ImageJob, here: Workplace, image: ImageRecord) -> dict[str, Any]:
+    """Point the moving tags at a pushed image; return what `--json` shows of it.
+
+    A tag is pointed at an image by writing that image's own manifest under it (OCI distribution
+    specification, "pushing manifests"), so the bytes are those that were tried.
+    """
     moved = [
         tag
         for tag in job.options.tags
-        if registry.point(job.repository, tag, digest, environ=here.environ)
+        if registry.point(job.repository, tag, image.digest, environ=here.environ)
     ]
-    return {"reference": reference, "pull": f"{job.repository}@{digest}", "tags": moved}
+    pull = f"{job.repository}@{image.digest}"
+    return {"reference": image.reference, "pull": pull, "tags": moved}

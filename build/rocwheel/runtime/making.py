@@ -6,25 +6,23 @@ the wheels. Both are recalled by the digest of their inputs, so unchanged inputs
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rocwheel import files
-from rocwheel.console import Console
-from rocwheel.container import ContainerEngine, EngineKind, scratch
+from rocwheel.container import PLACE, ContainerEngine, scratch
 from rocwheel.container.spec import LABEL
-from rocwheel.errors import ConfigError, HostError
-from rocwheel.image.building import OCI, engine_build, named, run_build
+from rocwheel.image import building
+from rocwheel.image.building import OCI, Made, Workplace, engine_build, named
 from rocwheel.image.found import INPUTS, Found, inspect
+from rocwheel.image.recipe import MEBI
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
-from rocwheel.process import Command, HostRunner
+from rocwheel.process import Command
 from rocwheel.rocm import RocmRoot
 from rocwheel.runtime import closure, layer, packages
 from rocwheel.runtime.closure import Closure
@@ -39,7 +37,6 @@ LOCAL: Final = "localhost/rocwheel-runtime"
 PYTHON: Final = "/opt/venv/bin/python"  # of the image
 MANIFEST: Final = f"{LABEL}.manifest"
 RELEASED: Final = f"{LABEL}.released"
-LAYERS: Final = ("base", "rocm", "cpython", "wheels")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +69,11 @@ class Subject:
     @property
     def reference(self) -> str:
         return f"{self.repository}:{self.tag}"
+
+    @property
+    def budget(self) -> int:
+        """Bytes that it may weigh."""
+        return MEBI * int(getattr(self.recipe.budgets, self.profile))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,15 +129,6 @@ class ImagePlan:
         return f"/usr/bin/python{version.major}.{version.minor}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MadeImage:
-    """A runtime image, whether it had to be made, and what its layers weigh."""
-
-    image: Found
-    is_new: bool
-    layers: Mapping[str, int]  # of `LAYERS` -> bytes, unpacked
-
-
 def _digest(**parts: object) -> str:
     return files.sha256(canonical_json(parts))
 
@@ -151,12 +144,6 @@ def files_of(
     if profile == "devel":
         return closure.whole(rocm.root)
     return closure.needed(rocm.root, reports, recipe.files, targets=manifest.gfx_targets)
-
-
-def existing(plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
-    """Find the engine's image of these inputs, by its label and never by its tag."""
-    image = inspect(plan.image, engine=engine, runner=runner)
-    return image if image and image.labels.get(INPUTS) == plan.digest else None
 
 
 def commands(
@@ -202,96 +189,31 @@ def _labels(plan: ImagePlan) -> dict[str, str]:
     }
 
 
-def build(
-    plan: ImagePlan,
-    *,
-    engine: ContainerEngine,
-    runner: HostRunner,
-    console: Console,
-    network: str,
-    place: Path,
-) -> MadeImage:
-    """Make the image, unless the engine has it; its context below `place`.
+def make(plan: ImagePlan, engine: ContainerEngine, here: Workplace, *, network: str) -> Made:
+    """Make the image, unless the engine has it. Raises HostError as `building.make` does."""
+    builds = _builds(plan, engine, here, network)
+    what = plan.subject.reference
+    return building.make(
+        plan.image, plan.digest, builds, what=what, base=plan.base, engine=engine, here=here
+    )
 
-    Raises HostError for what an engine says of a build that failed. Nothing is tagged unless all
-    of it succeeded.
-    """
-    there = existing(plan, engine=engine, runner=runner)
-    if there:
-        return MadeImage(image=there, is_new=False, layers=weigh(plan.image, engine, runner))
-    has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner)
+
+@contextmanager
+def _builds(
+    plan: ImagePlan, engine: ContainerEngine, here: Workplace, network: str
+) -> Iterator[Sequence[Command]]:
+    """Yield the `build`s that are needed; their context has everything the Dockerfile reads."""
+    runner = here.runner
+    has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner) is not None
     # what is not started from needs no name; a stage that is not made has to have some image
     base_of = (
         nullcontext(plan.rocm_image) if has_rocm else named(plan.base, engine=engine, runner=runner)
     )
-    with (
-        console.step(f"Image {plan.subject.reference}", key="image"),
-        _context(plan, place, with_rocm=has_rocm is None, runner=runner) as context,
-        base_of as base,
-    ):
-        first, second = commands(plan, context, base=base, engine=engine, network=network)
-        what, on = plan.subject.reference, plan.base.reference
-        for command in (second,) if has_rocm else (first, second):
-            run_build(command, what, on, runner=runner, console=console)
-    made = existing(plan, engine=engine, runner=runner)
-    if made is None:
-        raise HostError(f"{plan.image}: built, and not there", hint="ask the engine: images")
-    return MadeImage(image=made, is_new=True, layers=weigh(plan.image, engine, runner))
-
-
-@contextmanager
-def _context(
-    plan: ImagePlan, place: Path, *, with_rocm: bool, runner: HostRunner
-) -> Iterator[Path]:
-    """Make a folder with everything the Dockerfile reads."""
-    with scratch(place, "context") as context:
+    with scratch(here.cache / PLACE, "context") as context, base_of as base:
         for file in (DOCKERFILE, SCRIPT):
             shutil.copy(plan.docker / file, context / file)
         packages.gather(context / "wheels", plan.wheels, plan.pins, plan.where, runner=runner)
-        if with_rocm:
+        if not has_rocm:
             layer.write(context / "rocm.tar", plan.rocm.root, plan.closure)
-        yield context
-
-
-_STEPS: Final = (
-    ("wheels", re.compile(r"install\.sh wheels")),
-    ("cpython", re.compile(r"install\.sh python")),
-    ("rocm", re.compile(r"\b(ADD|COPY)\b")),
-)
-
-
-def weigh(name: str, engine: ContainerEngine, runner: HostRunner) -> dict[str, int]:
-    """Return what each layer weighs unpacked, as the engine counts it."""
-    weights = dict.fromkeys(LAYERS, 0)
-    left = list(_STEPS)  # the engine tells the newest first
-    for size, made_by in _history(name, engine, runner):
-        kind = "base"
-        if left and left[0][1].search(made_by):
-            kind = left.pop(0)[0]
-        weights[kind] += size
-    return weights
-
-
-def _history(name: str, engine: ContainerEngine, runner: HostRunner) -> Iterator[tuple[int, str]]:
-    """Size and command of each step; only Podman's JSON has bytes, only Docker's lines have."""
-    asked = ("history", "--no-trunc", "--human=false")
-    if engine.kind is EngineKind.PODMAN:
-        said = runner.capture(engine.command(*asked, "--format=json", name))
-        yield from ((int(item["size"]), str(item["CreatedBy"])) for item in json.loads(said))
-        return
-    said = runner.capture(engine.command(*asked, "--format={{.Size}}\t{{.CreatedBy}}", name))
-    for line in said.splitlines():
-        size, _, made_by = line.partition("\t")
-        yield int(size) if size.isdigit() else 0, made_by
-
-
-def refuse_heavy(plan: ImagePlan, made: MadeImage) -> None:
-    """Hold an image against its budget. Raises ConfigError with what its layers weigh."""
-    profile = plan.subject.profile
-    total, most = sum(made.layers.values()), plan.subject.recipe.budgets[profile]
-    if total > most:
-        listed = ", ".join(f"{name} {size >> 20} MiB" for name, size in made.layers.items())
-        raise ConfigError(
-            f"{plan.subject.reference}: {total >> 20} MiB, its budget is {most >> 20} ({listed})",
-            hint="look at what it holds, or raise `budgets` in ci/images.yaml",
-        )
+        both = tuple(commands(plan, context, base=base, engine=engine, network=network))
+        yield both[1:] if has_rocm else both

@@ -46,7 +46,7 @@ class ImageRecord(Value, frozen=True, kw_only=True):
     base_config: Digest
     rocm: NonEmpty  # version
     rocm_sha256: Sha256OrNone
-    layers: Mapping[str, Count]  # base, rocm, cpython, wheels -> bytes, unpacked
+    layers: Mapping[str, Count]  # bytes, unpacked: of all; by layer in older records
     blobs: tuple[tuple[Digest, Count], ...]  # of the registry: digest, compressed bytes
     packages: Mapping[str, str]  # wheel -> SHA-256
     verdicts: tuple[Sha256, ...]

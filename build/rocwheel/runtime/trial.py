@@ -7,7 +7,6 @@ gate itself with the packages it needs, the suite's, the set's manifest, the tes
 from __future__ import annotations
 
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,7 +23,7 @@ from rocwheel.gate.verdict import storing
 from rocwheel.home import Home
 from rocwheel.host.machine import Programs
 from rocwheel.image.found import Found
-from rocwheel.image.recipe import tool_files
+from rocwheel.image.recipe import copy_tool
 from rocwheel.manifest import MANIFEST
 from rocwheel.process import Command, GuestPath, HostRunner
 from rocwheel.results import Results
@@ -85,16 +84,10 @@ def inside(
     )
 
 
-def missing(plan: ImagePlan, programs: Programs) -> Mapping[str, str]:
-    """Return libraries that something in the image needs and the image has not."""
-    asked = Command(argv=("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p"), timeout=60)
-    return closure.missing(plan.closure, programs.answer(asked))
-
-
 def refuse_missing(plan: ImagePlan, programs: Programs) -> None:
-    """Raise HostError with the names of libraries that are missing."""
-    lacks = missing(plan, programs)
-    if lacks:
+    """Raise HostError with the libraries that something in the image needs and it has not."""
+    asked = Command(argv=("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p"), timeout=60)
+    if lacks := closure.missing(plan.closure, programs.answer(asked)):
         listed = ", ".join(f"{name} (for {who})" for name, who in lacks.items())
         raise HostError(
             f"{plan.subject.reference}: neither ROCm nor the base brings {listed}",
@@ -167,10 +160,7 @@ def _prepare(trial: Trial, *, runner: HostRunner) -> Mapping[GuestPath, Path]:
     )
     made[WHEELS].mkdir()
     (made[WHEELS] / MANIFEST).write_bytes(trial.plan.subject.manifest.to_bytes())
-    for relative in tool_files(root):
-        target = made[TOOL] / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(root / relative, target)
+    copy_tool(root, made[TOOL])
     return made
 
 

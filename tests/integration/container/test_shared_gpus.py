@@ -28,12 +28,11 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from rocwheel.gate.machine import accelerators
-from rocwheel.gate.machine.slots import Patience, Slots
+from rocwheel.gate.machine.slots import Slots
 seen = accelerators.amd(Path("/machine"), {}).devices
-wait = Patience(seconds=60, clock=time.monotonic, sleep=time.sleep)
 slots = Slots(folder=Path("/slots"), boot="boot-1")
 least, most = map(int, sys.argv[1:])
-with slots.take(seen, least=least, most=most, patience=wait) as held:
+with slots.take(seen, least=least, most=most, patience=60) as held:
     print(len(seen), *(device.serial for device in held.devices), flush=True)
     sys.stdin.read()
 """

@@ -18,7 +18,7 @@ from rocwheel.gate.engine import child, loop
 from rocwheel.gate.engine.outcomes import Outcomes
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
-from rocwheel.gate.machine.slots import Patience, Slots
+from rocwheel.gate.machine.slots import Slots
 from rocwheel.gate.setup_errors import InfraError
 from rocwheel.gate.suite.suites import Library
 from rocwheel.gate.verdict.judge import judge
@@ -1175,7 +1175,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from support import gate
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
-from rocwheel.gate.machine.slots import Patience, Slots
+from rocwheel.gate.machine.slots import Slots
 
 TESTS = '''
 import os, subprocess, time
@@ -1186,9 +1186,8 @@ def test_long():
     time.sleep(1000)
 '''
 device = Accelerator(maker=Maker.AMD, index=0, target="gfx942", serial="s0")
-patience = Patience(seconds=0, clock=time.monotonic, sleep=time.sleep)
 with Slots(folder=Path({slots!r}), boot="b").take(
-    (device,), least=1, most=1, patience=patience
+    (device,), least=1, most=1, patience=0
 ) as held:
     gate.run(Path({root!r}), {{"test_a.py": TESTS}}, worker={{"locks": held.locks}})
 """
@@ -1207,13 +1206,12 @@ def test_a_gate_killed_outright_frees_its_device_only_when_nothing_uses_it(root,
     worker, daemon = map(int, (root / "pid").read_text().split())
     device = Accelerator(maker=Maker.AMD, index=0, target="gfx942", serial="s0")
     slots = Slots(folder=folder, boot="b")
-    nothing = Patience(seconds=0, clock=time.monotonic, sleep=time.sleep)
-    with pytest.raises(InfraError), slots.take((device,), least=1, most=1, patience=nothing):
+    with pytest.raises(InfraError), slots.take((device,), least=1, most=1, patience=0):
         pytest.fail("taken while the gate has it")
     process.kill()
     process.wait()
-    patience = Patience(seconds=240, clock=time.monotonic, sleep=lambda _: time.sleep(0.001))
-    with slots.take((device,), least=1, most=1, patience=patience):
+    slots = Slots(folder=folder, boot="b", sleep=lambda _: time.sleep(0.001))
+    with slots.take((device,), least=1, most=1, patience=240):
         assert not Path(f"/proc/{worker}").exists(), "no process of it is left by now"
         assert not Path(f"/proc/{daemon}").exists(), "nor one in a session of its own"
 

@@ -55,11 +55,11 @@ def planned(tmp_path):
 
 
 def image_cells(plan: NightPlan) -> list[str]:
-    return [cell.name for cell in plan.cells if cell.kind == "image"]
+    return [cell.name for cell in plan.cells if cell.kind == "image" and not cell.absent]
 
 
 def absent(plan: NightPlan) -> dict[str, str]:
-    return {item.name: item.why for item in plan.absent if item.name.startswith("image.")}
+    return {item.name: item.absent for item in plan.cells if item.kind == "image" and item.absent}
 
 
 def known(state: str, **images_) -> dict:

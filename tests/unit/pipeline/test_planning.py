@@ -21,7 +21,6 @@ from rocwheel.ledger.nights import NightPlan, WheelRecipe
 from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline import settings as settings_file
 from rocwheel.pipeline.looking import SetSeen, StoreContents
-from rocwheel.report.night_summary import SourceSummary
 from rocwheel.rocm import listing
 from rocwheel.verdict import State
 
@@ -103,15 +102,12 @@ def test_history_says_into_how_many_shards_a_suite_is_cut(setting, minutes, coun
     assert len(shards) == count
 
 
-def test_a_night_without_changes_runs_only_the_page_and_prunes_what_is_too_old(setting):
+def test_a_night_without_changes_prunes_and_makes_the_page(setting):
     seen = StoreContents(
         manifests={RECIPE.inputs: MANIFEST},
         sets={(name, MANIFEST): SetSeen(state="released") for name in RECIPE.families},
     )
     plan = made(setting, seen)
-    assert {cell.kind for cell in plan.cells if planning.is_to_run(cell)} == {"page"}
-    assert "nothing is old enough" in {item.name: item.why for item in plan.absent}["prune"]
-    plan = made(setting, replace(seen, old=True))
     assert {cell.kind for cell in plan.cells if planning.is_to_run(cell)} == {"page", "prune"}
     assert plan.cell("build.jax").why == f"built before as {MANIFEST[:12]}"
 
@@ -324,10 +320,8 @@ def test_who_wrote_what_changed_is_asked_once_for_each_range(tmp_path):
         RECIPE, jax_repository="https://github.com/jax-ml/jax.git", jax_commit=new
     )
     other = values.replace(recipe, name="elsewhere", jax_repository="https://git.example.org/jax")
-    sources = tuple(
-        SourceSummary(wheels=name, jax="main", jax_commit=old) for name in ("jax", "elsewhere")
-    )
-    last = values.replace(summary(1), sources=sources)
+    before = tuple(values.replace(item, jax_commit=old) for item in (recipe, other))
+    last = values.replace(summary(1), recipes=before)
     made = resolving.with_authors((recipe, recipe, other), last, asking)
     assert [item.authors for item in made] == [("Ann", "Ben"), ("Ann", "Ben"), ()]
     assert github.asked == [f"https://api.github.com/repos/jax-ml/jax/compare/{old}...{new}"]

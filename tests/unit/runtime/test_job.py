@@ -10,7 +10,7 @@ import pytest
 
 from rocwheel.errors import StoreError
 from rocwheel.release.operations import Who
-from rocwheel.runtime import job, publishing, record
+from rocwheel.runtime import job, record
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
@@ -20,8 +20,8 @@ def steps(monkeypatch):
     """The steps of a push in the order they were taken; none of them is really taken."""
     taken: list[str] = []
     image = SimpleNamespace(reference="here/jax:1", digest="sha256:1")
-    monkeypatch.setattr(publishing, "refuse_untried", lambda *_: {})
-    monkeypatch.setattr(publishing, "describe", lambda *_, **__: image)
+    monkeypatch.setattr(job, "_passed", lambda *_: ())
+    monkeypatch.setattr(job, "_described", lambda *_, **__: image)
     monkeypatch.setattr(job.registry, "push", lambda *_, **__: (None, True))
     monkeypatch.setattr(record, "put", lambda *_: taken.append("record"))
     return taken

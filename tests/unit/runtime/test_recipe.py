@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from rocwheel.gate.suite import suites
 from rocwheel.model import PythonVersion
 from rocwheel.runtime import image_recipe
 from rocwheel.runtime.image_recipe import ImagedSet
+from rocwheel.values import replace
 
 CI = Path(__file__).parents[3] / "ci"
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import files
 from rocwheel.gate.engine import protocol
@@ -24,12 +24,12 @@ from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.process import Command
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import IO
 
     from rocwheel.gate.engine.protocol import Event
     from rocwheel.gate.suite.suites import Library
+    from rocwheel.process import HostRunner
 
 WORKER: Final = "gate/engine/worker/__main__.py"
 SUPERVISOR: Final = "gate/engine/supervisor.py"
@@ -39,14 +39,6 @@ OUTPUT_HEAD, OUTPUT_TAIL = 16 << 10, 48 << 10  # bytes kept of what one test pri
 LOG_LIMIT: Final = 64 << 20  # bytes a process's log may take on disk
 LOG_HEAD, LOG_TAIL = 1 << 20, 8 << 20  # kept of a longer one
 PUNCH_HOLE: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2)
-
-
-class Starter(Protocol):
-    """Starts a process and returns at once (`rocwheel.process.HostRunner` does)."""
-
-    def start(
-        self, command: Command, /, *, output: IO[bytes], pass_fds: Collection[int] = ()
-    ) -> subprocess.Popen[bytes]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +118,7 @@ class Child:
     """A started worker and its supervisor."""
 
     def __init__(
-        self, spec: WorkerSpec, starter: Starter, *, name: str, env: Mapping[str, str]
+        self, spec: WorkerSpec, starter: HostRunner, *, name: str, env: Mapping[str, str]
     ) -> None:
         """Start it; `name` names its log. Raises HostError when the interpreter is missing."""
         self.log = spec.logs / f"{name}.log"

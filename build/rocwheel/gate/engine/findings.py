@@ -5,13 +5,14 @@ Texts come from processes that may write anything; they are made printable here,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 
 from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.lane_work import LaneWork
 from rocwheel.gate.engine.outcomes import Outcomes
 from rocwheel.gate.engine.plan import RunPlan, Watcher
-from rocwheel.gate.verdict import exits
+from rocwheel.gate.engine.protocol import Bye
 from rocwheel.results import (
     Attempt,
     CollectError,
@@ -123,21 +124,22 @@ class Findings:
         work.streak = []
 
     def check_exit(self, work: LaneWork, how: str, status: int, *, killed: bool) -> None:
-        """Hold what a worker reported against how it ended."""
-        end = exits.End(
-            process=work.title,
-            last=work.last,
-            how=how,
-            status=status,
-            killed=killed,
-            ran=work.ran,
-            late=work.late,
-            bye=work.bye,
-        )
-        for fault in exits.contradictions(end):
-            self.fault(fault.state, fault.message)
-        for fault in exits.strangers(end, self._plan.backend, self._plan.modules):
-            self.fault(fault.state, fault.message)
+        """Hold what a worker reported against how it ended: agreement is silent."""
+        last = f", after {work.last}" if work.last else ""
+        if killed or work.bye is None:
+            state = State.TIMEOUT if killed else State.CRASH
+            self.fault(state, f"{work.title} ended badly{last}: {how}")
+        if work.bye is None:
+            return
+        if not killed and (problem := _contradiction(work, work.bye, f"{how}{last}", status)):
+            self.fault(State.CRASH if status < 0 else State.FAIL, f"{work.title}: {problem}")
+        used, backend, folder = work.bye.backends, self._plan.backend, self._plan.modules
+        if backend and used and backend not in used:
+            self.fault(State.INFRA, f"{work.title} ran on {', '.join(used)}, not on {backend}")
+        for module, path in work.bye.modules.items():
+            if folder and not path.startswith(f"{folder}{os.sep}"):
+                what = f"imported {module} from {path}, not from {folder}"
+                self.fault(State.INFRA, f"{work.title} {what}")
 
     def process(self, work: LaneWork, ended: str) -> None:
         """Note the end of a lane's process."""
@@ -177,6 +179,22 @@ class Findings:
             faults=tuple(self._faults),
             duration_ms=_ms(self.seconds),
         )
+
+
+def _contradiction(work: LaneWork, bye: Bye, end: str, status: int) -> str:
+    """Return how counts of engine, worker and pytest differ, "" where they agree."""
+    failed = work.ran["failed"] + work.late
+    if status != int(failed > 0) or bye.failed != failed:
+        return f"{end}, but {failed} failures heard of, {bye.failed} counted there"
+    if dict(bye.ran) != dict(+work.ran):
+        counts = (
+            ", ".join(f"{number} {name}" for name, number in sorted(ran.items())) or "none"
+            for ran in (work.ran, bye.ran)
+        )
+        return f"heard of {', counted there '.join(counts)}"
+    if bye.pytest_failed and not failed:
+        return f"pytest counted {bye.pytest_failed} failures, none was reported"
+    return ""
 
 
 def _ms(seconds: float) -> int:

@@ -11,9 +11,9 @@ from rocwheel.gate.engine.scheduler import Estimates
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rocwheel.gate.engine.child import Starter, WorkerSpec
+    from rocwheel.gate.engine.child import WorkerSpec
     from rocwheel.gate.machine.accelerators import Accelerator
-    from rocwheel.process import Command
+    from rocwheel.process import Command, HostRunner
     from rocwheel.results import Attempt
 
 
@@ -60,7 +60,7 @@ class RunPlan:
 class System:
     """What the engine needs of the world around it."""
 
-    starter: Starter
+    starter: HostRunner
     clock: Callable[[], float]
     killpg: Callable[[int, int], None] = os.killpg
     oom_kills: Callable[[], int] = lambda: 0

@@ -93,17 +93,14 @@ def ask(
     wrong = _wrong_install(facts, wheels)
     for error in (*wrong, *(_wrong_device(facts, lane, wheels) if with_jax else ())):
         raise error
+    maker = lane.devices[0].maker
     return EnvironmentFacts(
         python=facts["python"],
-        backend=facts.get("backend", "") or _without_jax(lane),
+        # without JAX only the CPU needs no proof
+        backend=facts.get("backend", "") or (maker.value if maker is Maker.CPU else ""),
         modules=tuple(names[0] for names in facts["loaded"].values() if names),
         uncompared=tuple(name for name, said in facts["installed"].items() if not said["sha256"]),
     )
-
-
-def _without_jax(lane: Lane) -> str:
-    """Return the backend of a suite without JAX: only the CPU needs no proof."""
-    return Maker.CPU.value if lane.devices[0].maker is Maker.CPU else ""
 
 
 def _wrong_install(facts: Mapping[str, Any], wheels: WheelsUnderTest) -> Iterator[SetupError]:

@@ -9,31 +9,18 @@ file is deleted.
 from __future__ import annotations
 
 import json
-import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from rocwheel import files
-from rocwheel.errors import ConfigError
-from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Accelerator
-from rocwheel.gate.request import Host
-from rocwheel.gate.setup_errors import InfraError, NoRunnerError
-from rocwheel.host import cgroup
+from rocwheel.gate.setup_errors import InfraError
 
 POLL_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How long to wait for devices that others hold, and by whose clock."""
-
-    seconds: float
-    clock: Callable[[], float]
-    sleep: Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +40,8 @@ class Slots:
 
     folder: Path
     boot: str
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     @contextmanager
     def take(
@@ -61,14 +50,12 @@ class Slots:
         *,
         least: int,
         most: int,
-        patience: Patience,
-        inheritable: bool = False,
+        patience: float,
     ) -> Iterator[Held]:
         """Hold between `least` and `most` free devices until the block is left.
 
-        All or none: two gates that each need several devices cannot hold half of them each. An
-        inheritable lock lives on in the program this process becomes. Raises InfraError when too
-        few devices are well, or come free in time.
+        All or none: two gates that each need several devices cannot hold half of them each. Raises
+        InfraError when too few devices are well, or come free within `patience` seconds.
         """
         well = [device for device in devices if not self.quarantined(device)]
         if len(well) < least:
@@ -78,7 +65,7 @@ class Slots:
                 hint=f"restart the machine, or delete {self.folder}/*.quarantined once it is well",
             )
         self._prepare()
-        until = patience.clock() + patience.seconds
+        until = self.clock() + patience
         while True:
             with ExitStack() as locks:
                 got: dict[Accelerator, int] = {}
@@ -87,17 +74,15 @@ class Slots:
                     if lock is not None:
                         got[device] = lock
                 if len(got) >= least:
-                    for lock in got.values():
-                        os.set_inheritable(lock, inheritable)
                     ordered = tuple(sorted(got, key=lambda device: device.index))
                     yield Held(devices=ordered, locks=tuple(got.values()))
                     return
-            if patience.clock() >= until:
+            if self.clock() >= until:
                 raise InfraError(
-                    f"{len(got)} of {least} devices came free within {patience.seconds:g} s",
+                    f"{len(got)} of {least} devices came free within {patience:g} s",
                     hint=f"see who holds them: fuser -v {self.folder}/*.lock",
                 )
-            patience.sleep(POLL_SECONDS)
+            self.sleep(POLL_SECONDS)
 
     def quarantine(self, device: Accelerator, reason: str) -> Path:
         """Keep every gate of this host away from `device` until the next boot."""
@@ -145,49 +130,5 @@ class Slots:
         except OSError as exc:
             raise InfraError(
                 f"{self.folder}: {exc.strerror}",
-                hint="name a folder that can be written, --slots; where Bazel's sandbox is in the "
-                f"way, make it and add --sandbox_writable_path={self.folder}",
+                hint="name a folder that can be written, --slots",
             ) from exc
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotRequest:
-    """GPUs for one program that is no gate, such as a test of Bazel's."""
-
-    gpus: int
-    nvidia: bool
-    patience: float  # seconds
-
-
-def become(command: Sequence[str], request: SlotRequest, host: Host) -> NoReturn:
-    """Replace this process by `command`, with GPUs of its own as soon as they are free.
-
-    The masks this process was given are narrowed, never widened; the locks are held until the
-    command ends. Raises NoRunnerError, InfraError; ConfigError for a command that does not start.
-    """
-    found = (
-        accelerators.nvidia(host.runner, host.environ)
-        if request.nvidia
-        else accelerators.amd(host.root, host.environ)
-    )
-    count = len(found.devices)
-    if count < request.gpus:
-        raise NoRunnerError(
-            f"{request.gpus} GPUs asked for, this machine has {count} for us",
-            hint="check /dev/kfd, /dev/dri and the masks: ROCR_VISIBLE_DEVICES and the like",
-        )
-    waiting = Patience(seconds=request.patience, clock=host.clock, sleep=host.sleep)
-    locks = Slots(folder=host.slots, boot=host.boot)
-    with locks.take(
-        found.devices, least=request.gpus, most=request.gpus, patience=waiting, inheritable=True
-    ) as got:
-        usable = cgroup.cpus(host.root, online=host.online) * request.gpus // count
-        env = {
-            **host.environ,
-            **cgroup.thread_environment(usable),
-            **found.environment(got.devices),
-        }
-        try:
-            os.execvpe(command[0], tuple(command), env)  # noqa: S606 - that is what it is for
-        except OSError as exc:
-            raise ConfigError(f"{command[0]}: {exc.strerror}", hint="check the command") from exc

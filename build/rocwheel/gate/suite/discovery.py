@@ -6,17 +6,25 @@ wheels; so they are copied into a folder of their own, without the package.
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from rocwheel.console import count
 from rocwheel.errors import ConfigError
-from rocwheel.gate.suite import static
 from rocwheel.gate.suite.suites import SuiteSource
+
+# Called while a file is imported, these decide how many devices the backend of the process has;
+# once it runs they skip the file instead (jax/_src/test_util.py, request_cpu_devices).
+CONFIGURES: Final = re.compile(
+    rb"^[ \t]*(?:\w+\.)*(?:request_cpu_devices|set_host_platform_device_count)\(", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +102,7 @@ def find(
             f"{top}: {count(len(files), 'test file')}: --shard {shard} would have none",
             hint=f"cut the suite into {len(files)} shards at most",
         )
-    own = (file for file in mine if static.configures((top / file).read_bytes()))
+    own = (file for file in mine if CONFIGURES.search((top / file).read_bytes()))
     return SuiteFiles(
         root=top, files=mine, suite_files=tuple(files), sizes=sizes, alone=frozenset(own)
     )
@@ -154,3 +162,19 @@ def _copy(path: Path, target: Path) -> None:
     if path.is_file() and not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
+
+
+def tests_of(file: str, text: str) -> Iterator[str]:
+    """Yield node ids of the tests that a file defines, without those that it generates."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+    def tests(body: Iterable[ast.stmt], owner: str) -> Iterator[str]:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                yield from tests(node.body, f"{owner}::{node.name}")
+            elif isinstance(node, functions) and node.name.startswith("test"):
+                yield f"{owner}::{node.name}"
+
+    # what Python raises for text that is no program, or one that is nested too deep for it
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        yield from tests(ast.parse(text).body, file)

@@ -1,4 +1,4 @@
-"""The history of a suite: how long each test took in earlier runs, and how it ended.
+"""The history of a suite: how long each test took in earlier runs.
 
 It decides an order and nothing else: without it a run is slower, never different. It lies in a
 local file or beside the verdicts in the store, where it is replaced only as it was read.
@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
-
-import msgspec
 
 from rocwheel import files
 from rocwheel.errors import (
@@ -29,103 +27,70 @@ from rocwheel.store import JSON, Headers
 from rocwheel.values import Count, Value
 
 SCHEMA: Final = 1
-KEPT: Final = 10  # outcomes of a test, the newest last
 ATTEMPTS: Final = 5  # to replace a history that others replace too
-LETTERS: Final = {
-    Outcome.PASSED: "p",
-    Outcome.FAILED: "f",
-    Outcome.CRASHED: "c",
-    Outcome.TIMED_OUT: "t",
-    Outcome.FLAKY: "k",
-    Outcome.XFAILED: "x",
-}
-
-
-class Past(Value, frozen=True, kw_only=True, array_like=True):
-    """How long one test took and how it ended, stored as a pair to be short."""
-
-    milliseconds: Count
-    outcomes: str  # letters as in LETTERS
-
-
-class Weights(Value, frozen=True, kw_only=True):
-    """Milliseconds by file, as the first shard of a set read them."""
-
-    schema: Literal[1] = SCHEMA
-    files: dict[str, Count]
 
 
 class SuiteHistory(Value, frozen=True, kw_only=True):
-    """Durations and outcomes of all tests of a suite that ever ran."""
+    """Milliseconds of all tests of a suite that ever ran."""
 
     schema: Literal[1] = SCHEMA
-    tests: dict[str, Past] = msgspec.field(default_factory=dict)
+    tests: Mapping[str, Count] = {}
 
     @classmethod
-    def readable(cls, data: bytes) -> SuiteHistory:
+    def readable(cls, data: bytes | None) -> SuiteHistory:
         """Parse; what cannot be read is an empty history, for it decides nothing."""
         try:
-            return cls.from_bytes(data, name="history")
+            return cls.from_bytes(data, name="history") if data else cls()
         except ConfigError:
             return cls()
 
+    @property
+    def files(self) -> dict[str, int]:
+        """Milliseconds by file."""
+        files: dict[str, int] = defaultdict(int)
+        for name, milliseconds in self.tests.items():
+            files[name.partition("::")[0]] += milliseconds
+        return dict(files)
+
     def estimates(self, sizes: Mapping[str, int]) -> Estimates:
         """Return what the scheduler needs to know; `sizes` are the files' bytes."""
-        files: dict[str, float] = defaultdict(float)
-        for name, past in self.tests.items():
-            files[name.partition("::")[0]] += past.milliseconds / 1000
-        tests = {name: past.milliseconds / 1000 for name, past in self.tests.items()}
-        return Estimates(tests=tests, files=dict(files), sizes=sizes)
+        tests = {name: number / 1000 for name, number in self.tests.items()}
+        files = {name: number / 1000 for name, number in self.files.items()}
+        return Estimates(tests=tests, files=files, sizes=sizes)
 
     def with_results(self, results: Results) -> SuiteHistory:
         """Add a run. Half the old duration is kept: a slow day is not the rule."""
         tests = dict(self.tests)
         for test in results.tests:
-            letter = LETTERS.get(test.outcome)
-            if letter is None or not test.attempts:
-                continue
-            took, old = test.attempts[0].duration_ms, tests.get(test.test)
-            tests[test.test] = Past(
-                milliseconds=(old.milliseconds + took) // 2 if old else took,
-                outcomes=((old.outcomes if old else "") + letter)[-KEPT:],
-            )
+            if test.attempts and test.outcome is not Outcome.SKIPPED:
+                took = test.attempts[0].duration_ms
+                tests[test.test] = (tests.get(test.test, took) + took) // 2
         return SuiteHistory(tests=tests)
 
 
 def read(place: Place | None, suite: str, cache: Path) -> SuiteHistory:
     """Return a suite's history: beside the verdicts of the store, without a store in the cache."""
-    try:
-        data = place.store.read(key(place, suite))[0] if place else _file(cache, suite).read_bytes()
-    except (StoreError, OSError):
-        return SuiteHistory()
-    return SuiteHistory.readable(data)
+    return SuiteHistory.readable(_kept(place, suite, cache))
 
 
 def add(place: Place | None, suite: str, cache: Path, results: Results) -> None:
     """Add a run to the history. Raises StoreError when others are faster every time, OSError."""
-
-    def added(old: bytes | None) -> bytes:
-        past = SuiteHistory.readable(old) if old else SuiteHistory()
-        return past.with_results(results).to_bytes()
-
-    _replace(place, suite, cache, added)
+    _replace(
+        place, suite, cache, lambda old: SuiteHistory.readable(old).with_results(results).to_bytes()
+    )
 
 
-def weights(place: Place | None, suite: str, manifest: str, cache: Path) -> Mapping[str, int]:
+def weights(place: Place, suite: str, manifest: str, cache: Path) -> Mapping[str, int]:
     """Milliseconds by file, to cut shards by: the same for all shards of a set.
 
     The history changes while shards run, so the first of them writes down what it is and the
     others read that. Raises StoreError, ConfigError.
     """
-    files_: dict[str, int] = defaultdict(int)
-    for name, past in read(place, suite, cache).tests.items():
-        files_[name.partition("::")[0]] += past.milliseconds
-    if place is None or not manifest:
-        return dict(files_)
-    kept, body = key(place, f"{suite}-{manifest[:16]}"), Weights(files=dict(files_)).to_bytes()
+    kept = key(place, f"{suite}-{manifest[:16]}")
+    body = SuiteHistory(tests=read(place, suite, cache).files).to_bytes()
     with suppress(ObjectDiffersError):
         place.store.create(kept, body, headers=Headers(content_type=JSON))
-    return Weights.from_bytes(place.store.read(kept)[0], name=place.store.locate(kept)).files
+    return SuiteHistory.from_bytes(place.store.read(kept)[0], name=place.store.locate(kept)).tests
 
 
 def name_of(results: Results) -> str:
@@ -137,11 +102,10 @@ def name_of(results: Results) -> str:
 
 def read_last(place: Place | None, name: str, cache: Path) -> LastRun | None:
     """Return the last whole run of that name; None where none is known."""
-    try:
-        data = place.store.read(key(place, name))[0] if place else _file(cache, name).read_bytes()
-        return LastRun.from_bytes(data, name=name)
-    except (StoreError, OSError, ConfigError):
-        return None
+    with suppress(ConfigError):
+        if data := _kept(place, name, cache):
+            return LastRun.from_bytes(data, name=name)
+    return None
 
 
 def keep_last(place: Place | None, name: str, cache: Path, run: LastRun) -> None:
@@ -156,6 +120,13 @@ def key(place: Place, suite: str) -> str:
 
 def _file(cache: Path, suite: str) -> Path:
     return cache / "gate" / "history" / f"{suite}.json"
+
+
+def _kept(place: Place | None, name: str, cache: Path) -> bytes | None:
+    try:
+        return place.store.read(key(place, name))[0] if place else _file(cache, name).read_bytes()
+    except (StoreError, OSError):
+        return None
 
 
 def _replace(

@@ -10,7 +10,6 @@ import ast
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -29,26 +28,20 @@ _DESELECT: Final = re.compile(r"--deselect[= ]['\"]?([^\s'\"\\]+)")
 _EXPORT: Final = re.compile(r"^([ \t]*)export[ \t]+([A-Z_][A-Z0-9_]*)=(.*)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """Why entries stand in a skip list, and until when."""
+def read(
+    checkout: Path, suites: Sequence[Suite], jax: str, about: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Read the entries of a checkout of JAX or TheRock for a release of JAX.
 
-    jax: str  # the release
-    issue: str
-    owner: str
-    expires: str
-
-
-def read(checkout: Path, suites: Sequence[Suite], about: Provenance) -> list[dict[str, Any]]:
-    """Read the entries of a checkout of JAX or TheRock. Raises SourceError where it has none."""
+    `about` is the rest of each: issue, owner, last day. Raises SourceError where it has none.
+    """
     scripts = sorted(checkout.glob(SCRIPTS))
     folder = checkout / DENIED
     if not scripts and not folder.is_dir():
         hint = "name a checkout of JAX or TheRock"
         raise SourceError(f"{checkout}: has no {SCRIPTS} and no {DENIED}", hint=hint)
-    found = _deselected(scripts, suites) if scripts else _denied(folder, suites, about.jax)
-    last = {"issue": about.issue, "owner": about.owner, "expires": about.expires}
-    return [entry | {"jax": f"=={about.jax}.*"} | last for entry in found if entry["suites"]]
+    found = _deselected(scripts, suites) if scripts else _denied(folder, suites, jax)
+    return [{**entry, "jax": f"=={jax}.*", **about} for entry in found if entry["suites"]]
 
 
 def _deselected(scripts: Iterable[Path], suites: Sequence[Suite]) -> Iterator[dict[str, Any]]:
@@ -92,12 +85,6 @@ def _literal(path: Path) -> dict[str, Any]:
     raise SourceError(f"{path}: has no skip_tests", hint="look at the file")
 
 
-def text(entries: Iterable[Mapping[str, Any]], source: str) -> str:
-    """Write a list as YAML."""
-    head = f"# Made by `rocwheel skips import --from` of {source}.\n"
-    return head + yaml.safe_dump({"skips": list(entries)}, sort_keys=False, width=100)
-
-
 def write(
     ci: Path,
     checkout: Path,
@@ -112,7 +99,8 @@ def write(
     Raises ConfigError where the lists would not be read with it; nothing is written then.
     """
     path = ci / skips.FOLDER / f"{checkout.name.lower()}-{jax}.yaml"
-    body = text(entries, f"{checkout.name}, JAX {jax}")
+    body = f"# Made by `rocwheel skips import --from` of {checkout.name}, JAX {jax}.\n"
+    body += yaml.safe_dump({"skips": list(entries)}, sort_keys=False, width=100)
     skips.load(ci, today=today, new=(path, body))
     if not dry_run:
         files.write(path, body.encode())

@@ -79,7 +79,8 @@ def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
         bad = [t for t in results.failures if t.outcome is outcome and t.test not in excused]
         if bad:
             what = f"{len(bad)} tests {outcome.value}" if len(bad) > 1 else outcome.value
-            yield Fault(state=state, message=f"{what}: {bad[0].test}: {_why(bad[0])}")
+            why = bad[0].reason or (bad[0].worst.message if bad[0].worst else "")
+            yield Fault(state=state, message=f"{what}: {bad[0].test}: {why}")
     if counts.not_run and not results.faults and not results.collect_errors:
         first_left = next(test for test in results.tests if test.outcome is Outcome.NOT_RUN)
         message = f"{counts.not_run} tests or files did not run: {first_left.reason}"
@@ -117,10 +118,6 @@ def _excused(results: Results, demand: Demand) -> Iterator[TestResult]:
 
 def _passed_again(test: TestResult) -> bool:
     return test.attempts[-1].outcome in (Outcome.PASSED, Outcome.XFAILED)
-
-
-def _why(test: TestResult) -> str:
-    return test.reason or (test.worst.message if test.worst else "")
 
 
 def _device(results: Results) -> Fault | None:

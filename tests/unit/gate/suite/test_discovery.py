@@ -121,3 +121,23 @@ def test_shards_are_cut_by_how_long_files_took_and_new_files_by_their_size():
     assert sorted((*shards[0], *shards[1])) == sorted(sizes)
     assert discovery.weigh(sizes, {}) == sizes, "nothing known: sizes alone"
     assert discovery.weigh(sizes, {"gone.py": 5}) == sizes
+
+
+CODE = """
+class Case:
+    def test_in_it(self): pass
+    def helper(self): pass
+async def test_alone(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        (CODE, ["a.py::Case::test_in_it", "a.py::test_alone"]),
+        ("def f(:", []),
+        ("x = " + "-" * 90_000, []),
+    ],
+)
+def test_the_tests_of_a_file_are_read_without_importing_it(code, tests):
+    assert list(discovery.tests_of("a.py", code)) == tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,9 @@ class LibraryWatch:
 
         A trace has grown, or something was printed from `start` of the log on.
         """
-        mapped = _mapped() if names else set()
+        maps = Path("/proc/self/maps") if names else Path(os.devnull)
+        lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
+        mapped = {line.rpartition("/")[2] for line in lines if "/" in line}
         after = self.traced(names)
         seen = []
         for name in names:
@@ -51,12 +54,6 @@ class LibraryWatch:
             elif any(so.startswith(tuple(entry.get("mapped", ()))) for so in mapped):
                 seen.append(name)
         return seen
-
-
-def _mapped() -> set[str]:
-    """Return the base names of the shared objects mapped into this process."""
-    text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    return {line.rpartition("/")[2] for line in text.splitlines() if "/" in line}
 
 
 def _log(start: int) -> bytes:
