@@ -180,9 +180,6 @@ class BazelOptions:
     bazel_mirror: str = _bazel(
         "--bazel-mirror URL", "Where Bazel releases are fetched from; default: their GitHub page."
     )
-    bazel_proxy: str = _bazel(
-        "--bazel-proxy URL", "Proxy for fetching Bazel; default: the usual environment variables."
-    )
     locked: bool = _bazel(
         "--locked", "Refuse a Bazel whose SHA-256 was not verified.", default=False
     )

@@ -50,7 +50,6 @@ class Loop:
     request: dist.Request
     environment: Path  # a virtual environment
     kinds: tuple[WheelKind, ...] = ()  # () is every wheel the sources build
-    editable: bool = False
     tests: tuple[Path, ...] = ()
     test_options: tuple[str, ...] = ()
 
@@ -108,12 +107,12 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
             console=console,
         )
     with console.step("Install", key="install"):
-        made = {path: "" if loop.editable else files.sha256(path) for path in runs.outputs}
+        made = {path: files.sha256(path) for path in runs.outputs}
         changed = {path: digest for path, digest in made.items() if digest not in hashes}
         # pip before 23.1 remembers a digest only when it was told one:
         # https://pip.pypa.io/en/stable/news/#v23-1
         what = [f"{path.as_uri()}#sha256={digest}" for path, digest in changed.items()]
-        for command in _install(loop, list(map(str, changed)) if loop.editable else what):
+        for command in _install(loop, what):
             runner.run(command)
         console.info(f"   {len(changed)} of {len(runs.outputs)} had changed")
     if loop.tests:
@@ -251,7 +250,6 @@ def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.Bui
         wheel_type="snapshot",
         wheel_suffix="",
         git_hash="",
-        editable=loop.editable,
     )
 
 
@@ -319,15 +317,12 @@ def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:
     """pip, once, without dependencies or an index: the wheels are all that is wanted."""
     if not changed:
         return []
-    how = ("--no-build-isolation",) if loop.editable else ("--no-index", "--force-reinstall")
-    what = [word for item in changed for word in (*("-e",) * loop.editable, item)]
     return [
         Command(
             argv=(
                 str(loop.environment / "bin" / "python"),
                 *("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"),
-                *how,
-                *what,
+                *("--no-index", "--force-reinstall", *changed),
             )
         )
     ]

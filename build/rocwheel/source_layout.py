@@ -161,12 +161,10 @@ class Layout(Value, frozen=True, kw_only=True):
     xla: XlaPin
     known: SpecifierSet  # JAX versions that were compared with their sources
     fixed_number: FileText | None = None  # where wheels carry a number instead of ROCm's major
-    refusal: FileText | None = None  # where the tree's own build says that it makes no ROCm wheels
     lock_files: LockFiles
     left_behind: tuple[str, ...] = ()  # rc files of earlier builds, which would leak into ours
     personal: tuple[str, ...] = ()  # the user's own rc files
     targets: Mapping[WheelKind, str]
-    editable: Mapping[WheelKind, str] = {}
     recipe: tuple[ConditionalOptions, ...]
     rocm_needs: Mapping[str, RocmNeeds]  # what classes name by a YAML alias
     classes: tuple[VersionClass, ...]

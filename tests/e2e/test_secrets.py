@@ -41,7 +41,6 @@ PLACES = {
     "--remote-executor": (f"grpcs://{SECRET}@HOST",),
     "--remote-header-file": ("headers",),
     "--bazel-mirror": (f"ftp://me:{SECRET}@HOST", f"https://{SECRET}@HOST"),
-    "--bazel-proxy": (f"http://me:{SECRET}@HOST",),
     "--jax-repository": (f"https://me:{SECRET}@HOST/jax", f"https://HOST/jax?token={SECRET}"),
     "--bazel-options": (
         f"--remote_header=Authorization=Bearer {SECRET}",

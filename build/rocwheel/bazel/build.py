@@ -339,12 +339,7 @@ class _Tail(threading.Thread):
 
 
 def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:
-    """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError.
-
-    An editable target makes a folder, which is installed from where it is.
-    """
-    if invocation.editable:
-        return {target.kind: _project(target, read) for target in invocation.targets}
+    """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError."""
     into.mkdir(parents=True, exist_ok=True)
     taken = {}
     for target in invocation.targets:
@@ -353,28 +348,6 @@ def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[Wh
         shutil.copyfile(wheel, copy)  # Bazel's outputs are read-only; the copy is not
         taken[target.kind] = copy
     return taken
-
-
-def _project(target: WheelTarget, read: BuildEvents) -> Path:
-    """Return the folder of an editable target: the one that pip can install.
-
-    It is looked for among what Bazel made: above that may lie a project of anybody, such as the
-    sources (which the execution root links) or the one that the cache is in.
-    """
-    places = {
-        place
-        for file in read.files(target.label)
-        for place in (file, *file.parents)
-        if "bazel-out" in place.parts
-        and any((place / marker).is_file() for marker in ("pyproject.toml", "setup.py"))
-    }
-    top = sorted(place for place in places if not places & set(place.parents))
-    if len(top) != 1:
-        raise BazelError(
-            f"{target.label}: made {len(top)} folders that pip can install, not one",
-            hint="check the layout of this tree in ci/layouts.yaml",
-        )
-    return top[0]
 
 
 def _one(target: WheelTarget, wheels: Sequence[Path]) -> Path:

@@ -74,7 +74,6 @@ class BuildSpec:
     xla_dir: GuestPath | None = None
     caches: Caches
     remote: Remote = LOCAL
-    editable: bool = False
     startup_options: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # given last, so they win
 
@@ -119,7 +118,6 @@ class BazelInvocation:
     output_base: GuestPath
     remote: Remote = LOCAL
     own_options: tuple[str, ...] = ()  # the user's; given last, so they win
-    editable: bool = False  # the targets make folders to install from, not wheels
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -197,13 +195,11 @@ def check(spec: BuildSpec) -> None:
         raise ConfigError(
             f"{spec.compiler.kind}: no path to it", hint=f"install {spec.compiler.kind}"
         )
-    labels = spec.layout.editable if spec.editable else spec.layout.targets
     for kind in spec.kinds:
-        if kind not in labels:
-            how = "as an editable wheel " if spec.editable else ""
+        if kind not in spec.layout.targets:
             raise ConfigError(
-                f"{kind.value}: the {spec.layout.name} layout does not build it {how}".rstrip(),
-                hint=f"it builds: {', '.join(known.value for known in labels) or 'nothing'}",
+                f"{kind.value}: the {spec.layout.name} layout does not build it",
+                hint=f"it builds: {', '.join(known.value for known in spec.layout.targets)}",
             )
     if not spec.pythons or not spec.kinds:
         raise ConfigError("nothing to build", hint="name at least one CPython and one wheel")
@@ -240,7 +236,6 @@ def _fitting(layout: Layout, rocm: RocmVersion) -> str:
 def _invocation(
     spec: BuildSpec, python: PythonVersion, kinds: tuple[WheelKind, ...]
 ) -> BazelInvocation:
-    labels = spec.layout.editable if spec.editable else spec.layout.targets
     recipe = (
         "--symlink_prefix=/",
         *((f"--disk_cache={spec.caches.disk}",) if spec.caches.disk else ()),
@@ -256,12 +251,11 @@ def _invocation(
         workspace=spec.workspace,
         startup=_startup(spec),
         recipe=recipe,
-        targets=tuple(WheelTarget(kind=kind, label=labels[kind]) for kind in kinds),
+        targets=tuple(WheelTarget(kind=kind, label=spec.layout.targets[kind]) for kind in kinds),
         python=python,
         output_base=spec.output_base,
         remote=spec.remote,
         own_options=spec.options,
-        editable=spec.editable,
     )
 
 

@@ -20,7 +20,7 @@ from rocwheel.model import suggest
 from rocwheel.values import Sha256, Value
 from rocwheel.yaml_file import FieldError
 
-ELSEWHERE: Final = "check --bazel-mirror and --bazel-proxy, or name a Bazel with --bazel-path"
+ELSEWHERE: Final = "check --bazel-mirror and HTTPS_PROXY, or name a Bazel with --bazel-path"
 PATIENT: Final = Retry()
 _MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells them
 

@@ -72,7 +72,6 @@ class DevOptions(BuildOptions, DryRun):
 
     environment: Path
     only: str | None
-    editable: bool
     tests: tuple[Path, ...]
     test_options: tuple[str, ...]
     allow_dirty: bool = True
@@ -92,7 +91,6 @@ class DevOptions(BuildOptions, DryRun):
     type=OneOf(known.wheel_kinds, many=True),
     help="Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
 )
-@option("--editable", is_flag=True, help="Install editable, where the layout has it.")
 @option(
     "--test",
     "tests",
@@ -130,7 +128,6 @@ def _loop(app: App, options: DevOptions) -> loop.Loop:
         request=request_from(app, options, therock=rocm_source(options)),
         environment=app.cwd / options.environment,
         kinds=loop.kinds(listed(options.only)),
-        editable=options.editable,
         tests=tuple(app.cwd / test for test in options.tests),
         test_options=options.test_options,
     )

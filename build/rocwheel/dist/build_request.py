@@ -14,7 +14,7 @@ from rocwheel.bazel.remote import LOCAL
 from rocwheel.build_options import BuildOptions, ContainerOptions, Wanted
 from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS
 from rocwheel.container import DeviceNode
-from rocwheel.download import has_secret, without_secrets
+from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
 from rocwheel.home import Home
 from rocwheel.model import byte_count, gfx_target, is_commit, suggest
@@ -202,7 +202,7 @@ def _check_places(request: Request) -> None:
 
 
 def _check_bazel_words(request: Request) -> None:
-    """Refuse an option of the other kind than it was given as, and a proxy that is no address."""
+    """Refuse an option of the other kind than it was given as. Raises ConfigError."""
     given = [(True, word) for word in source.joined(request.bazel_startup_options)]
     for wanted, option in (*given, *((False, word) for word in request.bazel_options)):
         name = option.lstrip("-").partition("=")[0]
@@ -212,9 +212,6 @@ def _check_bazel_words(request: Request) -> None:
             what, kind = ("a", "startup-") if is_startup else ("no", "")
             hint = f"give it as --bazel-{kind}options"
             raise ConfigError(f"--{name}: {what} startup option of Bazel", hint=hint)
-    if request.bazel_proxy and not re.match(r"https?://[^/]|[^/]+:\d+/?$", request.bazel_proxy):
-        proxy = without_secrets(request.bazel_proxy)
-        raise ConfigError(f"--bazel-proxy {proxy}: no address", hint="write http://HOST:PORT")
 
 
 def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, ...]:

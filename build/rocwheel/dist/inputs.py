@@ -242,8 +242,6 @@ def find_bazel(
     """
     if place.facts:
         return _of_image(place.facts, request.bazel_path, tree.bazel)
-    proxy = request.bazel_proxy
-    env = {**request.environ, **({"http_proxy": proxy, "https_proxy": proxy} if proxy else {})}
     named = request.bazel_path or ""
     return bazel.locate(
         str(request.cwd / named) if "/" in named else named,
@@ -256,7 +254,7 @@ def find_bazel(
             folder=request.cache / "bazel-binaries",
             mirror=request.bazel_mirror,
             only_verified=request.locked,
-            env=env,
+            env=request.environ,
         ),
         console=console,
     )

@@ -82,9 +82,7 @@ def fetching(planned: Plan, found: Preview) -> Iterator[str]:
     if binary.url:
         yield "# Bazel"
         words = ("sh", "-c", FETCH_BAZEL, "fetch", binary.url, str(binary.path), binary.sha256)
-        proxy = planned.request.bazel_proxy
-        env = {"http_proxy": proxy, "https_proxy": proxy} if proxy else {}
-        yield pasteable(Command(argv=words, env=env))
+        yield pasteable(Command(argv=words))
     yield "# sources"
     for command in planned.sources.commands:
         yield pasteable(command)

@@ -228,7 +228,6 @@ def resolve(
         fixed_number=_fixed_number(root, layout),
         warnings=(
             *odd,
-            *_refusal(root, layout),
             *lacking,
             *(
                 f"{root / name}: your own Bazel options are part of this build"
@@ -419,16 +418,6 @@ def _fixed_number(root: Path, layout: Layout) -> str | None:
         return None
     match = layout.fixed_number.pattern.search(_text(root / layout.fixed_number.file))
     return match[1] if match else None
-
-
-def _refusal(root: Path, layout: Layout) -> tuple[str, ...]:
-    said = layout.refusal
-    if said is None or not (root / said.file).is_file():
-        return ()
-    match = said.pattern.search(_text(root / said.file))
-    if match is None:
-        return ()
-    return (f"{root / said.file}: this tree's own build refuses ROCm wheels: {match[0]!r}",)
 
 
 def _class_by_version(root: Path, layout: Layout, version: Version) -> VersionClass:

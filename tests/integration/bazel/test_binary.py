@@ -190,7 +190,7 @@ def test_a_broken_download_is_tried_again_and_leaves_nothing_half(downloads, fin
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(FetchError, match="3 attempts") as caught:
         find(downloads())
-    assert "--bazel-proxy" in caught.value.hint
+    assert "--bazel-mirror" in caught.value.hint
     assert list((tmp_path / "cache").rglob("*.part")) == []
 
 
