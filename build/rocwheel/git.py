@@ -36,6 +36,7 @@ _ENV: Final = {
 _OURS: Final = {**_ENV, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 _REMOTE: Final = frozenset({"fetch", "ls-remote"})
 _SAFE: Final = ("git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false")
+_OTHERS: Final = ("--others", "--exclude-per-directory=.gitignore")
 _NOT_SOURCES: Final = re.compile(r"(\.git|__pycache__|bazel-[^/]*)\Z")
 
 
@@ -203,9 +204,10 @@ class _Bare:
         """
         if self._ask("status", "--porcelain", "-uno", "--ignore-submodules=dirty"):
             return True
-        if self._others():
+        if self._list(*_OTHERS):
             return True
-        modules = (self.root / name for name in self._modules())
+        entries = (entry.partition("\t") for entry in self._list("--stage"))
+        modules = (self.root / name for about, _, name in entries if about.startswith("160000 "))
         return any(
             identify(module, runner=self.runner).dirty
             for module in modules
@@ -214,26 +216,15 @@ class _Bare:
 
     def listed(self) -> Iterator[str]:
         """Tracked files and those that are neither tracked nor ignored."""
-        yield from _names_of(self._ask("ls-files", "-z", "--cached"))
-        yield from self._others()
+        yield from self._list("--cached")
+        yield from self._list(*_OTHERS)
 
-    def _others(self) -> tuple[str, ...]:
-        ignored = "--exclude-per-directory=.gitignore"
-        return _names_of(self._ask("ls-files", "-z", "--others", ignored))
-
-    def _modules(self) -> Iterator[str]:
-        for entry in _names_of(self._ask("ls-files", "-z", "--stage")):
-            about, _, name = entry.partition("\t")
-            if about.startswith("160000 "):
-                yield name
+    def _list(self, *which: str) -> tuple[str, ...]:
+        return tuple(filter(None, self._ask("ls-files", "-z", *which).split("\0")))
 
     def _ask(self, *arguments: str) -> str:
         tree = (f"--git-dir={self.folder}", f"--work-tree={self.root}", "-c", "core.bare=false")
         return self.runner.capture(_git(self.root, *tree, *arguments))
-
-
-def _names_of(output: str) -> tuple[str, ...]:
-    return tuple(filter(None, output.split("\0")))
 
 
 def public(url: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
-from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
+from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.profile import read_profile
 from rocwheel.bazel.remote import ask, write_headers
 from rocwheel.build_record import InvocationRecord
@@ -116,7 +116,8 @@ def build(
         once = partial(_run, files=files, warnings=warnings, runner=runner, console=console)
         once = partial(once, secrets=invocation.remote.secrets)  # of what was asked for
         read, failure = once(now)
-        if failure and now.remote.options and not _own_fault(read):
+        own = read.problems or any(item.code in OWN_FAILURES for item in read.failed)
+        if failure and now.remote.options and not own:
             why = failure.detail.strip().rpartition("\n")[2]
             notes.append(f"built again without remote cache and executor: {failure}: {why}")
             console.warn(notes[-1])
@@ -208,25 +209,15 @@ def _run(
             shutdown(invocation, runner=runner)
             raise
         finally:
-            _redact((files.log, files.events), secrets)
+            for path in (files.log, files.events) if secrets else ():
+                if path.is_file():  # Bazel repeats rc options in its events
+                    text = path.read_text(encoding="utf-8", errors="replace")
+                    path.write_text(_hidden(text, secrets), encoding="utf-8")
     if done.returncode == 0:
         return read, None
     failure = _failure(invocation, read, done.output, files.log)
     failure.detail = _hidden(failure.detail, secrets)
     return read, failure
-
-
-def _own_fault(read: BuildEvents) -> bool:
-    """Return whether the build itself failed, and not what carried it elsewhere."""
-    return bool(read.problems) or any(item.code in OWN_FAILURES for item in read.failed)
-
-
-def _redact(paths: Sequence[Path], secrets: Sequence[str]) -> None:
-    """Take secrets out of what Bazel wrote: it repeats rc options in its events."""
-    for path in paths if secrets else ():
-        if path.is_file():
-            text = path.read_text(encoding="utf-8", errors="replace")
-            path.write_text(_hidden(text, secrets), encoding="utf-8")
 
 
 def _hidden(text: str, secrets: Sequence[str]) -> str:
@@ -343,26 +334,23 @@ def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[Wh
     into.mkdir(parents=True, exist_ok=True)
     taken = {}
     for target in invocation.targets:
-        wheel = _one(target, [path for path in read.files(target.label) if path.suffix == ".whl"])
+        wheels = [path for path in read.files(target.label) if path.suffix == ".whl"]
+        if len(wheels) != 1:
+            names = ", ".join(wheel.name for wheel in wheels) or "none"
+            raise BazelError(
+                f"{target.label}: made {len(wheels)} wheels, not one: {names}",
+                hint="check the layout of this tree in ci/layouts.yaml",
+            )
+        (wheel,) = wheels
+        if not wheel.is_file():
+            raise BazelError(
+                f"{wheel}: Bazel says it made this file, but it is not there",
+                hint="a remote cache may have lost it: build again without it",
+            )
         copy = into / wheel.name
         shutil.copyfile(wheel, copy)  # Bazel's outputs are read-only; the copy is not
         taken[target.kind] = copy
     return taken
-
-
-def _one(target: WheelTarget, wheels: Sequence[Path]) -> Path:
-    if len(wheels) != 1:
-        found = ", ".join(wheel.name for wheel in wheels) or "none"
-        raise BazelError(
-            f"{target.label}: made {len(wheels)} wheels, not one: {found}",
-            hint="check the layout of this tree in ci/layouts.yaml",
-        )
-    if not wheels[0].is_file():
-        raise BazelError(
-            f"{wheels[0]}: Bazel says it made this file, but it is not there",
-            hint="a remote cache may have lost it: build again without it",
-        )
-    return wheels[0]
 
 
 def _failure(invocation: BazelInvocation, read: BuildEvents, tail: str, log: Path) -> BazelError:

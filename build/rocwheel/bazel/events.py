@@ -122,8 +122,7 @@ class BuildEvents:
     def _on_unconfiguredlabel(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         self._aborted(identity.get("label", ""), event)
 
-    def _on_configuredlabel(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
-        self._aborted(identity.get("label", ""), event)
+    _on_configuredlabel = _on_unconfiguredlabel
 
     def _on_targetcompleted(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         label = identity["label"]

@@ -20,11 +20,10 @@ from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
 from rocwheel.errors import WheelError
 from rocwheel.image.found import is_loopback
-from rocwheel.manifest import Manifest, RocmDelivery, RocmSource, WheelEntry
+from rocwheel.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
-from rocwheel.wheel.inspect import WheelReport
 from rocwheel.wheel.repair import repair
 from rocwheel.wheel.verify import Expectation, Installers, installs, verify
 from rocwheel.wheel.verify.rules import Finding, Severity
@@ -108,7 +107,8 @@ def _wheels(
         console.info(f"   {entry.filename}")
     _one_per_cell(entries)
     console.info(f"   installing with {by}")
-    _installed([scratch / entry.filename for entry in entries], by)
+    for path, wrong in installs([scratch / entry.filename for entry in entries], by).items():
+        _refuse(path.name, wrong)
     if WheelKind.JAXLIB not in spec.kinds:
         entries += _upstream_jaxlib(tree, spec.pythons)
     findings = tuple(item for _, found in judged for item in found)
@@ -149,27 +149,7 @@ def _wheel(
     report = repaired.inspect()
     found = verify(report, policy=planned.policy, expected=expected)
     _refuse(repaired.path.name, found)
-    return _entry(kind, python, report), found
-
-
-def _installed(paths: list[Path], by: Installers) -> None:
-    """Refuse a set that pip or uv would not install, or would install differently."""
-    for path, findings in installs(paths, by).items():
-        _refuse(path.name, findings)
-
-
-def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
-    errors = [item for item in findings if item.severity is Severity.ERROR]
-    if errors:
-        raise WheelError(
-            f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
-            hint=errors[0].remedy,
-            detail="\n".join(f"{item.rule}: {item.message}" for item in errors),
-        )
-
-
-def _entry(kind: WheelKind, python: PythonVersion | None, report: WheelReport) -> WheelEntry:
-    return WheelEntry(
+    entry = WheelEntry(
         kind=kind.value,
         filename=report.path.name,
         project=report.project,
@@ -182,6 +162,17 @@ def _entry(kind: WheelKind, python: PythonVersion | None, report: WheelReport) -
         gfx_targets=report.gfx_targets,
         grafted=report.grafted,
     )
+    return entry, found
+
+
+def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
+    errors = [item for item in findings if item.severity is Severity.ERROR]
+    if errors:
+        raise WheelError(
+            f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
+            hint=errors[0].remedy,
+            detail="\n".join(f"{item.rule}: {item.message}" for item in errors),
+        )
 
 
 def _one_per_cell(entries: list[WheelEntry]) -> None:
@@ -217,16 +208,11 @@ def _upstream_jaxlib(
         )
 
 
-def _delivery(delivery: RocmDelivery) -> RocmDelivery:
-    """Return where others can have the ROCm, too: a server of this machine is not named."""
-    here = is_loopback(urlsplit(delivery.url).netloc)
-    return replace(delivery, url="") if here else delivery
-
-
 def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
     planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
-    request = planned.request
-    compiler = spec.compiler
+    request, compiler = planned.request, spec.compiler
+    # others must be able to fetch it, too
+    is_local = is_loopback(urlsplit(root.delivery.url).netloc)
     return Manifest(
         jax_version=tree.jax_version,
         rocm=RocmSource(
@@ -235,7 +221,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
             sha256=root.sha256,
             origin=root.origin,
             name=root.name,
-            delivery=_delivery(root.delivery),
+            delivery=replace(root.delivery, url="") if is_local else root.delivery,
         ),
         tool=inputs.tool,
         jax=replace(tree.jax, repository=git.public(tree.jax.repository)),

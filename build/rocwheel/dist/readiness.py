@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from rocwheel import bazel, rocm, source, wheelhouse
+from rocwheel import rocm, source, wheelhouse
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.console import duration, size
 from rocwheel.dist import checks, inputs
@@ -52,17 +52,26 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Build
         allowed = replace(planned, request=replace(request, allow_dirty=True))
         seen = inputs.preview(allowed, runner=runner)
     except RocwheelError as exc:
-        yield BuildNeed(name="request", found=str(exc), remedy=exc.hint, program=_program(str(exc)))
+        text = str(exc)
+        missed = (name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},")))
+        yield BuildNeed(name="request", found=text, remedy=exc.hint, program=next(missed, ""))
         return
     tree, spec, notes = seen.tree, seen.spec, seen.notes
     yield BuildNeed(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
-    yield from _compiler(spec)
+    compiler = spec.compiler
+    where = "the one JAX downloads" if compiler.kind == "hermetic" else f"{compiler.cc}"
+    yield BuildNeed(name="compiler", found=f"{where} {compiler.major or ''}".rstrip())
     for note in notes:
         yield BuildNeed(name=NOTE, found=note)
     yield from _programs(tree, request)
     yield from _rocm(planned, tree)
     yield from _disk(planned)
-    yield _jobs(memory)
+    cpus, fitting = cgroup.cpus(), max(1, memory // JOB_MEMORY)
+    yield BuildNeed(
+        name="memory",
+        found=f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}",
+        remedy="" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}",
+    )
     yield _time(request)
     hosts = [urlsplit(planned.rocm.source).hostname] if "://" in planned.rocm.source else []
     if spec.remote.options:
@@ -84,17 +93,6 @@ def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
         packages = dict.fromkeys(" ".join(checks.PACKAGES[name][number] for name in missed).split())
         lines.append(f"{install} {' '.join(packages)}")
     return tuple(lines)
-
-
-def _program(text: str) -> str:
-    """Return the program whose absence an error tells about, "" where it is something else."""
-    return next((name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},"))), "")
-
-
-def _compiler(spec: bazel.BuildSpec) -> Iterator[BuildNeed]:
-    compiler = spec.compiler
-    found = "the one JAX downloads" if compiler.kind == "hermetic" else f"{compiler.cc}"
-    yield BuildNeed(name="compiler", found=f"{found} {compiler.major or ''}".rstrip())
 
 
 def _programs(tree: source.SourceTree, request: Request) -> Iterator[BuildNeed]:
@@ -137,14 +135,6 @@ def _disk(planned: Plan) -> Iterator[BuildNeed]:
         found=f"{size(free)} free at {planned.request.cache}, about {size(needed)} are needed",
         remedy="" if free >= needed else "free some space, or choose another disk: --cache-dir",
     )
-
-
-def _jobs(memory: int) -> BuildNeed:
-    cpus = cgroup.cpus()
-    fitting = max(1, memory // JOB_MEMORY)
-    found = f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}"
-    remedy = "" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}"
-    return BuildNeed(name="memory", found=found, remedy=remedy)
 
 
 def _time(request: Request) -> BuildNeed:

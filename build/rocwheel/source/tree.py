@@ -204,6 +204,7 @@ def resolve(
     workspace = root / layout.workspace
     version_class, odd = _class_of(root, layout, version)
     rc = bazelrc.read(workspace, version_class.startup_files)
+    wanted = workspace / ".bazelversion"
     pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
     if planned.pin and str(version) != planned.pin.version:
         raise SourceError(
@@ -217,8 +218,12 @@ def resolve(
         layout=layout,
         version_class=version_class,
         jax_version=str(version),
-        pythons=_pythons(root, layout),
-        bazel=_bazel(workspace),
+        pythons=tuple(
+            python
+            for python in map(PythonVersion.parse, CPYTHONS)
+            if (root / layout.lock_files.name(python)).is_file()
+        ),
+        bazel=_text(wanted).strip() if wanted.is_file() else "",
         jax=_identified(planned, root, pin, runner),
         xla=xla,
         xla_dir=planned.request.xla_source_dir,
@@ -452,18 +457,6 @@ def _assigned(path: Path, variable: str) -> str | None:
     return match["value"] if match else None
 
 
-def _pythons(root: Path, layout: Layout) -> tuple[PythonVersion, ...]:
-    known = map(PythonVersion.parse, CPYTHONS)
-    return tuple(python for python in known if (root / layout.lock_files.name(python)).is_file())
-
-
-def _bazel(workspace: Path) -> str:
-    try:
-        return (workspace / ".bazelversion").read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return ""
-
-
 def _xla(
     planned: SourcePlan, layout: Layout, runner: Runner
 ) -> tuple[Source, tuple[str, ...], tuple[str, ...]]:
@@ -484,17 +477,14 @@ def _xla(
             _assigned(folder / name, layout.xla.variable) if (folder / name).is_file() else None
         )
         if commit_of_tree and is_commit(commit_of_tree):
-            _compare(planned, commit_of_tree, folder / name)
+            if planned.pin and planned.pin.xla_commit not in (None, commit_of_tree):
+                raise SourceError(
+                    f"{folder / name}: names XLA {commit_of_tree}, the pin of JAX "
+                    f"{planned.pin.version} another",
+                    hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",
+                )
             return Source(repository=layout.xla.repository, commit=commit_of_tree), (), ()
     raise SourceError(
         f"{folder}: no file says which XLA is built ({layout.xla.variable})",
         hint="use the files as JAX has them, or give --xla-source-dir",
     )
-
-
-def _compare(planned: SourcePlan, commit: str, path: Path) -> None:
-    if planned.pin and planned.pin.xla_commit not in (None, commit):
-        raise SourceError(
-            f"{path}: names XLA {commit}, the pin of JAX {planned.pin.version} another",
-            hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",
-        )
