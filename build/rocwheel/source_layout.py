@@ -170,17 +170,12 @@ class Layout(Value, frozen=True, kw_only=True):
     classes: tuple[VersionClass, ...]
 
     @property
-    def oldest(self) -> Version | None:
-        """The first JAX version that has a class; None where a class begins nowhere."""
-        bounds = [
-            [
-                Version(each.version.removesuffix(".*"))
-                for each in item.versions
-                if each.operator in _FROM
-            ]
-            for item in self.classes
-        ]
-        return min(map(max, bounds)) if all(bounds) else None
+    def oldest(self) -> Version:
+        """The first JAX version that has a class."""
+        bounds = [each for item in self.classes for each in item.versions]
+        return min(
+            Version(each.version.removesuffix(".*")) for each in bounds if each.operator in _FROM
+        )
 
     def version_class(self, jax: Version) -> VersionClass | None:
         """Find the class of a JAX version; development versions count as their release."""

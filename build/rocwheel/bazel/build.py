@@ -196,15 +196,10 @@ def _run(
     console.detail(str(command))
     read = BuildEvents(to_host=runner.host)
     with console.progress("Bazel's actions") as bar:
-        shown = _Shown(read, bar, console, secrets)
-
-        def line(text: str) -> None:
-            warnings.line(text)
-            shown.line(text)
-
+        shown = _Shown(read, bar, console, secrets, warnings)
         try:
             with _Tail(files.events, read, shown.events):
-                done = runner.run(command, log=files.log, on_line=line, check=False)
+                done = runner.run(command, log=files.log, on_line=shown.line, check=False)
         except BaseException:  # Ctrl-C, a deadline: the client has ended, the server may still work
             shutdown(invocation, runner=runner)
             raise
@@ -258,15 +253,22 @@ class _Shown:
     """What is seen while Bazel runs: actions from its events, what is running in its own words."""
 
     def __init__(
-        self, read: BuildEvents, bar: Progress, console: Console, secrets: Sequence[str]
+        self,
+        read: BuildEvents,
+        bar: Progress,
+        console: Console,
+        secrets: Sequence[str],
+        warnings: _Warnings,
     ) -> None:
         self._read, self._bar, self._console, self._secrets = read, bar, console, secrets
+        self._warnings = warnings
         self._explained = 0
         self._status = ""
         self._started = time.monotonic()
 
     def line(self, line: str) -> None:
         """Keep Bazel's status line to show it; nothing is concluded from it."""
+        self._warnings.line(line)
         if line.startswith("["):
             self._status = line
             self._update()

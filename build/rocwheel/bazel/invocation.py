@@ -195,12 +195,6 @@ def check(spec: BuildSpec) -> None:
         raise ConfigError(
             f"{spec.compiler.kind}: no path to it", hint=f"install {spec.compiler.kind}"
         )
-    for kind in spec.kinds:
-        if kind not in spec.layout.targets:
-            raise ConfigError(
-                f"{kind.value}: the {spec.layout.name} layout does not build it",
-                hint=f"it builds: {', '.join(known.value for known in spec.layout.targets)}",
-            )
     if not spec.pythons or not spec.kinds:
         raise ConfigError("nothing to build", hint="name at least one CPython and one wheel")
     canonical_version(spec.jax_version, spec.version_suffix)

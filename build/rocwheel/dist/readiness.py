@@ -63,7 +63,10 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Build
     yield BuildNeed(name="compiler", found=f"{where} {compiler.major or ''}".rstrip())
     for note in notes:
         yield BuildNeed(name=NOTE, found=note)
-    yield from _programs(tree, request)
+    for name in ("git", *tree.version_class.needs.programs):
+        where = shutil.which(name, path=request.environ.get("PATH", "")) or ""
+        missing = {} if where else {"remedy": "install it", "program": name}
+        yield BuildNeed(name=name, found=where or "none", **missing)
     yield from _rocm(planned, tree)
     yield from _disk(planned)
     cpus, fitting = cgroup.cpus(), max(1, memory // JOB_MEMORY)
@@ -93,15 +96,6 @@ def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
         packages = dict.fromkeys(" ".join(checks.PACKAGES[name][number] for name in missed).split())
         lines.append(f"{install} {' '.join(packages)}")
     return tuple(lines)
-
-
-def _programs(tree: source.SourceTree, request: Request) -> Iterator[BuildNeed]:
-    for name in ("git", *tree.version_class.needs.programs):
-        where = shutil.which(name, path=request.environ.get("PATH", ""))
-        remedy = "" if where else "install it"
-        yield BuildNeed(
-            name=name, found=where or "none", remedy=remedy, program="" if where else name
-        )
 
 
 def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[BuildNeed]:

@@ -21,7 +21,7 @@ from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.git import Checkout, checkout, head, identify
 from rocwheel.manifest import Source
-from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
+from rocwheel.model import CPYTHONS, PythonVersion, is_commit
 from rocwheel.process import Command, Runner
 from rocwheel.source import bazelrc, patches
 from rocwheel.source.layouts import Layouts
@@ -71,7 +71,7 @@ class SourceTree:
     xla: Source  # all empty for a tree that builds no XLA
     xla_dir: Path | None  # when it overrides the tree's own
     xla_patches: tuple[str, ...] = ()  # of the tree's own patches, those this XLA has
-    release: Pin | None = None  # the pin of this JAX version, whatever its layout
+    release: Pin | None = None  # the pin of this JAX version
     rc: bazelrc.RcFiles | None = None  # None where the tree is not here yet
     fixed_number: str | None = None  # in the wheels' names, where it is not ROCm's major
     warnings: tuple[str, ...] = ()
@@ -83,27 +83,17 @@ class SourceTree:
         return tuple(name for name, is_changed in changed if is_changed)
 
     @property
-    def pin(self) -> Pin | None:
-        """The pin this tree may be a checkout of."""
-        return self.release if self.release and self.release.layout == self.layout.name else None
-
-    @property
     def jaxlib_origin(self) -> str:
-        """The pin's word for the pinned commit itself; any other tree has a jaxlib of its own.
-
-        A layout that cannot build one takes it from upstream.
-        """
-        if WheelKind.JAXLIB not in self.layout.targets:
-            return "upstream"
-        if self.pin and self.jax.commit == self.pin.commit and not self.jax.dirty:
-            return self.pin.jaxlib.origin
+        """The pin's word for the pinned commit itself; any other tree has a jaxlib of its own."""
+        if self.release and self.jax.commit == self.release.commit and not self.jax.dirty:
+            return self.release.jaxlib.origin
         return "built"
 
     @property
     def local_suffix(self) -> str:
         """What overrides add to a wheel's local version: `.xla1a2b3c4d5.dirty`, or ""."""
         parts = []
-        if self.pin and self.jax.commit and self.jax.commit != self.pin.commit:
+        if self.release and self.jax.commit and self.jax.commit != self.release.commit:
             parts.append(f"jax{self.jax.commit[:9]}")
         if self.xla_dir:
             parts.append(f"xla{(self.xla.commit or self.xla.digest)[:9]}")
@@ -115,12 +105,9 @@ class SourceTree:
         """Find the pinned jaxlib of the package index. Raises ConfigError if there is none."""
         wheel = self.release.jaxlib.wheels.get(str(python)) if self.release else None
         if wheel is None:
-            or_build = "build it with --jaxlib built, or " * (
-                WheelKind.JAXLIB in self.layout.targets
-            )
             raise ConfigError(
                 f"jaxlib {self.jax_version} for CPython {python}: no upstream wheel is pinned",
-                hint=f"{or_build}add its SHA-256 to ci/pins.yaml",
+                hint="build it with --jaxlib built, or add its SHA-256 to ci/pins.yaml",
             )
         return wheel
 
@@ -370,10 +357,9 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
     it has the marks of several classes the version chooses among them. Raises SourceError for a
     version before all classes.
     """
-    oldest = layout.oldest
-    if oldest and Version(version.base_version) < oldest:
+    if Version(version.base_version) < layout.oldest:
         raise SourceError(
-            f"{root}: JAX {version} is too old: rocwheel builds {oldest} and later",
+            f"{root}: JAX {version} is too old: rocwheel builds {layout.oldest} and later",
             hint="take a newer JAX, or the build script of that release",
         )
     fitting = [item for item in layout.classes if not _lacking(root, layout, item)]

@@ -144,7 +144,7 @@ def test_a_branch_of_a_fork_is_pinned_beside_the_release_of_its_version(place):
     tree = source.resolve(
         planned, pins=pins, layouts=LAYOUTS, runner=place.runner, console=place.console
     )
-    assert (tree.jax_version, tree.jax.commit, tree.pin) == (VERSION, pin.commit, pin)
+    assert (tree.jax_version, tree.jax.commit, tree.release) == (VERSION, pin.commit, pin)
     place.path.write_text(text.replace('    version: "0.11.1"\n', ""))
     with pytest.raises(ConfigError, match=r"'rocm-jaxlib-v0\.11\.1' is no version"):
         source.load_pins(place.path, layouts=LAYOUTS)
