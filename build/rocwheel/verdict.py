@@ -89,9 +89,6 @@ class Demand(Value, frozen=True, kw_only=True):
     may_deselect: Count = 0  # left out by a marker expression or a conftest
     may_lose: Count = 0  # that the last released set had
     flaky_budget: Count = 0
-    crash_budget: Count = 0  # tests that crashed once and then passed
-    timeout_budget: Count = 0  # tests that hung once and then passed
-    poison_budget: Count = 0  # tests that made others fail in their process
     must_call: tuple[str, ...] = ()  # ROCm libraries that tests must have been seen to call
     uncounted: str = ""  # why it is not known how many tests must run, may skip and so on
 

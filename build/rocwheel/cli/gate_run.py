@@ -112,7 +112,7 @@ run_options = together(
         "--failed-of",
         metavar="PATH",
         type=_TEXT_PATH,
-        help="Only what failed in these results, with the same packages and devices.",
+        help="Only what failed in these results, with the same packages.",
     ),
     option(
         "--lanes",
@@ -268,7 +268,6 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
             now=app.now,
         ),
         place=place,
-        console=app.console,
         signer=options.key(app),
     )
 

@@ -88,14 +88,13 @@ class GateRequest(GateOptions):
     sticky: tuple[str, ...] = ()  # texts of errors that end the use of a device
     skips: tuple[Skip, ...] = ()
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
-    serials: frozenset[str] = frozenset()  # devices to keep to; all when empty
     history: SuiteHistory | None = None
     weights: Mapping[str, int] = field(default_factory=dict)  # of files, to cut shards by
     known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
 
     def for_failures_of(self, results: Results) -> GateRequest:
-        """Return the same request for what failed there, with the same packages and devices.
+        """Return the same request for what failed there, with the same packages.
 
         Raises ConfigError when nothing failed.
         """
@@ -106,12 +105,10 @@ class GateRequest(GateOptions):
             raise ConfigError(
                 "no test failed there", hint="run the whole gate again, without --failed-of"
             )
-        devices = (device for lane in results.lanes for device in lane.devices)
         return replace(
             self,
             choice=Choice.NAMED,
             tests=self.tests | tests,
-            serials=frozenset(device.serial for device in devices if device.target != "cpu"),
             constraints=tuple(results.environment.get("packages", "").split()),
         )
 

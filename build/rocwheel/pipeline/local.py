@@ -12,13 +12,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from rocwheel.console import columns, count, duration
+from rocwheel.console import count, duration
 from rocwheel.errors import HostError, InterruptError, StoreError
 from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order, Phase
 from rocwheel.pipeline import standing
@@ -29,8 +28,7 @@ from rocwheel.verdict import State
 
 POLL: Final = 0.02
 LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends
-SHOWN: Final = 0.5  # seconds between two pictures of the live table
-NOTED: Final = 30.0  # seconds between two lines about what runs, in a log
+NOTED: Final = 30.0  # seconds between two lines about what runs
 STATES: Final = frozenset({state.exit_code for state in State})
 LEAST_DISK: Final = 1 << 10  # MiB that stay free
 
@@ -88,8 +86,8 @@ class LocalScheduler:
         dead = end_dead(self.nights, book, tries, self.worker)
         standings = self._look() if dead else self._stand(book)
         looked, fresh = time.monotonic(), True
-        noted = shown = 0.0
-        with self.signals.caught(), self.worker.console.live() as show:
+        noted = 0.0
+        with self.signals.caught():
             try:
                 while True:
                     ended = self._reap()
@@ -98,9 +96,6 @@ class LocalScheduler:
                         looked = time.monotonic()
                     if fresh and not self.signals:
                         self._start(standings)
-                    if fresh or time.monotonic() - shown > SHOWN:
-                        show(self._table(standings))
-                        shown = time.monotonic()
                     fresh = False
                     if not self._running:
                         break
@@ -239,26 +234,6 @@ class LocalScheduler:
         for name, item in list(self._running.items()):
             item.process.wait()
             del self._running[name]
-
-    def _table(self, standings: Mapping[str, CellStanding]) -> list[str]:
-        counts = Counter(
-            "running" if name in self._running else item.word for name, item in standings.items()
-        )
-        rows = [
-            (
-                name,
-                duration(time.monotonic() - item.started),
-                f"of about {duration(item.cell.seconds)}",
-            )
-            for name, item in self._running.items()
-        ]
-        ends = "draining; Ctrl-C again stops" if self.signals else ""
-        stopped = f"stopped by {self._stopped.by}: {self._stopped.reason}" if self._stopped else ""
-        return [
-            ", ".join(f"{number} {word}" for word, number in sorted(counts.items())),
-            *(columns(("cell", "for", ""), rows) if rows else ()),
-            *filter(None, (ends, stopped)),
-        ]
 
 
 def critical_paths(cells: tuple[Cell, ...]) -> dict[str, int]:

@@ -709,7 +709,7 @@ def test_a_test_that_rewrites_another_is_no_pass(request_, host, console, checko
     assert "a file of the tests changed while tests ran: test_b.py" in gated.found.message
 
 
-def test_what_failed_runs_again_with_the_same_packages_and_devices(at, tmp_path, capsys):
+def test_what_failed_runs_again_with_the_same_packages(at, tmp_path, capsys):
     results = rich()
     line = ["gate", f"--wheels={tmp_path}", "--family=gfx90a", "--python=3.12", "--suite=smoke"]
     line += ["--failed-of=before"]
@@ -718,13 +718,7 @@ def test_what_failed_runs_again_with_the_same_packages_and_devices(at, tmp_path,
     (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
     make_set(tmp_path, pythons=("3.12",))
     assert main(line) == State.NO_RUNNER.exit_code
-    said = capsys.readouterr()
-    assert "no-runner" in said.out
-    assert "have changed since" not in said.err
-    about["tests"] = "0" * 64
-    (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
-    assert main(line) == State.NO_RUNNER.exit_code
-    assert "the files of smoke have changed since" in capsys.readouterr().err
+    assert "no-runner" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "gate-results")
     assert main([*line, "--dry-run"]) == State.NO_RUNNER.exit_code
     assert "smoke on gfx90a, CPython 3.12: no-runner" in capsys.readouterr().out

@@ -184,22 +184,18 @@ class Leftovers:
                 continue
             if name == RECURSION:
                 sys.setrecursionlimit(expected)
-                self.found.append(f"another {name}")
-                continue
-            if name == IMPORT:
+            elif name == IMPORT:
                 builtins.__import__ = expected
-                self.found.append(f"another {name}")
-                continue
-            if name == USER:
-                self.found.append(f"another {name}")
+            elif name == USER:
                 self.spoiled = True
+            elif isinstance(name, str):
+                setattr(sys, name.removeprefix("sys."), expected)
+            else:
+                if expected is not None:
+                    _setsignal(name, expected)
+                    self.found.append(f"a handler of {signal.Signals(name).name}")
                 continue
-            if isinstance(name, str):
-                setattr(sys, name, expected)
-                self.found.append(f"another sys.{name}")
-            elif expected is not None:
-                _setsignal(name, expected)
-                self.found.append(f"a handler of {signal.Signals(name).name}")
+            self.found.append(f"another {name}")
 
     def _kill(self) -> None:
         """End processes the body started, and what those leave to us, their subreaper."""
@@ -233,7 +229,7 @@ class Leftovers:
 def _state() -> dict[Any, Any]:
     """Signal handlers and standard streams of this process."""
     state: dict[Any, Any] = {number: _getsignal(number) for number in KEPT_SIGNALS}
-    state["stdout"], state["stderr"] = sys.stdout, sys.stderr
+    state["sys.stdout"], state["sys.stderr"] = sys.stdout, sys.stderr
     state[RECURSION], state[USER] = sys.getrecursionlimit(), (_geteuid(), _getegid())
     state[IMPORT] = builtins.__import__
     state |= {limit: resource.getrlimit(limit[0]) for limit in LIMITS}
