@@ -223,10 +223,9 @@ def _newest_xla(fact: Fact, context: BumpContext) -> str:
     pin, layouts = _pins(context)[fact.name], _layouts(context)
     planned = tree.at_commit(pin.repository, pin.ref, pin.commit, context.cache)
     empty = source.Pins(path="", pins=(), layouts=layouts)
-    found = tree.resolve(
-        planned, pins=empty, layouts=layouts, runner=context.runner, console=context.console
-    )
-    return found.xla.commit
+    return tree.resolve(
+        planned, pins=empty, runner=context.runner, console=context.console
+    ).xla.commit
 
 
 def _change_xla(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:

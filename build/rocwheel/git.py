@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -162,12 +163,16 @@ def identify(root: Path, *, runner: Runner) -> Source:
     commit = head(root, runner=runner)
     if not commit:
         return Source(repository="", commit="", digest=digest(root, _walk(root)))
+    url = ""
+    with suppress(CommandError):  # there is none
+        words = ("config", "--local", "--get", "remote.origin.url")
+        url = runner.capture(_git(root, *words)).strip()
     with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as name:
         bare = _Bare(root=root, folder=Path(name), runner=runner)
         bare.read(commit)
         dirty = bare.differs()
         return Source(
-            repository=_remote(root, runner),
+            repository=public(url),
             commit=commit,
             dirty=dirty,
             digest=digest(root, bare.listed()) if dirty else "",
@@ -300,15 +305,6 @@ def _walk(root: Path) -> Iterator[str]:
         for name in (*beside, *links):
             if not _NOT_SOURCES.match(name):
                 yield (here / name).relative_to(root).as_posix()
-
-
-def _remote(root: Path, runner: Runner) -> str:
-    """Return the public name of `origin`; "" when there is none."""
-    try:
-        url = runner.capture(_git(root, "config", "--local", "--get", "remote.origin.url"))
-    except CommandError:
-        return ""
-    return public(url.strip())
 
 
 def _git(folder: Path | None, *arguments: str) -> Command:

@@ -62,7 +62,7 @@ def tree_of(workspace: Path, runner: Runner, console: Console) -> source.SourceT
     planned = source.plan(
         source.SourceRequest(jax_source_dir=workspace), pins=pins, cache=workspace
     )
-    return source.resolve(planned, pins=pins, layouts=layouts, runner=runner, console=console)
+    return source.resolve(planned, pins=pins, runner=runner, console=console)
 
 
 def make(folder: Path, runner: Runner, console: Console) -> Bench:

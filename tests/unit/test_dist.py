@@ -71,9 +71,7 @@ def test_planning_writes_nothing(tmp_path):
 
 def tree(tmp_path, runner, version="0.9.2"):
     planned = dist.plan(request(tmp_path, jax_version=version))
-    return source.preview(
-        planned.sources, pins=planned.pins, layouts=planned.layouts, runner=runner
-    )
+    return source.preview(planned.sources, pins=planned.pins, runner=runner)
 
 
 def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):

@@ -88,7 +88,6 @@ class Plan:
     rocm: rocm.RocmPlan
     sources: source.SourcePlan
     pins: source.Pins
-    layouts: source.Layouts
     policy: WheelPolicy
     failures: tuple[bazel.KnownFailure, ...]  # what a failed action may mean
     gfx_targets: tuple[str, ...]
@@ -110,8 +109,7 @@ def resolved(request: Request, *, runner: Runner) -> Request:
 def plan(request: Request) -> Plan:
     """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
     ci = request.home.ci
-    layouts = source.load_layouts(ci / "layouts.yaml")
-    pins = source.load_pins(ci / "pins.yaml", layouts=layouts)
+    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
     for what, value, valid in (
         ("compiler", request.compiler, COMPILERS),
         ("CPU features", request.cpu_features, CPU_FEATURES),
@@ -153,7 +151,6 @@ def plan(request: Request) -> Plan:
         rocm=planned,
         sources=sources,
         pins=pins,
-        layouts=layouts,
         policy=policy_file.load(ci / "wheel_policy.yaml"),
         failures=bazel.load_failures(ci / "known_failures.yaml"),
         gfx_targets=_targets(request, planned.family),

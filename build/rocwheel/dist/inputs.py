@@ -57,13 +57,7 @@ def gather(
     if is_checked:
         preview(planned, runner=runner, console=console, place=place)
     with console.step("Sources", key="source"):
-        tree = source.resolve(
-            planned.sources,
-            pins=planned.pins,
-            layouts=planned.layouts,
-            runner=runner,
-            console=console,
-        )
+        tree = source.resolve(planned.sources, pins=planned.pins, runner=runner, console=console)
         tool = _own(request, runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
@@ -152,9 +146,7 @@ def preview(
     console = console or silent()
     request, notes = planned.request, []
     place = place or executor.choose(request, runner=runner, console=silent(), pull=False)
-    tree = source.preview(
-        planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
-    )
+    tree = source.preview(planned.sources, pins=planned.pins, runner=runner)
     _refuse_dirty(request, tree, _own(request, runner))
     tree.accept(request.pythons)
     executor.check(place, request, bazel_version=tree.bazel)

@@ -133,18 +133,14 @@ class _Job:
                 self.plan.key, waiting=lambda: self.console.info(waiting)
             ) as staging:
                 # by the run we waited for
-                root = self._cached(self.plan.sha256) or self._fetched(staging)
+                fetch = {
+                    Origin.URL: self._from_url,
+                    Origin.TARBALL: self._from_file,
+                    Origin.PIP: self._from_pip,
+                }[self.plan.origin]
+                root = self._cached(self.plan.sha256) or fetch(staging)
         self.cache.trim(budget=self.budget, removed=self._trimmed)
         return root
-
-    def _fetched(self, staging: Path) -> RocmRoot:
-        match self.plan.origin:
-            case Origin.URL:
-                return self._from_url(staging)
-            case Origin.PIP:
-                return self._from_pip(staging)
-            case _:
-                return self._from_file(staging)
 
     # Where it comes from.
 

@@ -56,22 +56,18 @@ def inflate(packed: Iterable[bytes], *, name: str) -> Iterator[bytes]:
         if len(head) >= tarfile.BLOCKSIZE:
             break
     compression = Compression.of(head)
+    if compression is None:
+        raise WrongBytesError(
+            f"{name}: neither .tar.gz, .tar.xz nor .tar.zst",
+            hint="check the address; a web page may have come instead of the tarball",
+        )
+    decoders = {Compression.GZIP: _gzip, Compression.XZ: _xz, Compression.ZSTD: _zstd}
     source = _Raw(itertools.chain((head,), blocks))
     try:
-        match compression:
-            case Compression.GZIP:
-                yield from _gzip(source)
-            case Compression.XZ:
-                yield from _xz(source)
-            case Compression.ZSTD:
-                yield from _zstd(source)
-            case Compression.NONE:
-                yield from iter(lambda: source.read(INFLATED), b"")
-            case None:
-                raise WrongBytesError(
-                    f"{name}: neither .tar.gz, .tar.xz nor .tar.zst",
-                    hint="check the address; a web page may have come instead of the tarball",
-                )
+        if compression is Compression.NONE:
+            yield from iter(lambda: source.read(INFLATED), b"")
+        else:
+            yield from decoders[compression](source)
     except EOFError as exc:
         raise cut(name) from exc
     except _Damaged as exc:

@@ -50,13 +50,10 @@ class RcFiles:
 
         Raises SourceError for a config that no rc file defines, naming where it is asked for.
         """
-        always = [line for line in self._read() if not line.config]
+        always = ((line.where, line.options) for line in self._read() if not line.config)
         return tuple(
             item
-            for where, given in (
-                *((line.where, line.options) for line in always),
-                ("command line", tuple(options)),
-            )
+            for where, given in (*always, ("command line", tuple(options)))
             for option in given
             for item in self._expanded(option, where, ())
         )

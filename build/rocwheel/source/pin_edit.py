@@ -94,7 +94,7 @@ def look_up(
     commit = git.resolve_ref(repository, ref, runner=runner)
     empty = pins.Pins(path="", pins=(), layouts=layouts)
     wanted = tree.at_commit(repository, ref, commit, cache)
-    found = tree.resolve(wanted, pins=empty, layouts=layouts, runner=runner, console=console)
+    found = tree.resolve(wanted, pins=empty, runner=runner, console=console)
     if found.jax_version != version:
         raise SourceError(
             f"{repository}: {ref} is JAX {found.jax_version}, not {version}",

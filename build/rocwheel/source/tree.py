@@ -175,16 +175,14 @@ def check_repository(repository: str, ref: str) -> None:
         )
 
 
-def resolve(
-    planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner, console: Console
-) -> SourceTree:
+def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console) -> SourceTree:
     """Fetch what is missing and check the tree. Raises SourceError, ConfigError, HostError."""
     if planned.checkout:
         _take(planned.checkout, runner, console)
     root = planned.root
     if not root.is_dir():
         raise SourceError(f"{root}: no such folder", hint="name the top of a JAX checkout")
-    layout = layouts[planned.pin.layout] if planned.pin else _layout(root, layouts)
+    layout = pins.layouts[planned.pin.layout] if planned.pin else _layout(root, pins.layouts)
     _check_markers(root, layout)
     _check_labels(root / layout.workspace, layout)
     version = _version(root, layout.version)
@@ -233,15 +231,15 @@ def resolve(
     return tree
 
 
-def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner) -> SourceTree:
+def preview(planned: SourcePlan, *, pins: Pins, runner: Runner) -> SourceTree:
     """Return the tree `resolve` would give, fetching nothing: the pin stands for what is absent.
 
     Raises what `resolve` raises for a tree that is here.
     """
     pin, request = planned.pin or planned.like, planned.request
     if pin is None or planned.root.is_dir():
-        return resolve(planned, pins=pins, layouts=layouts, runner=runner, console=silent())
-    layout, name = layouts[pin.layout], request.jax_branch or pin.commit
+        return resolve(planned, pins=pins, runner=runner, console=silent())
+    layout, name = pins.layouts[pin.layout], request.jax_branch or pin.commit
     later = f"JAX {name} is not here yet: taken to be like {pin.version} (--jax-version)"
     return SourceTree(
         root=planned.root,
