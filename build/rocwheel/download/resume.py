@@ -23,7 +23,6 @@ from rocwheel.download.client import (
     Answer,
     Client,
     DownloadError,
-    FetchOutcome,
     Fingerprint,
     LostError,
 )
@@ -123,7 +122,6 @@ class Download:
                 answer.close()
                 raise DownloadError(
                     f"{without_secrets(self._url)}: {answer.status} where a file should come",
-                    outcome=FetchOutcome.BROKEN,
                     hint="the server is broken; try another mirror",
                 )
             self._part.begin(answer.fingerprint)
@@ -235,7 +233,6 @@ def consumed(
             part.close()
     raise DownloadError(
         f"{without_secrets(url)}: changes faster than it can be fetched",
-        outcome=FetchOutcome.BROKEN,
         hint="give the address of a file that stays as it is",
     )
 
