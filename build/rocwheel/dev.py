@@ -275,14 +275,14 @@ def _config(invocation: BazelInvocation) -> str:
 def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
     return Command(
         argv=(
-            str(invocation.bazel.path),
+            str(invocation.spec.bazel.path),
             "--nohome_rc",
             f"--bazelrc={rc_file}",
             "build",
             f"--config={_config(invocation)}",
-            *(target.label for target in invocation.targets),
+            *invocation.targets.values(),
         ),
-        cwd=invocation.workspace,
+        cwd=invocation.spec.workspace,
     )
 
 

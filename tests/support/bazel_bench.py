@@ -51,7 +51,7 @@ class Bench:
         """Remove the output base, as on a fresh machine; caches stay."""
         invocation = self.invocation()
         bazel.shutdown(invocation, runner=self.runner)
-        base = Path(invocation.output_base)
+        base = Path(invocation.spec.output_base)
         subprocess.run(["chmod", "-R", "u+w", str(base)], check=False)
         shutil.rmtree(base, ignore_errors=True)
 

@@ -101,23 +101,23 @@ def build(
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = Files.of(invocation, folder)
-    base = runner.host(invocation.output_base)
+    base = runner.host(invocation.spec.output_base)
     started = time.monotonic()
     waiting = partial(console.info, "   waiting for another build of this tree")
     with locked(base.with_name(base.name + ".lock"), waiting=waiting):
         warnings = _Warnings(console)
-        usable, notes = ask(invocation.remote)
-        now = replace(invocation, remote=usable)
-        if not now.remote.options:  # nothing left needs the headers
+        usable, notes = ask(invocation.spec.remote)
+        now = replace(invocation, spec=replace(invocation.spec, remote=usable))
+        if not now.spec.remote.options:  # nothing left needs the headers
             now = invocation.locally()
-        write_headers(now.remote, base.parent)
+        write_headers(now.spec.remote, base.parent)
         for note in notes:
             console.warn(note)
         once = partial(_run, files=files, warnings=warnings, runner=runner, console=console)
-        once = partial(once, secrets=invocation.remote.secrets)  # of what was asked for
+        once = partial(once, secrets=invocation.spec.remote.secrets)  # of what was asked for
         read, failure = once(now)
         own = read.problems or any(item.code in OWN_FAILURES for item in read.failed)
-        if failure and now.remote.options and not own:
+        if failure and now.spec.remote.options and not own:
             why = failure.detail.strip().rpartition("\n")[2]
             notes.append(f"built again without remote cache and executor: {failure}: {why}")
             console.warn(notes[-1])
@@ -159,7 +159,7 @@ def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
         with suppress(CommandError, HostError):
             runner.capture(invocation.shutdown)
         return
-    base = runner.host(invocation.output_base)
+    base = runner.host(invocation.spec.output_base)
     pid = _server(base)
     if pid is None:
         return
@@ -190,7 +190,7 @@ def _run(
         "--curses=no",
         "--show_progress_rate_limit=1",
     ]
-    if invocation.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
+    if invocation.spec.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
         options.append(f"--execution_log_json_file={runner.path(files.spawns)}")
     command = invocation.command_line(*options)
     console.detail(str(command))
@@ -335,12 +335,12 @@ def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[Wh
     """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError."""
     into.mkdir(parents=True, exist_ok=True)
     taken = {}
-    for target in invocation.targets:
-        wheels = [path for path in read.files(target.label) if path.suffix == ".whl"]
+    for kind, label in invocation.targets.items():
+        wheels = [path for path in read.files(label) if path.suffix == ".whl"]
         if len(wheels) != 1:
             names = ", ".join(wheel.name for wheel in wheels) or "none"
             raise BazelError(
-                f"{target.label}: made {len(wheels)} wheels, not one: {names}",
+                f"{label}: made {len(wheels)} wheels, not one: {names}",
                 hint="check the layout of this tree in ci/layouts.yaml",
             )
         (wheel,) = wheels
@@ -351,7 +351,7 @@ def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[Wh
             )
         copy = into / wheel.name
         shutil.copyfile(wheel, copy)  # Bazel's outputs are read-only; the copy is not
-        taken[target.kind] = copy
+        taken[kind] = copy
     return taken
 
 

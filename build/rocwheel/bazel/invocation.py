@@ -8,7 +8,6 @@ own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel sta
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Final, Literal
 
 from rocwheel import files
@@ -20,7 +19,6 @@ from rocwheel.model import (
     RocmVersion,
     WheelKind,
     canonical_version,
-    gfx_target,
 )
 from rocwheel.process import Command, GuestPath
 from rocwheel.source_layout import Layout, VersionClass, expand
@@ -62,10 +60,10 @@ class BuildSpec:
     jax_version: str
     kinds: tuple[WheelKind, ...]
     pythons: tuple[PythonVersion, ...]
-    rocm: RocmVersion | None = None  # these three belong to plugin and pjrt
-    rocm_root: GuestPath | None = None
-    rocm_number: str = ""
-    gfx_targets: tuple[str, ...] = ()
+    rocm: RocmVersion  # these four belong to plugin and pjrt
+    rocm_root: GuestPath
+    rocm_number: str
+    gfx_targets: tuple[str, ...]
     compiler: Compiler = Compiler(kind="hermetic")
     cpu_features: str = "release"
     wheel_type: Literal["release", "snapshot"] = "release"  # as XLA's python_wheel.bzl knows it
@@ -98,35 +96,53 @@ class BuildSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelTarget:
-    """A label and the wheel it makes."""
-
-    kind: WheelKind
-    label: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class BazelInvocation:
-    """One start of Bazel."""
+    """One start of Bazel, which makes wheels of some kinds for one CPython."""
 
-    bazel: BazelBinary
-    workspace: GuestPath
-    startup: tuple[str, ...]
-    recipe: tuple[str, ...]  # options by the layout
-    targets: tuple[WheelTarget, ...]
+    spec: BuildSpec
     python: PythonVersion
-    output_base: GuestPath
-    remote: Remote = LOCAL
-    own_options: tuple[str, ...] = ()  # the user's; given last, so they win
+    kinds: tuple[WheelKind, ...]
+
+    @property
+    def targets(self) -> dict[WheelKind, str]:
+        """The label of each wheel."""
+        return {kind: self.spec.layout.targets[kind] for kind in self.kinds}
+
+    @property
+    def startup(self) -> tuple[str, ...]:
+        """Every option before the command."""
+        spec = self.spec
+        headers = spec.remote.rc_file(spec.caches.output_user_root)
+        return (
+            "--nohome_rc",
+            *(f"--bazelrc={name}" for name in spec.version_class.startup_files),
+            f"--output_user_root={spec.caches.output_user_root}",
+            f"--output_base={spec.output_base}",
+            f"--max_idle_secs={IDLE_SECONDS}",
+            *((f"--bazelrc={headers}",) if headers else ()),
+            *spec.startup_options,
+        )
+
+    @property
+    def recipe(self) -> tuple[str, ...]:
+        """Options by the layout."""
+        spec, caches = self.spec, self.spec.caches
+        rocm = any(kind.needs_rocm for kind in self.kinds)
+        return (
+            "--symlink_prefix=/",
+            *((f"--disk_cache={caches.disk}",) if caches.disk else ()),
+            *((f"--repository_cache={caches.repository}",) if caches.repository else ()),
+            *expand(
+                spec.layout.recipe,
+                conditions=_conditions(spec, self.python, rocm=rocm),
+                values={**_values(spec, self.python), **spec.version_class.values},
+            ),
+        )
 
     @property
     def options(self) -> tuple[str, ...]:
         """Every option of the command, in order: of two that contradict, the later one wins."""
-        return (*self.recipe, *self.remote.options, *self.own_options)
-
-    @property
-    def kinds(self) -> tuple[WheelKind, ...]:
-        return tuple(target.kind for target in self.targets)
+        return (*self.recipe, *self.spec.remote.options, *self.spec.options)
 
     @property
     def title(self) -> str:
@@ -142,28 +158,25 @@ class BazelInvocation:
         """Return what to start; `more` are options of this one run, put last before the targets."""
         return Command(
             argv=(
-                str(self.bazel.path),
+                str(self.spec.bazel.path),
                 *self.startup,
                 "build",
                 *self.options,
                 *more,
-                *(target.label for target in self.targets),
+                *self.targets.values(),
             ),
-            cwd=self.workspace,
+            cwd=self.spec.workspace,
         )
 
     def locally(self) -> BazelInvocation:
         """Return the same without remote cache and executor, and without their headers' file."""
-        headers = self.remote.rc_file(PurePath(self.output_base).parent)
-        startup = tuple(item for item in self.startup if item != f"--bazelrc={headers}")
-        return replace(self, remote=LOCAL, startup=startup)
+        return replace(self, spec=replace(self.spec, remote=LOCAL))
 
     @property
     def shutdown(self) -> Command:
         """What ends the server of this invocation's output base."""
-        return Command(
-            argv=(str(self.bazel.path), *self.startup, "shutdown"), cwd=self.workspace, timeout=60
-        )
+        argv = (str(self.spec.bazel.path), *self.startup, "shutdown")
+        return Command(argv=argv, cwd=self.spec.workspace, timeout=60)
 
 
 def invocations(spec: BuildSpec) -> tuple[BazelInvocation, ...]:
@@ -178,9 +191,10 @@ def invocations(spec: BuildSpec) -> tuple[BazelInvocation, ...]:
     for number, python in enumerate(spec.pythons):
         kinds = tuple(kind for kind in rocm_kinds if kind.per_python or number == 0)
         if kinds:
-            planned.append(_invocation(spec, python, kinds))
+            planned.append(BazelInvocation(spec=spec, python=python, kinds=kinds))
     if WheelKind.JAXLIB in spec.kinds:
-        planned += [_invocation(spec, python, (WheelKind.JAXLIB,)) for python in spec.pythons]
+        only = (WheelKind.JAXLIB,)
+        planned += [BazelInvocation(spec=spec, python=each, kinds=only) for each in spec.pythons]
     return tuple(planned)
 
 
@@ -191,79 +205,23 @@ def check(spec: BuildSpec) -> None:
             f"{spec.workspace}: Bazel does not work in a folder with a blank in its path",
             hint="move or link the checkout to a path without blanks",
         )
-    if spec.compiler.kind != "hermetic" and spec.compiler.cc is None:
-        raise ConfigError(
-            f"{spec.compiler.kind}: no path to it", hint=f"install {spec.compiler.kind}"
-        )
     if not spec.pythons or not spec.kinds:
         raise ConfigError("nothing to build", hint="name at least one CPython and one wheel")
     canonical_version(spec.jax_version, spec.version_suffix)
-    if any(kind.needs_rocm for kind in spec.kinds):
-        _check_rocm(spec)
-
-
-def _check_rocm(spec: BuildSpec) -> None:
-    if spec.rocm is None or spec.rocm_root is None:
-        raise ConfigError("plugin and pjrt need a ROCm", hint="add --therock-path")
-    if not spec.version_class.rocm.contains(spec.rocm.version.base_version, prereleases=True):
+    if not any(kind.needs_rocm for kind in spec.kinds):
+        return
+    rocm = spec.rocm.version.base_version
+    if not spec.version_class.rocm.contains(rocm, prereleases=True):
+        others = (
+            item for item in spec.layout.classes if item.rocm.contains(rocm, prereleases=True)
+        )
+        first = next((f"the first JAX with it is {item.versions}" for item in others), None)
         raise ConfigError(
             f"ROCm {spec.rocm}: JAX {spec.jax_version} needs ROCm {spec.version_class.rocm}",
-            hint=_fitting(spec.layout, spec.rocm),
+            hint=f"choose another ROCm or another JAX: {first or 'no JAX has it yet'}",
         )
     if not spec.gfx_targets:
         raise ConfigError("no gfx targets", hint="add --gfx-targets or --family")
-    for target in spec.gfx_targets:
-        gfx_target(target)
-
-
-def _fitting(layout: Layout, rocm: RocmVersion) -> str:
-    """Say which JAX is the first that builds with a ROCm."""
-    fitting = [
-        item
-        for item in layout.classes
-        if item.rocm.contains(rocm.version.base_version, prereleases=True)
-    ]
-    first = f"the first JAX with it is {fitting[0].versions}" if fitting else "no JAX has it yet"
-    return f"choose another ROCm or another JAX: {first}"
-
-
-def _invocation(
-    spec: BuildSpec, python: PythonVersion, kinds: tuple[WheelKind, ...]
-) -> BazelInvocation:
-    recipe = (
-        "--symlink_prefix=/",
-        *((f"--disk_cache={spec.caches.disk}",) if spec.caches.disk else ()),
-        *((f"--repository_cache={spec.caches.repository}",) if spec.caches.repository else ()),
-        *expand(
-            spec.layout.recipe,
-            conditions=_conditions(spec, python, rocm=any(kind.needs_rocm for kind in kinds)),
-            values={**_values(spec, python), **spec.version_class.values},
-        ),
-    )
-    return BazelInvocation(
-        bazel=spec.bazel,
-        workspace=spec.workspace,
-        startup=_startup(spec),
-        recipe=recipe,
-        targets=tuple(WheelTarget(kind=kind, label=spec.layout.targets[kind]) for kind in kinds),
-        python=python,
-        output_base=spec.output_base,
-        remote=spec.remote,
-        own_options=spec.options,
-    )
-
-
-def _startup(spec: BuildSpec) -> tuple[str, ...]:
-    headers = spec.remote.rc_file(spec.caches.output_user_root)
-    return (
-        "--nohome_rc",
-        *(f"--bazelrc={name}" for name in spec.version_class.startup_files),
-        f"--output_user_root={spec.caches.output_user_root}",
-        f"--output_base={spec.output_base}",
-        f"--max_idle_secs={IDLE_SECONDS}",
-        *((f"--bazelrc={headers}",) if headers else ()),
-        *spec.startup_options,
-    )
 
 
 def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozenset[str]:
@@ -293,7 +251,7 @@ def _values(spec: BuildSpec, python: PythonVersion) -> dict[str, str]:
         "gfx_targets": ",".join(spec.gfx_targets),
         "git_hash": spec.git_hash,
         "python": str(python),
-        "rocm_path": str(spec.rocm_root or ""),
+        "rocm_path": str(spec.rocm_root),
         "wheel_suffix": spec.wheel_suffix,
         "wheel_type": spec.wheel_type,
         "xla_dir": str(spec.xla_dir or ""),

@@ -154,7 +154,7 @@ def check_toolchain(
         return
     with_rocm = (item for item in planned if any(kind.needs_rocm for kind in item.kinds))
     for invocation in with_rocm:
-        given = (*invocation.recipe, *source.joined(invocation.own_options))
+        given = (*invocation.recipe, *source.joined(spec.options))
         options = rc.flatten(given)
         values = source.variables(options)
         if values.get(HERMETIC) != "0":
@@ -247,7 +247,7 @@ def odd_options(planned: Plan, spec: bazel.BuildSpec) -> Iterator[str]:
     for option in spec.options:
         if " --" in option:
             yield f"{option!r}: one option for Bazel, not two; give --bazel-options once for each"
-    root = str(spec.rocm_root or "")
+    root = str(spec.rocm_root)
     if spec.remote.options and home and root.startswith(f"{home.rstrip('/')}/"):
         yield (
             f"{root}: lies in a home folder, so nobody else shares what the remote cache keeps; "

@@ -276,7 +276,7 @@ def test_one_invocation_builds_the_targets_jax_builds_one_by_one():
         for ref in result["refs"]:
             recorded = Recorded.read(request, ref)
             planned = bazel.invocations(recorded.spec())
-            labels = [target.label for invocation in planned for target in invocation.targets]
+            labels = [label for invocation in planned for label in invocation.targets.values()]
             assert labels == result["targets"]
             assert len(planned) == 1
 

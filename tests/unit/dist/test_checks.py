@@ -365,16 +365,6 @@ def test_an_option_in_two_words_is_refused_too(look):
         look(GENERATIONS["0.11.0"], bazel_options=("--repo_env", "ROCM_PATH=/opt/rocm"))
 
 
-def test_a_fork_whose_own_build_refuses_rocm_is_said(look):
-    fork = replace(
-        GENERATIONS["0.8.0"],
-        files={
-            "build/build.py": 'print("This repo is not used for building the ROCm JAX plugins")'
-        },
-    )
-    assert any("refuses ROCm wheels" in note for note in look(fork)[3])
-
-
 def test_a_checked_tree_gives_the_specification_of_its_rocm(look):
     _, _, spec, _ = look(GENERATIONS["0.11.0"])
     assert spec.rocm == RocmVersion.parse("7.10.0a20251120")
