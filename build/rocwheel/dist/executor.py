@@ -12,7 +12,7 @@ import re
 import resource
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -34,7 +34,7 @@ from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
 from rocwheel.host.machine import HostPrograms, Interpreter, Programs
 from rocwheel.image import contents, registry
-from rocwheel.image.contents import ImageFacts
+from rocwheel.image.contents import ImageFacts, ImagePrograms
 from rocwheel.image.found import INPUTS, Found, obtain
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source import SourceTree
@@ -176,18 +176,19 @@ class BuildEnvironment:
             return self
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
 
-    def programs(self, request: Request, runner: HostRunner) -> AbstractContextManager[Programs]:
-        """Return what can be started there, with the inputs that are here so far.
+    @contextmanager
+    def programs(self, request: Request, runner: HostRunner) -> Iterator[Programs]:
+        """Yield what can be started there, with the inputs that are here so far.
 
         The container of a build is not needed for it.
         """
-        if self.spec is None or self.image is None:
-            return nullcontext(HostPrograms(environ=request.environ, runner=runner))
+        if self.spec is None:
+            yield HostPrograms(environ=request.environ, runner=runner)
+            return
         here = tuple(item for item in self.spec.mounts if item.host.exists())
         so_far = replace(self.spec, mounts=here)
-        return contents.programs(
-            so_far, self.image.config, cache=request.cache, runner=runner, remember=not self.dry
-        )
+        with contents.entered(so_far, runner=runner, remember=not self.dry) as inside:
+            yield ImagePrograms(inside)
 
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:

@@ -41,20 +41,6 @@ class Choice(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateKey:
-    """What names a gate: a suite or a shard of it, a family, a CPython."""
-
-    suite: str
-    shard: str  # "" for the whole suite
-    family: str
-    python: PythonVersion
-
-    def __str__(self) -> str:
-        shard = f" shard {self.shard}" if self.shard else ""
-        return f"{self.suite}{shard} on {self.family}, CPython {self.python}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class GateOptions:
     """What a gate is asked for whichever its suite: wheels, a family, a CPython, and how to run."""
 
@@ -89,7 +75,6 @@ class GateRequest(GateOptions):
     skips: tuple[Skip, ...] = ()
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
     history: SuiteHistory | None = None
-    weights: Mapping[str, int] = field(default_factory=dict)  # of files, to cut shards by
     known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
 
@@ -111,11 +96,6 @@ class GateRequest(GateOptions):
             tests=self.tests | tests,
             constraints=tuple(results.environment.get("packages", "").split()),
         )
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """What is required beside the wheels and JAX."""
-        return (*sorted(self.suite.requirements), *self.requirements)
 
     @property
     def whole(self) -> bool:
@@ -147,14 +127,10 @@ class GateRequest(GateOptions):
         return demand if self.whole else demand.of_part(must_run=1)
 
     @property
-    def key(self) -> GateKey:
-        """Return what names this gate."""
-        return GateKey(
-            suite=self.suite.name,
-            shard=str(self.shard),
-            family=self.family.name,
-            python=self.python,
-        )
+    def key(self) -> str:
+        """Name the gate: a suite or a shard of it, a family, a CPython."""
+        shard = f" shard {self.shard}" if str(self.shard) else ""
+        return f"{self.suite.name}{shard} on {self.family.name}, CPython {self.python}"
 
     @property
     def seconds(self) -> float:

@@ -134,9 +134,7 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
         results = run_record.empty(request, state, str(error))
     results = replace(results, environment=run_record.about(request, host, setup))
     found = judge(results, request.demand)
-    verdict = run_record.verdict(request, host, setup, results, found)
-    if verdict:
-        verdict = replace(verdict, started=started.isoformat(), ended=host.now().isoformat())
+    verdict = run_record.verdict(request, host, setup, results, found, started=started)
     return GateResult(results=results, found=found, verdict=verdict, error=error)
 
 
@@ -240,7 +238,7 @@ def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
     top = request.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
         raise ConfigError(f"{request.key}: no tests", hint="add --jax-tests with a JAX checkout")
-    return discovery.find(source, top, request.shard, request.weights)
+    return discovery.find(source, top, request.shard)
 
 
 def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
@@ -322,7 +320,7 @@ def _plan_install(
         interpreter=interpreter,
         folder=folder,
         cache=host.cache,
-        requirements=(*request.packages, *rocm),
+        requirements=(*sorted(request.suite.requirements), *request.requirements, *rocm),
         constraints=request.constraints,
         with_jax=request.suite.with_jax,
     )
@@ -384,7 +382,15 @@ def _plan_run(
     suite, with_jax = request.suite, request.suite.with_jax
     select = ("-m", suite.select) if suite.select else ()
     logs = _folder(request.output / "logs")
-    estimates = request.history.estimates(tests.sizes) if request.history else None
+    history = request.history
+    estimates = history.estimates(tests.sizes) if history else Estimates(sizes=tests.sizes)
+
+    def hidden(file: str) -> tuple[str, ...]:
+        """Return the tests of a file that skipped itself: of earlier runs, else what it defines."""
+        ran = tuple(test for test in estimates.tests if test.startswith(f"{file}::"))
+        text = (tests.root / file).read_text(encoding="utf-8", errors="replace")
+        return ran or tuple(discovery.tests_of(file, text))
+
     return RunPlan(
         suite=suite.name,
         shard=str(request.shard),
@@ -410,18 +416,9 @@ def _plan_run(
         alone=tests.alone,
         process_memory=devices.host_memory(len(setup.lanes)),
         sticky=request.sticky,
-        hidden=lambda file: _hidden(file, tests.root, estimates),
-        estimates=estimates or Estimates(sizes=tests.sizes),
+        hidden=hidden,
+        estimates=estimates,
     )
-
-
-def _hidden(file: str, root: Path, estimates: Estimates | None) -> tuple[str, ...]:
-    """Return the tests of a file that skipped itself: of earlier runs, else what it defines."""
-    ran = tuple(
-        test for test in (estimates.tests if estimates else ()) if test.startswith(f"{file}::")
-    )
-    text = (root / file).read_text(encoding="utf-8", errors="replace")
-    return ran or tuple(discovery.tests_of(file, text))
 
 
 def _run(

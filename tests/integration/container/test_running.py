@@ -339,9 +339,7 @@ def test_an_image_is_asked_where_the_cache_cannot_or_shall_not_be_written(
     spec = replace(spec, folder=cache / container.PLACE / spec.run, user=User(uid=0, gid=0))
     facts = contents.ask(spec, "sha256:0", cache=cache, runner=host, remember=remember)
     assert facts.interpreters
-    with contents.programs(
-        spec, "sha256:0", cache=cache, runner=host, remember=remember
-    ) as programs:
-        assert programs.has("sh")
+    with contents.entered(spec, runner=host, remember=remember) as inside:
+        assert contents.ImagePrograms(inside).has("sh")
     assert set(tmp_path.iterdir()) == there
     assert spec.name not in engine.containers()

@@ -12,7 +12,6 @@ import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from support import tarballs
@@ -253,7 +252,7 @@ def test_a_local_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment
     local = subject.of_manifest(request_.manifest, request_.python, tmp_path / "wh")
     request_ = replace(request_, wheels=local)
     assert gate(request_, host, console).found.state is State.PASS
-    path = Path(unquote(urlsplit(request_.wheels.wheels[0].url).path))
+    path = request_.wheels.wheels[0].path
     with path.open("ab") as file:
         file.write(b"x")
     assert gate(request_, host, console).found.state is State.INFRA

@@ -21,13 +21,14 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.gate.engine import protocol, supervisor
+from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.child import Child, describe
 from rocwheel.gate.engine.findings import Findings
 from rocwheel.gate.engine.lane_work import LaneMode, LaneWork
 from rocwheel.gate.engine.plan import Snapshot
 from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.gate.engine.supply import Supply
+from rocwheel.gate.engine.worker import supervisor
 from rocwheel.results import CUT_SHORT, Outcome, Results
 from rocwheel.verdict import State
 
