@@ -86,7 +86,9 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
     """Ask a repository which commit a branch or tag is; a commit is returned as it is."""
     if is_commit(ref):
         return ref
-    patterns = _names(ref)
+    patterns = (f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref)
+    if ref.startswith("refs/"):  # a tag and no branch of its name
+        patterns = (ref, ref, f"{ref}^{{}}", ref)
     try:
         output = runner.capture(_git(None, "ls-remote", repository, *patterns))
     except CommandError as exc:
@@ -135,12 +137,6 @@ def log(repository: str, old: str, new: str, *, runner: Runner) -> tuple[str, ..
         runner.capture(_git(Path(folder), *fetch, repository, f"refs/tags/{new}"))
         told = runner.capture(_git(Path(folder), "log", "--format=%h %s", "FETCH_HEAD"))
         return tuple(told.splitlines())
-
-
-def _names(ref: str) -> tuple[str, ...]:
-    if ref.startswith("refs/"):  # a tag and no branch of its name
-        return ref, ref, f"{ref}^{{}}", ref
-    return f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref
 
 
 def head(root: Path, *, runner: Runner) -> str:

@@ -8,7 +8,8 @@ conditions hold; conditions and values that do not exist are refused when the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
@@ -195,25 +196,14 @@ def expand(
 
     An option that names a list is repeated for each element; an empty list gives none.
     """
-    return tuple(
-        option
-        for step in steps
-        if conditions.issuperset(step.when)
-        for template in step.options
-        for option in fill(template, values)
-    )
-
-
-def fill(template: str, values: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Replace each `{name}` of a template; a list value gives one result per element."""
-    lists = {
-        name: value
-        for name in PLACEHOLDER.findall(template)
-        if isinstance(value := values.get(name, ()), tuple)
-    }
-    if not lists:
-        yield PLACEHOLDER.sub(lambda match: str(values[match[1]]), template)
-        return
-    name, elements = next(iter(lists.items()))
-    for element in elements:
-        yield from fill(template.replace("{" + name + "}", element), values)
+    options: list[str] = []
+    for step in steps:
+        for template in step.options if conditions.issuperset(step.when) else ():
+            parts = PLACEHOLDER.split(template)  # texts, and between them names
+            choices: list[tuple[str, ...]] = [(part,) for part in parts]
+            for at, name in enumerate(parts):
+                value = values.get(name, ())
+                if at % 2:
+                    choices[at] = (value,) if isinstance(value, str) else value
+            options += map("".join, product(*choices))
+    return tuple(options)

@@ -171,20 +171,12 @@ def check_toolchain(
                 hint="apt-get install clang-18, or --compiler clang for the machine's own",
             )
         if compiler:
-            for linker in _linkers(tree, options):
+            # the ROCm toolchain and the tree's rc files ask for linkers
+            values_of = (option.partition("=")[2].partition("-fuse-ld=") for option in options)
+            asked = {linker for before, _, linker in values_of if linker and not before}
+            for linker in {tree.version_class.linker, *asked}:
                 _check_linker(linker, compiler, programs)
         return  # the other invocations differ in the CPython alone
-
-
-def _linkers(tree: source.SourceTree, options: tuple[str, ...]) -> set[str]:
-    """Return the linkers that the ROCm toolchain and the tree's rc files ask for."""
-    prefix = "-fuse-ld="
-    asked = {
-        value.removeprefix(prefix)
-        for option in options
-        if (value := option.partition("=")[2]).startswith(prefix)
-    }
-    return {tree.version_class.linker, *asked}
 
 
 def _check_linker(linker: str, compiler: str, programs: Programs) -> None:

@@ -150,11 +150,14 @@ def plan(
             f"{location}: a directory has no tarball's SHA-256",
             hint="name a tarball, or leave --therock-sha256 out",
         )
+    digest = sha256.strip().lower() if sha256 else None
+    if digest and not is_sha256(digest):
+        raise ConfigError(f"{sha256!r}: not a SHA-256", hint="64 hexadecimal digits")
     made = RocmPlan(
         origin=origin,
         source=location,
         name=name,
-        sha256=_digest(sha256) if sha256 else None,
+        sha256=digest,
         asked=asked,
         named=named,
         family=parsed.family if parsed else None,
@@ -278,10 +281,3 @@ def _locate(source: str, cwd: Path) -> tuple[Origin, str]:
     raise ConfigError(
         f"{path}: neither a file nor a directory", hint="name one of the two, or a URL"
     )
-
-
-def _digest(text: str) -> str:
-    value = text.strip().lower()
-    if not is_sha256(value):
-        raise ConfigError(f"{text!r}: not a SHA-256", hint="64 hexadecimal digits")
-    return value

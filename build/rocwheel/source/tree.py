@@ -189,7 +189,8 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     workspace = root / layout.workspace
     version_class, odd = _class_of(root, layout, version)
     rc = bazelrc.read(workspace, version_class.startup_files)
-    wanted = workspace / ".bazelversion"
+    wanted, fixed = workspace / ".bazelversion", layout.fixed_number
+    number = fixed.pattern.search(_text(root / fixed.file)) if fixed else None
     pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
     if planned.pin and str(version) != planned.pin.version:
         raise SourceError(
@@ -215,7 +216,7 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
         xla_patches=applied,
         release=pin,
         rc=rc,
-        fixed_number=_fixed_number(root, layout),
+        fixed_number=number[1] if number else None,
         warnings=(
             *odd,
             *lacking,
@@ -399,14 +400,6 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
             if not (workspace / name).is_file() or text not in _text(workspace / name)
         ),
     ]
-
-
-def _fixed_number(root: Path, layout: Layout) -> str | None:
-    """Return the number that a tree's wheels are named with: `60`, `7`; None for ROCm's major."""
-    if layout.fixed_number is None:
-        return None
-    match = layout.fixed_number.pattern.search(_text(root / layout.fixed_number.file))
-    return match[1] if match else None
 
 
 def _class_by_version(root: Path, layout: Layout, version: Version) -> VersionClass:
