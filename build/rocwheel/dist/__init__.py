@@ -6,7 +6,7 @@ sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next on
 
 from rocwheel.dist.assemble import Result, build
 from rocwheel.dist.build_request import Plan, Request, plan, resolved
-from rocwheel.dist.inputs import gather, preview
+from rocwheel.dist.inputs import Inputs, gather, preview
 from rocwheel.dist.output import (
     contents,
     document,
@@ -19,6 +19,7 @@ from rocwheel.dist.output import (
 )
 
 __all__ = [
+    "Inputs",
     "Plan",
     "Request",
     "Result",

@@ -32,17 +32,24 @@ HOSTS: Final = ("github.com", "storage.googleapis.com", "files.pythonhosted.org"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildNeed:
-    """One thing the build needs, and whether it is there."""
+class Row:
+    """One line of a table: what was looked at, and what was found."""
 
     name: str
     found: str
     remedy: str = ""  # empty where nothing is wrong
+    is_optional: bool = False  # what is wrong stops nothing that was asked for
     program: str = ""  # what is missed, where a package has it
-    looks: str = ""  # what would look, where nothing did
+    looks: str = ""  # what would look, where nothing did: the row is neither ok nor bad
+
+    @property
+    def state(self) -> str:
+        if self.looks:
+            return "not looked at"
+        return "ok" if not self.remedy else "optional" if self.is_optional else "bad"
 
 
-def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[BuildNeed]:
+def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
     """Look at all that this build needs; `memory` is what the machine has, in bytes.
 
     Starts short processes. What the request itself has wrong is a row, too.
@@ -54,23 +61,23 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Build
     except RocwheelError as exc:
         text = str(exc)
         missed = (name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},")))
-        yield BuildNeed(name="request", found=text, remedy=exc.hint, program=next(missed, ""))
+        yield Row(name="request", found=text, remedy=exc.hint, program=next(missed, ""))
         return
     tree, spec, notes = seen.tree, seen.spec, seen.notes
-    yield BuildNeed(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
+    yield Row(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
     compiler = spec.compiler
     where = "the one JAX downloads" if compiler.kind == "hermetic" else f"{compiler.cc}"
-    yield BuildNeed(name="compiler", found=f"{where} {compiler.major or ''}".rstrip())
+    yield Row(name="compiler", found=f"{where} {compiler.major or ''}".rstrip())
     for note in notes:
-        yield BuildNeed(name=NOTE, found=note)
+        yield Row(name=NOTE, found=note)
     for name in ("git", *tree.version_class.needs.programs):
-        where = shutil.which(name, path=request.environ.get("PATH", "")) or ""
-        missing = {} if where else {"remedy": "install it", "program": name}
-        yield BuildNeed(name=name, found=where or "none", **missing)
+        path = shutil.which(name, path=request.environ.get("PATH", ""))
+        remedy, program = ("", "") if path else ("install it", name)
+        yield Row(name=name, found=path or "none", remedy=remedy, program=program)
     yield from _rocm(planned, tree)
-    yield from _disk(planned)
+    yield _disk(planned)
     cpus, fitting = cgroup.cpus(), max(1, memory // JOB_MEMORY)
-    yield BuildNeed(
+    yield Row(
         name="memory",
         found=f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}",
         remedy="" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}",
@@ -79,14 +86,14 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Build
     hosts = [urlsplit(planned.rocm.source).hostname] if "://" in planned.rocm.source else []
     if spec.remote.options:
         hosts.append("the remote cache or executor")
-    yield BuildNeed(
+    yield Row(
         name="network",
         found=", ".join(filter(None, [*hosts, *HOSTS])),
         looks="rocwheel doctor --for build resolves names, fetch_rocm reads the tarball",
     )
 
 
-def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
+def install_lines(needs: tuple[Row, ...]) -> tuple[str, ...]:
     """Return one line for Debian and one for Fedora that brings every program that is missed."""
     missed = [need.program for need in needs if need.program in checks.PACKAGES]
     if not missed:
@@ -98,12 +105,12 @@ def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[BuildNeed]:
+def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[Row]:
     folder = planned.rocm.cached
     if planned.rocm.origin is rocm.Origin.DIRECTORY:
         folder = Path(planned.rocm.source)
     if folder is None:
-        yield BuildNeed(
+        yield Row(
             name="ROCm",
             found=f"{planned.rocm.shown}: not here yet",
             looks="rocwheel fetch_rocm brings and checks it",
@@ -112,33 +119,35 @@ def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[BuildNeed]:
     missing = rocm.missing(folder, tree.version_class.needs, planned.gfx_targets)
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")  # noqa: PLR2004
     remedy = "use a whole TheRock distribution" if missing else ""
-    yield BuildNeed(
-        name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy
-    )
+    yield Row(name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy)
 
 
-def _disk(planned: Plan) -> Iterator[BuildNeed]:
-    folder = planned.request.cache
-    while not folder.exists():
-        folder = folder.parent
+def _disk(planned: Plan) -> Row:
     here = planned.rocm.cached or planned.rocm.origin is rocm.Origin.DIRECTORY
-    needed = BAZEL_DISK + (0 if here else ROCM_DISK)
-    free = shutil.disk_usage(folder).free
-    yield BuildNeed(
+    return disk(planned.request.cache, BAZEL_DISK + (0 if here else ROCM_DISK))
+
+
+def disk(cache: Path, needed: int) -> Row:
+    """Return whether a cache has room for what it may take."""
+    free = shutil.disk_usage(existing(cache)).free
+    return Row(
         name="disk",
-        found=f"{size(free)} free at {planned.request.cache}, about {size(needed)} are needed",
+        found=f"{size(free)} free at {cache}, about {size(needed)} are needed",
         remedy="" if free >= needed else "free some space, or choose another disk: --cache-dir",
     )
 
 
-def _time(request: Request) -> BuildNeed:
+def existing(folder: Path) -> Path:
+    """Return the folder, or the next one above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _time(request: Request) -> Row:
     path = request.wheelhouse / wheelhouse.CURRENT / BUILD_RECORD
     try:
         record = BuildRecord.from_bytes(path.read_bytes(), name=str(path))
     except (OSError, RocwheelError):
-        return BuildNeed(
-            name="time", found="no build here yet; JAX takes hours on 8 cores, 1 on 64"
-        )
+        return Row(name="time", found="no build here yet; JAX takes hours on 8 cores, 1 on 64")
     took = sum(record.milliseconds.values()) / 1000
     run = sum(item.actions_executed for item in record.bazel.invocations)
-    return BuildNeed(name="time", found=f"the last build took {duration(took)} for {run} actions")
+    return Row(name="time", found=f"the last build took {duration(took)} for {run} actions")
