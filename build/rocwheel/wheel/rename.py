@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from packaging.version import Version
 
@@ -134,7 +134,7 @@ def plan_retag(
         "abis": _tags(abi, "ABI"),
         "platforms": _tags(platform, "platform"),
     }
-    given = {name: each for name, each in tags.items() if each}
+    given: dict[str, Any] = {name: each for name, each in tags.items() if each}
 
     def plan(path: Path) -> Rename:
         with ZipArchive(path) as archive:
