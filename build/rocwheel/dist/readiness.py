@@ -65,9 +65,8 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
         return
     tree, spec, notes = seen.tree, seen.spec, seen.notes
     yield Row(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
-    compiler = spec.compiler
-    where = "the one JAX downloads" if compiler.kind == "hermetic" else f"{compiler.cc}"
-    yield Row(name="compiler", found=f"{where} {compiler.major or ''}".rstrip())
+    at = "the one JAX downloads" if spec.compiler.kind == "hermetic" else f"{spec.compiler.cc}"
+    yield Row(name="compiler", found=f"{at} {spec.compiler.major or ''}".rstrip())
     for note in notes:
         yield Row(name=NOTE, found=note)
     for name in ("git", *tree.version_class.needs.programs):
