@@ -102,8 +102,7 @@ def _wheels(
         for kind in invocation.kinds
     ]
     judged = parallel.each(
-        lambda cell: _wheel(inputs, *cell, into=scratch, runner=by.runner, console=console),
-        cells,
+        lambda cell: _wheel(inputs, *cell, into=scratch, runner=by.runner, console=console), cells
     )
     entries = [entry for entry, _ in judged]
     for entry in entries:
@@ -132,7 +131,6 @@ def _wheel(
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
     version = canonical_version(inputs.tree.jax_version, spec.version_suffix)
     plan = plan_repair(raw, policy=planned.policy, kind=kind)
-    repaired = apply(plan, into, runner=runner, console=console)
     expected = Expectation(
         kind=kind,
         project=project_name(kind, spec.rocm_number),
@@ -143,9 +141,9 @@ def _wheel(
         rocm_sonames=frozenset(root.facts.sonames) if kind.needs_rocm else None,
         siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
     )
-    report = inspect(repaired.path, hashes=True)
-    found = verify(report, policy=planned.policy, expected=expected)
-    _refuse(repaired.path.name, found)
+    report = inspect(apply(plan, into, runner=runner, console=console).path, hashes=True)
+    findings = verify(report, policy=planned.policy, expected=expected)
+    _refuse(report.path.name, findings)
     entry = WheelEntry(
         kind=kind.value,
         filename=report.path.name,
@@ -159,7 +157,7 @@ def _wheel(
         gfx_targets=report.gfx_targets,
         grafted=report.grafted,
     )
-    return entry, found
+    return entry, findings
 
 
 def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
