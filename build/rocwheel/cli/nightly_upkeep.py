@@ -129,11 +129,11 @@ def check(app: App, options: NightCheckOptions) -> int:
 def _what_next(
     app: App, target: NightTarget, night: str, waits: Mapping[str, slurm.Task] | None
 ) -> str:
-    if lines := slurm.release_lines(slurm.held(waits), whole(app)):
-        return "; ".join(lines)
+    if not night:
+        return f"make one: {target.line('plan')}"
+    lines = slurm.release_lines(slurm.held(waits), whole(app))
     page = upkeep.page_url(target.channel, target.store)
-    look = f"look: {target.line('status', night)}, and {page}"
-    return look if night else f"make one: {target.line('plan')}"
+    return "; ".join(lines) or f"look: {target.line('status', night)}, and {page}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -412,10 +412,8 @@ def release_lines(held: Sequence[Task], runner: Runner) -> list[str]:
     argv = ("sinfo", "--noheader", "--Node", "--states=drain,drained,down,fail", "--format=%N")
     nodes = sorted(set(_ask(runner, argv).split())) if held else ()
     jobs = sorted({task.name for task in held if HELD in task.why.lower()})
-    return [
-        *(f"scontrol update nodename={node} state=resume" for node in nodes),
-        *(f"scontrol release {job}" for job in jobs),
-    ]
+    lines = [f"scontrol update nodename={node} state=resume" for node in nodes]
+    return lines + [f"scontrol release {job}" for job in jobs]
 
 
 def why_ended(

@@ -43,11 +43,8 @@ def known(nights: Nights, night: str) -> NightSummary | None:
 
 def seconds(last: NightSummary) -> dict[str, int]:
     """Return how long each cell of a night took."""
-    return {
-        cell.name: max(1, cell.milliseconds // 1000)
-        for cell in last.cells
-        if cell.state is State.PASS and cell.milliseconds
-    }
+    passed = [cell for cell in last.cells if cell.state is State.PASS and cell.milliseconds]
+    return {cell.name: max(1, cell.milliseconds // 1000) for cell in passed}
 
 
 def summary(

@@ -108,12 +108,8 @@ def problems(
     if standing.nothing_built(standings):
         lines.append(f"{night}: nothing was built")
     judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet
-    lines += [
-        f"{name}: has no summary: its page was never made"
-        for name in judged
-        if nights.summary(name) is None
-    ]
-    return lines
+    unsummed = [name for name in judged if nights.summary(name) is None]
+    return [*lines, *(f"{name}: has no summary: its page was never made" for name in unsummed)]
 
 
 def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:
