@@ -349,7 +349,8 @@ def show(app: App, reports: Sequence[GateReport]) -> int:
     documents = [report.document for report in reports]
     text = "\n".join(report.text for report in reports)
     app.emit(documents[0] if len(reports) == 1 else {"gates": documents}, text)
-    state = session.state_of(reports)
+    states = (report.found.state for report in reports)
+    state = next((state for state in states if state is not State.PASS), State.PASS)
     keys = " ".join(item["verdict"] for item in documents if item["verdict"])
     app.github_outputs({"state": state.value, "verdict": keys})
     for error in filter(None, (report.error for report in reports)):

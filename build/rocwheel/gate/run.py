@@ -108,7 +108,10 @@ def check(request: GateRequest, host: Host) -> None:
 def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
     """Test a wheel set with a suite. Raises ConfigError alone, for what was asked wrongly."""
     started, until = host.now(), host.clock() + request.seconds
-    setup = run_record.Setup(provided=RocmProvided(origin="none"), tool=_tool(request, host))
+    setup = run_record.Setup(provided=RocmProvided(origin="none"))
+    with suppress(HostError):  # an image without git
+        own = home.tool(request.home, partial(git.identify, runner=host.runner))
+        setup.tool = f"{own.commit}{run_record.DIRTY if own.dirty else ''}" or __version__
     error: RocwheelError | None = None
     with ExitStack() as stack:
         try:
@@ -262,15 +265,6 @@ def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
         theirs = git.identify(request.jax_tests, runner=host.runner)
         return theirs.digest or theirs.commit
     return request.manifest.jax.commit if request.manifest else ""
-
-
-def _tool(request: GateRequest, host: Host) -> str:
-    """Our own commit where it is known, else our version."""
-    try:
-        own = home.tool(request.home, partial(git.identify, runner=host.runner))
-    except HostError:  # an image without git
-        return __version__
-    return f"{own.commit}{run_record.DIRTY if own.dirty else ''}" or __version__
 
 
 def _work(host: Host, stack: ExitStack) -> Path:
@@ -431,7 +425,7 @@ def _run(
         rocm=Version(setup.provided.version) if setup.provided.version else None,
         jax=Version(request.wheels.jax_version),
     )
-    entries = skips.applying(request.skips, context)
+    entries = [entry for entry in request.skips if entry.applies(context)]
     met: Counter[str] = Counter()
 
     def listed(test: str) -> str:
