@@ -50,7 +50,11 @@ def gate(app: App, options: GateCommandOptions) -> int:
     """
     named = options.tests or options.failed_of
     jobs = gate_run.jobs_of(app, options, choice=Choice.NAMED if named else Choice.ALL)
-    return gate_run.dry_run(app, jobs) if options.dry_run else gate_run.run(app, jobs)
+    if options.dry_run:
+        return gate_run.dry_run(app, jobs)
+    with housekeeping.using(app.cache):
+        reports = list(session.run_each(jobs, app.console))
+    return gate_run.show(app, reports)
 
 
 @command("list", NoOptions, parent=gate)

@@ -27,7 +27,7 @@ with when_run():
     import socket
 
     from amdgpu_family_matrix import Family
-    from rocwheel import home, housekeeping
+    from rocwheel import home
     from rocwheel.console import ConsoleMode
     from rocwheel.download import without_secrets
     from rocwheel.gate import run as gate_runs
@@ -88,7 +88,6 @@ class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
     failed_of: str | None
     lanes: int
     jobs: int
-    deadline: float
     patience: float
     slots: Path
     runner: str
@@ -158,13 +157,6 @@ class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
             type=click.IntRange(min=0),
             default=0,
             help="Processes on one GPU; default: what the suite, memory and CPUs allow.",
-        ),
-        option(
-            "--deadline",
-            type=click.FloatRange(min=0),
-            default=0.0,
-            metavar="SECONDS",
-            help="For everything; default: the suite's deadline and half an hour.",
         ),
         option(
             "--patience",
@@ -237,7 +229,6 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         jobs=options.jobs,
         choice=choice,
         tests=frozenset(options.tests),
-        deadline=options.deadline,
         patience=options.patience,
         installed=app.path(options.installed),
         folders=tuple(app.cwd / folder for folder in options.folders),
@@ -297,7 +288,7 @@ _NOT_AGAIN = frozenset({"failed_of", "output", "dry_run", "shard", "signer"})
 
 
 def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
-    """Return the options given, as a line that means the same anywhere, without `rerun`'s."""
+    """Return the options given, as a line that means the same anywhere."""
     paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
     alone = replace(options, suites=(suite,))
     if "://" in (options.rocm or ""):
@@ -324,13 +315,6 @@ def dry_run(app: App, jobs: Sequence[GateJob]) -> int:
     text = "\n".join(f"{item['cell']}: {item['state']}" for item in planned)
     app.emit(planned[0] if len(planned) == 1 else {"gates": planned}, text)
     return status
-
-
-def run(app: App, jobs: Sequence[GateJob]) -> int:
-    """Run gates and print each; return the exit status, that of the first that is no pass."""
-    with housekeeping.using(app.cache):
-        reports = list(session.run_each(jobs, app.console))
-    return show(app, reports)
 
 
 def show(app: App, reports: Sequence[GateReport]) -> int:

@@ -125,7 +125,7 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
             if host.clock() >= until:  # which is likely why
                 error = InfraError(
                     f"the deadline of {request.seconds:g} s passed before the first test: {exc}",
-                    hint="allow more, --deadline" if request.deadline else exc.hint,
+                    hint=exc.hint,
                     detail=exc.detail,
                 )
         except OSError as exc:

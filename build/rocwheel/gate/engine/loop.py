@@ -108,14 +108,13 @@ class TestRunner:
         if self._findings.seconds > self._plan.deadline:
             self._close_down(f"the deadline of {self._plan.deadline:g} s passed")
         now = self._system.clock()  # a lane may have begun something since the last reading
+        lanes = ((w.lane.name, w.doing, now - max(w.since, w.began)) for w in self._works)
         self._watcher.progress(
             Snapshot(
                 done=self._outcomes.finished,
                 total=self._supply.total,
                 bad=self._outcomes.bad,
-                lanes=tuple(
-                    (w.lane.name, w.doing, now - max(w.since, w.began)) for w in self._works
-                ),
+                lanes=tuple(lanes),
             )
         )
 
