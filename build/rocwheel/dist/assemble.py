@@ -26,7 +26,9 @@ from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import WheelReport, inspect
 from rocwheel.wheel.repair import apply, plan_repair
-from rocwheel.wheel.verify import Expectation, Installers, installs, verify
+from rocwheel.wheel.verify import verify
+from rocwheel.wheel.verify.installs import Installers, installs
+from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import Finding, Severity
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder

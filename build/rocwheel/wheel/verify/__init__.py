@@ -23,17 +23,6 @@ from rocwheel.wheel.verify.one_wheel import Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
-__all__ = [
-    "Expectation",
-    "Installers",
-    "installs",
-    "libraries",
-    "verify",
-    "verify_given",
-    "verify_set",
-    "verify_wheelhouse",
-]
-
 
 def verify_given(
     paths: Sequence[Path],
