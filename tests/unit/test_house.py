@@ -12,16 +12,16 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_900  # lines of all rooms; aimed at are 50,000
+MOST = 50_657  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4465, 2850, 0, 12),
-    "bazel/ bump dist/ download/ git rocm/ source/": (9243, 7350, 0, 36),
-    "cli/": (5638, 4900, 0, 13),
+    "": (4431, 2850, 0, 12),
+    "bazel/ bump dist/ download/ git rocm/ source/": (9243, 7350, 0, 35),
+    "cli/": (5573, 4900, 0, 10),
     "container/ dist/builder dist/executor image/": (2790, 3050, 0, 0),
-    "demo dev doctor housekeeping report/": (2268, 2100, 0, 1),
+    "demo dev doctor housekeeping report/": (2124, 2100, 0, 1),
     "gate/": (7261, 7150, 0, 36),
     "host/": (470, 400, 0, 0),
     "index/ store/": (2507, 2510, 0, 16),

@@ -66,7 +66,7 @@ def _tried(
     return {path: (*each, *installed.get(path, ())) for path, each in verdicts.items()}
 
 
-def libraries(root: Path) -> frozenset[str]:
+def sonames_below(root: Path) -> frozenset[str]:
     """Return file names of libraries below a ROCm root: SONAMEs are links among them.
 
     Raises RocmError where there is none.
