@@ -291,11 +291,11 @@ def _work(host: Host, stack: ExitStack) -> Path:
 
 
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
-    found = machines.pythons(host.environ, runner=host.runner)
-    for interpreter in found:
+    interpreters = machines.pythons(host.environ, runner=host.runner)
+    for interpreter in interpreters:
         if interpreter.version == request.python:
             return interpreter
-    here = ", ".join(str(item.version) for item in found) or "none"
+    here = ", ".join(str(item.version) for item in interpreters) or "none"
     raise InfraError(
         f"this machine has no CPython {request.python}; it has {here}",
         hint=f"install {request.python.executable}, or put it on PATH",
