@@ -27,7 +27,7 @@ with when_run():
     from rocwheel.places import Place
     from rocwheel.release import wheelset
     from rocwheel.release.operations import Who
-    from rocwheel.store import TRIED, Store
+    from rocwheel.store import Store
     from rocwheel.store.file import FileStore
     from rocwheel.trust import policy
 
@@ -74,10 +74,7 @@ class StoreOptions:
             path = app.path(self.channels_file) or app.home.ci / "channels.yaml"
             named = channels.channel(path, self.channel)
             found = replace(named, public_environ=app.environ)
-        url, _, tried = app.environ.get(TRIED, "").partition(" ")
-        if url != found.store.rstrip("/"):
-            return found
-        return replace(found, options=replace(found.options, tried=tried))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

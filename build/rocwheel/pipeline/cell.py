@@ -41,7 +41,7 @@ from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, standing
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner, stop
-from rocwheel.store import TRIED, Store
+from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State, Verdict
 
@@ -330,17 +330,12 @@ class _Attempt:
             image=_pushed(document),
         )  # fmt: skip
 
-    def _told(self) -> dict[str, str]:
-        """Return what the command need not try again: what this store can do."""
-        seen = self.nights.store.tried
-        return {TRIED: f"{self.nights.store.url} {seen}"} if seen else {}
-
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
         """Exit status, None when it was ended from here, and the document it printed."""
         result = folder / "result"
         with result.open("wb") as output, (folder / "log").open("wb") as log:
             process = self.worker.runner.start(
-                Command(argv=argv, cwd=folder, env=self._told()),
+                Command(argv=argv, cwd=folder),
                 output=log,
                 stdout=output.fileno(),
             )

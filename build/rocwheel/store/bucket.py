@@ -130,10 +130,7 @@ class Bucket:
 
     def contact(self) -> Contact:
         """Return who we are to the server, and its clock. Raises StoreError."""
-        said = self._ask()["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
-        with suppress(TypeError, ValueError):
-            return Contact(who=self._who(), clock=parsedate_to_datetime(said))
-        return Contact(who=self._who(), clock=None)
+        return Contact(clock=_now(self._ask()), who=self._who())
 
     def _ask(self) -> Any:
         """Ask for the bucket; 403 is an answer: it is there. Raises StoreError."""
@@ -167,7 +164,7 @@ class Bucket:
             return str(sts.get_caller_identity()["Arn"])
         return ""
 
-    def head(self, key: str) -> tuple[ObjectInfo, Headers] | None:
+    def info(self, key: str, /) -> ObjectInfo | None:
         try:
             with self.translated(key, "HeadObject"):
                 found = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
@@ -176,9 +173,7 @@ class Bucket:
             # https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
             self.see()
             return None
-        return _info(key, found), Headers(
-            content_type=found.get("ContentType", ""), cache_control=found.get("CacheControl", "")
-        )
+        return _info(key, found)
 
     def get(
         self, key: str, *, start: int = 0, end: str = "", etag: str = ""
@@ -213,7 +208,10 @@ class Bucket:
         **extra: str,
     ) -> str:
         """Return one PUT, untranslated; return the ETag."""
-        kwargs: Any = {**self.at(key), **served(headers or Headers(content_type=TEXT)), **extra}
+        headers = headers or Headers(content_type=TEXT)
+        kwargs: Any = {**self.at(key), "ContentType": headers.content_type, **extra}
+        if headers.cache_control:
+            kwargs["CacheControl"] = headers.cache_control
         if isinstance(body, bytes):
             found = self.client.put_object(Body=body, **kwargs)
             advance(count, len(body))
@@ -388,12 +386,6 @@ def checksum(sha256: str) -> str:
     return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
-def served(headers: Headers) -> dict[str, str]:
-    """Headers as the parameters of a request that writes."""
-    given = {"ContentType": headers.content_type, "CacheControl": headers.cache_control}
-    return {name: value for name, value in given.items() if value}
-
-
 def _blocks(body: Any, where: str) -> Iterator[bytes]:
     from botocore.exceptions import FlexibleChecksumError, HTTPClientError, IncompleteReadError
 
@@ -425,6 +417,7 @@ def _info(key: str, found: Any) -> ObjectInfo:
         sha256=base64.b64decode(stated).hex() if whole else "",
         modified=found["LastModified"],
         now=_now(found),
+        content_type=found.get("ContentType", ""),
         cache_control=found.get("CacheControl", ""),
     )
 
