@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 53_526  # lines of all rooms; aimed at are 50,000
+MOST = 53_072  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -24,8 +24,8 @@ ROOMS = {
     "demo dev doctor housekeeping report/": (2547, 2100, 0, 9),
     "gate/": (7703, 7150, 0, 44),
     "host/": (470, 400, 0, 0),
-    "index/ store/": (2507, 2510, 0, 16),
-    "ledger/ release/": (4459, 3950, 0, 37),
+    "index/ store/": (2329, 2510, 0, 9),
+    "ledger/ release/": (4183, 3950, 0, 26),
     "ledger/nights pipeline/": (4301, 3500, 0, 0),
     "runtime/": (1642, 1300, 0, 0),
     "cli/trust release/proof trust/": (1501, 1400, 0, 0),

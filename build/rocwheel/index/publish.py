@@ -17,7 +17,6 @@ from rocwheel.download import Client, DownloadError, Retry
 from rocwheel.entry import Entry, rank, version_of
 from rocwheel.errors import (
     ConfigError,
-    ObjectMissingError,
     ObjectStaleError,
     RefusedError,
     StoreError,
@@ -25,7 +24,7 @@ from rocwheel.errors import (
 from rocwheel.index.page import Page, Root, links, mark, with_mark
 from rocwheel.parallel import each
 from rocwheel.places import COMPAT, Place, kept_seconds
-from rocwheel.store import Headers, HugeError, ObjectInfo, pause
+from rocwheel.store import Headers, ObjectInfo, glance, pause
 
 Shown: TypeAlias = "Page | Root"
 
@@ -202,14 +201,10 @@ def claimed(place: Place, project: str) -> Claim | None:
     """Return what a page says that is stored under this project's name; None where none is."""
     plain = place.views(project, folder_keys=False)[0]
     for key in (plain, place.json(project)):
-        try:
-            data, _ = place.store.read(key)
-        except ObjectMissingError:
-            continue
-        except HugeError:
-            data = b""
-        number = mark(data)
-        return Claim(project=project, number=-1 if number is None else number, data=data)
+        data, info = glance(place.store, key)
+        if info:
+            number = mark(data)
+            return Claim(project=project, number=-1 if number is None else number, data=data)
     return None
 
 
@@ -233,17 +228,13 @@ class _Seen:
 
 
 def _look(place: Place, form: Form) -> _Seen:
-    info: ObjectInfo | None
-    try:
-        data, info = place.store.read(form.key)
-    except ObjectMissingError:
+    data, info = glance(place.store, form.key)
+    if info is None:
         return _Seen(info=None, is_behind=True, ends=0.0)
-    except HugeError:  # which is no page of ours
-        data, info = b"", place.store.info(form.key)
     number = mark(data)
     is_behind = number is None or (number <= form.number and data != form.render(number))
     left = float(kept := _kept(place, info))
-    if left and info and info.now:
+    if left and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
     ends = time.monotonic() + left if left else 0.0
     return _Seen(info=info, is_behind=is_behind, ends=ends, number=number or 0, kept=kept)

@@ -9,9 +9,9 @@ means anything; all of a cell are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from rocwheel import files
 from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError
@@ -23,6 +23,8 @@ from rocwheel.store import TEXT, Headers, HugeError, ObjectInfo
 from rocwheel.verdict import State, Verdict
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
+Cell: TypeAlias = "tuple[str, str]"  # suite and CPython
+Coverage: TypeAlias = "Mapping[Cell, frozenset[str]]"  # the tests of each cell
 LARGEST: Final = 4 << 20  # bytes of a verdict that is read; ours have some thousand
 
 
@@ -54,20 +56,19 @@ def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
     )
 
 
-def coverage(found: Iterable[FoundVerdict]) -> dict[tuple[str, str], frozenset[str]]:
+def coverage(found: Iterable[FoundVerdict]) -> Coverage:
     """Return the tests that whole, passing verdicts are about, by suite and CPython."""
-    covered: dict[tuple[str, str], frozenset[str]] = {}
+    covered: dict[Cell, frozenset[str]] = {}
     for item in found:
-        cell = (item.suite, item.python)
-        covered[cell] = covered.get(cell, frozenset()) | item.tests
-    return {cell: names for cell, names in covered.items() if names}
+        if item.tests:
+            cell = (item.suite, item.python)
+            covered[cell] = covered.get(cell, frozenset()) | item.tests
+    return covered
 
 
-def released_coverage(
-    release: Place, state: IndexState, cells: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], frozenset[str]]:
+def released_coverage(release: Place, state: IndexState, cells: Collection[Cell]) -> Coverage:
     """Return the tests of the last released set that has each of these cells. Raises StoreError."""
-    before: dict[tuple[str, str], frozenset[str]] = {}
+    before: Coverage = {}
     released = (known for known in state.sets.values() if known.standing is Standing.LISTED)
     for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
         if set(cells) <= before.keys():
@@ -76,7 +77,7 @@ def released_coverage(
     return {cell: names for cell, names in before.items() if cell in cells}
 
 
-def cells(found: Iterable[FoundVerdict]) -> set[tuple[str, str]]:
+def cells(found: Iterable[FoundVerdict]) -> set[Cell]:
     """Return the suites and CPythons that any verdict is about, with a list of tests or without."""
     return {(item.suite, item.python) for item in found if item.verdict}
 
@@ -86,13 +87,12 @@ def keys(place: Place, manifest: str) -> list[str]:
     return [item.key for _, _, _, item in _cells(place, manifest)]
 
 
-def lost(
-    covered: Mapping[tuple[str, str], frozenset[str]],
-    before: Mapping[tuple[str, str], frozenset[str]],
-) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the tests that a cell had and has no more; without a list it has none of them."""
-    gone = {cell: names - covered.get(cell, frozenset()) for cell, names in before.items()}
-    return {cell: tuple(sorted(names)) for cell, names in gone.items() if names}
+def lost(found: Sequence[FoundVerdict], before: Coverage) -> dict[Cell, tuple[str, ...]]:
+    """Return the tests that a cell had before and has no more; without a list it has none."""
+    covered = coverage(found)
+    missing = {cell: before.get(cell, frozenset()) - covered.get(cell, frozenset())
+               for cell in cells(found)}  # fmt: skip
+    return {cell: tuple(sorted(names)) for cell, names in missing.items() if names}
 
 
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
@@ -113,16 +113,14 @@ def _cells(place: Place, manifest: str) -> list[tuple[str, str, str, ObjectInfo]
     ]
 
 
-def keep(found: FoundVerdict, staging: Place, release: Place, *, manifest: str) -> None:
+def keep(found: FoundVerdict, release: Place) -> None:
     """Copy to the release the verdict that was read. Raises ObjectDiffersError, StoreError."""
     if found.verdict is None:  # told in the release's evidence; garbage is not carried along
         return
-    data = small(staging, found.key, sha256=found.sha256)
-    key = release.verdict(manifest, found.python, found.suite, found.sha256)
     if found.tests:
         names = "".join(f"{name}\n" for name in sorted(found.tests))
         add_tests(release, found.verdict, names.encode())
-    release.store.create(key, data, headers=release.record_headers, sha256=found.sha256)
+    add(release, found.verdict)
 
 
 def _tests(place: Place, verdict: Verdict) -> str:

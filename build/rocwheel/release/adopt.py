@@ -43,22 +43,17 @@ class Adopt(Operation):
         new = tuple(
             entry
             for entry in self.entries
-            for listing in [state.listing(entry.project)]
-            if not listing.file(entry.filename) and entry.filename not in listing.spent
+            if entry.filename not in state.listing(entry.project).names
         )
         if new:
             return self.entry(state, Action.ADOPT, brings=[Holding(set=FOREIGN, files=new)])
         return self.entry(state, Action.ADOPT) if self.begins and not state.head else None
 
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
-        each(self._put, self.entries, threads=self.place.store.connections)
-
-    def _put(self, entry: Entry) -> None:
-        self.place.store.create(
-            self.place.metadata(entry.filename),
-            self.metadata[entry.filename],
-            headers=self.place.metadata_headers,
-            sha256=entry.metadata_sha256,
+        each(
+            lambda entry: operations.put_metadata(self.place, entry, self.metadata[entry.filename]),
+            self.entries,
+            threads=self.place.store.connections,
         )
 
 
@@ -81,24 +76,19 @@ class Adoption:
 
     def lines(self) -> list[str]:
         place = self.operation.place
-        return (
-            [
-                f"adopt    {place.store.locate(place.key(item.filename))} ({item.sha256})"
-                + (f", yanked: {item.yanked}" if item.yanked is not None else "")
-                for item in self.entries
-            ]
-            + [
-                f"left     {place.store.locate(place.key(name))}: on no page: withdrawn, or of "
-                "an unfinished operation, which the same again completes (`prune --orphans` "
-                "removes it)"
-                for name in self.left
-            ]
-            + (
-                [f"log      {place.location}: begins anew"]
-                if self.is_needed and not self.entries
-                else []
-            )
-        )
+        lines = []
+        for item in self.entries:
+            yanked = "" if item.yanked is None else f", yanked: {item.yanked}"
+            where = place.store.locate(place.key(item.filename))
+            lines.append(f"adopt    {where} ({item.sha256}){yanked}")
+        lines += [
+            f"left     {place.store.locate(place.key(name))}: on no page: withdrawn, or of an "
+            "unfinished operation, which the same again completes (`prune --orphans` removes it)"
+            for name in self.left
+        ]
+        if self.is_needed and not self.entries:
+            lines.append(f"log      {place.location}: begins anew")
+        return lines
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "planned" if dry_run else "adopted"
@@ -127,12 +117,7 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
         is_new = not state.number
     if not state.number:
         state = replace(state, number=highest, saved=highest)
-    known = {
-        name
-        for project in state.projects
-        for listing in [state.listing(project)]
-        for name in (*(file.entry.filename for file in listing.files), *listing.spent)
-    }
+    known = {name for project in state.projects for name in state.listing(project).names}
     left = _unfinished(place, state) & wheels - known - shown.keys()
     if highest and is_new:  # pages of ours show all that was listed: the rest was withdrawn
         left |= wheels - known - shown.keys()

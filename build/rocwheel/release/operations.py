@@ -254,6 +254,13 @@ def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, Obj
     return {info.key.removeprefix(base): info for infos in found for info in infos}
 
 
+def put_metadata(place: Place, entry: Entry, data: bytes) -> None:
+    """Store the METADATA of a wheel beside it (PEP 658), once."""
+    key = place.metadata(entry.filename)
+    headers = place.metadata_headers
+    place.store.create(key, data, headers=headers, sha256=entry.metadata_sha256)
+
+
 def is_settled(state: IndexState) -> bool:
     """Return whether the pages show a state: no command was stopped after its commit."""
     return state.number == state.saved
@@ -291,11 +298,6 @@ class Tally:
         with self._lock:
             self._done += size
             self._progress.update(self._done)
-
-
-def short(set_id: str) -> str:
-    """How a set is called in messages."""
-    return set_id[:12]
 
 
 def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexState:

@@ -24,7 +24,7 @@ from rocwheel.model import moment
 from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
-from rocwheel.release.operations import Operation, Who, short
+from rocwheel.release.operations import Operation, Who
 from rocwheel.values import replace
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set holds
@@ -43,7 +43,15 @@ class Prune(Operation):
 
     def expired(self, state: IndexState) -> tuple[tuple[Known, str], ...]:
         """Return the sets that go, and why."""
-        return tuple(self._expired(state))
+        kept, gone = {*self.keep.pinned, FOREIGN, *_newest(state, self.keep_newest)}, []
+        for known in state.sets.values():
+            # A set counts from what was last done to it: what was restored yesterday is young.
+            age = self.who.now - moment(known.time)
+            old = self.days is not None and age >= timedelta(days=self.days)
+            if old and known.id not in kept and known.standing is not Standing.PRUNED:
+                why = f"{known.id[:12]}: {age.days} days old, {self.days} are kept"
+                gone.append((known, why))
+        return tuple(gone)
 
     def decide(self, state: IndexState) -> Transition | None:
         sets = [known.id for known, _ in self.expired(state)]
@@ -57,15 +65,6 @@ class Prune(Operation):
                 if all(item in gone for item in file.sets):
                     gone[file.sets[0]].append(file.entry.filename)
         return gone
-
-    def _expired(self, state: IndexState) -> Iterator[tuple[Known, str]]:
-        kept = {*self.keep.pinned, FOREIGN, *_newest(state, self.keep_newest)}
-        for known in state.sets.values():
-            # A set counts from what was last done to it: what was restored yesterday is young.
-            age = self.who.now - moment(known.time)
-            old = self.days is not None and age >= timedelta(days=self.days)
-            if old and known.id not in kept and known.standing is not Standing.PRUNED:
-                yield known, f"{short(known.id)}: {age.days} days old, {self.days} are kept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +82,7 @@ class Spend(Operation):
 
     def free(self, state: IndexState) -> tuple[str, ...]:
         """Those that no set holds now and that are not spent yet."""
-        held = {
-            name
-            for project in self.wanted(state)
-            for listing in [state.listing(project)]
-            for name in (*(file.entry.filename for file in listing.files), *listing.spent)
-        }
+        held = {name for project in self.wanted(state) for name in state.listing(project).names}
         return tuple(name for name in self.filenames if name not in held)
 
 
@@ -117,22 +111,16 @@ class PrunePlan:
     def to_json(self, *, dry_run: bool, leftovers: Sequence[str] = ()) -> dict[str, Any]:
         """Return the plan as a document; `leftovers` is what `apply` returned."""
         done = "planned" if dry_run else "pruned"
-        expired = self.operation.expired(self.state)
-        leaving = self.operation.leaving(self.state)
+        sets, leaving = self.operation.expired(self.state), self.operation.leaving(self.state)
         orphans = self.spend.free(self.state)
         return {
-            "state": done if expired or orphans or self.left else "nothing-to-do",
+            "state": done if sets or orphans or self.left else "nothing-to-do",
             "place": self.operation.place.location,
             "sets": [
-                {
-                    "set": known.id,
-                    "why": why,
-                    "files": leaving[known.id],
-                }
-                for known, why in expired
+                {"set": known.id, "why": why, "files": leaving[known.id]} for known, why in sets
             ],
-            "orphans": list(orphans),
-            "leftovers": list(leftovers),
+            "orphans": orphans,
+            "leftovers": leftovers,
         }
 
 
@@ -244,11 +232,7 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
 def _newest(state: IndexState, count: int) -> set[str]:
     """Return the newest listed sets of each JAX version, by their first release."""
     by_jax: dict[str, list[Known]] = {}
-    for known in state.sets.values():
+    for known in sorted(state.sets.values(), key=lambda item: item.first, reverse=True):
         if known.standing is Standing.LISTED:
             by_jax.setdefault(known.jax, []).append(known)
-    kept: set[str] = set()
-    for found in by_jax.values():
-        found.sort(key=lambda item: item.first, reverse=True)
-        kept.update(item.id for item in found[:count])
-    return kept
+    return {known.id for sets in by_jax.values() for known in sets[:count]}

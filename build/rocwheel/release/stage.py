@@ -19,7 +19,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind
 from rocwheel.parallel import each
 from rocwheel.release import operations, wheelset
-from rocwheel.release.operations import Operation, Who, short
+from rocwheel.release.operations import Operation, Who
 from rocwheel.store import Store
 from rocwheel.trust import evidence
 from rocwheel.values import replace
@@ -56,7 +56,7 @@ class Stage(Operation):
         state.check_names(entries, where=self.place.location)
         if known:
             raise PromotionError(
-                f"{self.place.location}: {short(known.id)} was pruned by {known.by}",
+                f"{self.place.location}: {known.id[:12]} was pruned by {known.by}",
                 hint="build it again under a new version",
             )
         return self.entry(state, Action.STAGE, brings=[holding(self.manifest, entries)])
@@ -75,12 +75,7 @@ class Stage(Operation):
             sha256=item.entry.sha256,
             count=self.count,
         )
-        place.store.create(
-            place.metadata(item.entry.filename),
-            item.metadata,
-            headers=place.metadata_headers,
-            sha256=item.entry.metadata_sha256,
-        )
+        operations.put_metadata(place, item.entry, item.metadata)
 
 
 @dataclass(frozen=True, kw_only=True)

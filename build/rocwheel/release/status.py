@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,14 +15,14 @@ from rocwheel.errors import ConfigError, ObjectDiffersError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import IndexState, Known, Standing
-from rocwheel.ledger.verdicts import FoundVerdict
+from rocwheel.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.model import moment
 from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
-from rocwheel.release import operations, policy, proof
-from rocwheel.release.operations import short
+from rocwheel.release import operations
 from rocwheel.release.policy import Decision
+from rocwheel.release.promote import judge
 from rocwheel.trust import TrustError
 
 
@@ -66,39 +66,35 @@ class SetStatus:
         return f"{cell.suite} on {cell.python}: {cell.state.value}: {cell.why}{more}"
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Return notes on a set that may be promoted, such as tests that no longer run."""
-        cells = self.decision.cells if self.decision and self.state == "gated" else ()
-        said = [f"{cell.suite} on {cell.python}: {note}" for cell in cells for note in cell.notes]
-        return ("may be promoted", *said) if self.state == "gated" else ()
+    def next(self) -> str:
+        """What holds the set up, or notes on one that may be promoted: tests that no longer run."""
+        if self.state != "gated" or not self.decision:
+            return self.blocked_by
+        cells = self.decision.cells
+        notes = [f"{cell.suite} on {cell.python}: {note}" for cell in cells for note in cell.notes]
+        return "; ".join(("may be promoted", *notes))
 
     def row(self) -> tuple[str, ...]:
         yanked = f", {self.yanked} yanked" if self.yanked else ""
         return (
-            short(self.set_id),
+            self.set_id[:12],
             self.state,
             self.jax,
             self.rocm,
             " ".join(self.pythons),
             duration(self.age.total_seconds()),
             f"{self.files}{yanked}",
-            self.blocked_by or "; ".join(self.notes),
+            self.next,
         )
 
     def to_json(self) -> dict[str, Any]:
+        names = ("state", "jax", "rocm", "pythons", "staged", "released", "files", "yanked")
         return {
             "set": self.set_id,
-            "state": self.state,
-            "jax": self.jax,
-            "rocm": self.rocm,
-            "pythons": list(self.pythons),
-            "staged": self.staged,
-            "released": self.released,
+            **{name: getattr(self, name) for name in names},
             "age_seconds": round(self.age.total_seconds()),
-            "files": self.files,
-            "yanked": self.yanked,
             "blocked_by": msgspec.to_builtins(self.decision.blocking if self.decision else ()),
-            "next": self.blocked_by or "; ".join(self.notes),
+            "next": self.next,
         }
 
 
@@ -120,10 +116,7 @@ class Overview:
         return list(columns(HEADER, rows)) if rows else ["no set"]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "sets": [item.to_json() for item in self.sets],
-            "problems": list(self.problems),
-        }
+        return {"sets": [item.to_json() for item in self.sets], "problems": self.problems}
 
 
 def read(
@@ -174,24 +167,23 @@ def of(
         key=lambda known: (known.first, known.id),
         reverse=True,
     )
-    looked = [known.id for known in waiting[:look]]
-    files = each(lambda item: _file(staging, item), looked, threads=staging.store.connections)
+    files = each(
+        lambda known: _file(staging, known.id), waiting[:look], threads=staging.store.connections
+    )
     cells = {cell for file in files for cell in verdicts.cells(file.found)}
     before = verdicts.released_coverage(release, released, cells)
-    decided = {file.set_id: file.decision(family, channel, before, now) for file in files}
-    found = [
+    judged: dict[str, tuple[Decision | None, str]] = {
+        **{known.id: (None, NOT_LOOKED) for known in waiting},
+        **{file.set_id: file.decision(staging, family, channel, before, now) for file in files},
+    }
+    sets = [
         _status(
-            staged.sets.get(set_id),
-            released.sets.get(set_id),
-            *decided.get(set_id, (None, "")),
-            now,
+            staged.sets.get(set_id), released.sets.get(set_id), *judged.get(set_id, (None, "")), now
         )
-        for set_id in sorted({*staged.sets, *released.sets})
+        for set_id in {*staged.sets, *released.sets}
     ]
-    unseen = {known.id for known in waiting} - decided.keys()
-    found = [replace(item, problem=NOT_LOOKED) if item.set_id in unseen else item for item in found]
     return Overview(
-        sets=tuple(sorted(found, key=lambda item: (item.age, item.set_id))),
+        sets=tuple(sorted(sets, key=lambda item: (item.age, item.set_id))),
         problems=(*problems(staging, staged, staged.damage), *problems(release, released, damage)),
         is_damaged=bool(damage),
     )
@@ -241,47 +233,34 @@ def waiting(found: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
 class _File:
     """What policy asks of a staged set."""
 
-    staging: Place
     set_id: str
-    manifest: Manifest | None
-    problem: str
+    manifest: Manifest | None = None
+    problem: str = ""
     found: tuple[FoundVerdict, ...] = ()
-    covered: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def decision(
-        self,
-        family: Family,
-        channel: Channel,
-        before: Mapping[tuple[str, str], frozenset[str]],
-        now: datetime,
+        self, staging: Place, family: Family, channel: Channel, before: Coverage, now: datetime
     ) -> tuple[Decision | None, str]:
         """Return what policy says, or why it cannot say anything."""
         if self.manifest is None:
             return None, self.problem
-        own = verdicts.cells(self.found)
-        lost = verdicts.lost(self.covered, {cell: before[cell] for cell in own & before.keys()})
         try:
-            evidence = proof.gather(self.staging, self.manifest, channel, self.found, now=now)
+            judged = judge(
+                staging, self.manifest, family, channel, self.found, before=before, now=now
+            )
         except TrustError as exc:
             return None, str(exc)
-        counted = proof.believed(self.found, evidence, channel)
-        decision = policy.decide(self.manifest, family, channel, counted, now=now, lost=lost)
-        return proof.explained(decision, self.found, evidence, channel), ""
+        return judged[0], ""
 
 
 def _file(staging: Place, set_id: str) -> _File:
-    problem, manifest = "its manifest is not there", None
     try:
         manifest = manifests.find(staging, set_id)
     except (ConfigError, ObjectDiffersError) as exc:
-        problem = f"its manifest cannot be read: {exc}"
+        return _File(set_id=set_id, problem=f"its manifest cannot be read: {exc}")
     if manifest is None:
-        return _File(staging=staging, set_id=set_id, manifest=None, problem=problem)
-    found = verdicts.find(staging, set_id)
-    covered = verdicts.coverage(found)
-    return _File(
-        staging=staging, set_id=set_id, manifest=manifest, problem="", found=found, covered=covered
-    )
+        return _File(set_id=set_id, problem="its manifest is not there")
+    return _File(set_id=set_id, manifest=manifest, found=verdicts.find(staging, set_id))
 
 
 def _status(
