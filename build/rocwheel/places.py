@@ -7,16 +7,20 @@ what is ours and not the installers' below `<prefix>/<family>/_rocwheel/`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
+from rocwheel import parallel
 from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers, Store
 
 COMPAT: Final = "compat.html"
 OURS: Final = "_rocwheel"
 FOREIGN: Final = "foreign"  # stands for a manifest where files came before us
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,14 @@ class Place:
     wheel_cache: str = ""
     # proxies and CA bundle on the way to that URL
     public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def each(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        """Do something with objects of the store, as many at once as it takes connections."""
+        return parallel.each(work, items, threads=self.store.connections)
+
+    def locate(self, name: str) -> str:
+        """Return what people know a key below this place by."""
+        return self.store.locate(self.key(name))
 
     @property
     def location(self) -> str:

@@ -22,7 +22,6 @@ from rocwheel.errors import (
     StoreError,
 )
 from rocwheel.index.page import Page, Root, links, mark, with_mark
-from rocwheel.parallel import each
 from rocwheel.places import COMPAT, Place, kept_seconds
 from rocwheel.store import Headers, ObjectInfo, glance, pause
 
@@ -112,16 +111,12 @@ def settle(
     ]
     copies_end = 0.0  # by time.monotonic()
     for wanted in steps:
-        seen = each(lambda form: _look(place, form), wanted, threads=place.store.connections)
+        seen = place.each(lambda form: _look(place, form), wanted)
         if max(item.number for item in seen) > wanted[0].number:
             seen = _without_entry(place, wanted, seen, log_end(), mends=mends)
         if any(item.is_behind for item in seen) and (left := copies_end - time.monotonic()) > 0:
             time.sleep(left)
-        ends = each(
-            lambda found: _put(place, found[0], found[1]),
-            list(zip(wanted, seen, strict=True)),
-            threads=place.store.connections,
-        )
+        ends = place.each(lambda pair: _put(place, *pair), list(zip(wanted, seen, strict=True)))
         copies_end = max((copies_end, *ends))
 
 
@@ -169,7 +164,7 @@ def page_seconds(place: Place, projects: Collection[str]) -> int:
     """Return how long copies of these pages may be kept, by what they are stored with."""
     folders = place.store.abilities().folder_keys
     keys = [k for n in projects for k in (place.json(n), *place.views(n, folder_keys=folders))]
-    infos = each(place.store.info, keys, threads=place.store.connections)
+    infos = place.each(place.store.info, keys)
     return max((_kept(place, info) for info in infos if info), default=0)
 
 
@@ -188,8 +183,14 @@ class Claim:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it lists no file of the project."""
-        return not any(_is_of(self.project, link.filename) for link in links(self.data))
+        """Return whether it lists no file of the project: none but wheels of another one."""
+        for link in links(self.data):
+            try:
+                if version_of(link.filename)[0] == self.project:
+                    return False
+            except ConfigError:  # for all that is known, it is the project's
+                return False
+        return True
 
     @property
     def shows(self) -> frozenset[tuple[str, str | None]]:
@@ -206,14 +207,6 @@ def claimed(place: Place, project: str) -> Claim | None:
             number = mark(data)
             return Claim(project=project, number=-1 if number is None else number, data=data)
     return None
-
-
-def _is_of(project: str, filename: str) -> bool:
-    """Whether a file may be the project's: for all that is known, unless it is another's wheel."""
-    try:
-        return version_of(filename)[0] == project
-    except ConfigError:
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +240,7 @@ def _without_entry(
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
         raise ahead_error(place, wrong[0].key, max(item.number for item in seen), end)
-    return [replace(item, is_behind=True) if item.number > end else item for item in seen]
+    return [replace(item, is_behind=item.is_behind or item.number > end) for item in seen]
 
 
 def _put(place: Place, form: Form, seen: _Seen) -> float:

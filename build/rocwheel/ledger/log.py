@@ -35,7 +35,6 @@ from rocwheel.ledger.state import (
     skipped,
     touched,
 )
-from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.store import HugeError, glance, pause, replaced
 from rocwheel.values import Value, decoded
@@ -53,7 +52,6 @@ class _Snapshot(Value, frozen=True, kw_only=True):
     sets: tuple[Known, ...]
     listings: dict[str, str]  # project -> digest
     spent: int
-    swept: int
     format: int = FORMAT
 
 
@@ -96,11 +94,7 @@ def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> Ind
     missing = sorted({p for p in wanted if p in state.digests and p not in state.listings})
     if not missing:
         return state
-    stored = each(
-        lambda project: _listing(place, project, state.digests[project]),
-        missing,
-        threads=place.store.connections,
-    )
+    stored = place.each(lambda project: _listing(place, project, state.digests[project]), missing)
     kept = {project: listing for project, listing in zip(missing, stored, strict=True) if listing}
     lost = [project for project in missing if project not in kept]
     again = _folded(place, _start(place), until=state.saved) if lost else state
@@ -194,7 +188,7 @@ def save(place: Place, state: IndexState) -> IndexState:
             place.store.create(key, data.stored(), headers=place.record_headers, sha256=digest)
 
         new = [name for name, digest in digests.items() if state.digests.get(name) != digest]
-        each(put, new, threads=place.store.connections)
+        place.each(put, new)
         digests = {**state.digests, **digests}
         saved = replace(state, digests=digests, saved=state.number, touched=frozenset())
         _put_snapshot(place, saved)
@@ -218,7 +212,7 @@ def drop_listings(place: Place, age: timedelta) -> tuple[str, ...]:
         for item in place.store.keys(place.listing("").removesuffix(".json"))
         if item.key not in named and item.modified < info.now - age
     ]
-    each(place.store.delete, old, threads=place.store.connections)
+    place.each(place.store.delete, old)
     return tuple(old)
 
 
@@ -258,7 +252,6 @@ def _snapshot(place: Place) -> IndexState | None:
         digests=snapshot.listings,
         saved=snapshot.number,
         spent=snapshot.spent,
-        swept=snapshot.swept,
     )
 
 
@@ -269,7 +262,6 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
         sets=tuple(state.sets.values()),
         listings=dict(sorted(state.digests.items())),
         spent=state.spent,
-        swept=state.swept,
     )
     body = msgspec.json.encode(snapshot, order="sorted")
     for _ in range(TRIES):

@@ -168,7 +168,6 @@ class IndexState:
     listings: Mapping[str, Listing] = field(default_factory=dict)
     saved: int = 0  # the snapshot's number: the pages show at least that state
     spent: int = 0  # the last entry that spent names
-    swept: int = 0  # names that entries up to here spent are deleted
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     removes: bool = False  # the direction of the last entry that changed something
     problems: tuple[str, ...] = ()

@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rocwheel import files
 from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError
 from rocwheel.ledger.log import small
 from rocwheel.ledger.state import IndexState, Standing
-from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.store import TEXT, Headers, HugeError, ObjectInfo
 from rocwheel.verdict import State, Verdict
@@ -98,9 +97,7 @@ def lost(found: Sequence[FoundVerdict], before: Coverage) -> dict[Cell, tuple[st
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
     """Read all that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
     found = _cells(place, manifest)
-    return tuple(
-        each(lambda cell: _read(place, manifest, cell), found, threads=place.store.connections)
-    )
+    return tuple(place.each(lambda cell: _read(place, manifest, cell), found))
 
 
 def _cells(place: Place, manifest: str) -> list[tuple[str, str, str, ObjectInfo]]:
@@ -130,48 +127,40 @@ def _tests(place: Place, verdict: Verdict) -> str:
 
 def _read(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -> FoundVerdict:
     python, suite, name, info = cell
-    verdict, problem = None, ""
+    fields: dict[str, Any] = {"key": info.key, "python": python, "suite": suite, "sha256": name}
+    try:
+        verdict = _verdict(place, manifest, cell)
+        return FoundVerdict(**fields, verdict=verdict, tests=_listed(place, verdict))
+    except ConfigError as exc:
+        return FoundVerdict(**fields, verdict=None, problem=str(exc))
+
+
+def _verdict(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -> Verdict:
+    """Read a verdict of a cell. Raises ConfigError for what is none, or is of another cell."""
+    python, suite, name, info = cell
     if info.size > LARGEST:
-        problem = f"{info.size} bytes are no verdict"
-    else:
-        data, _ = place.store.read(info.key)
-        if files.sha256(data) != name:
-            problem = "its contents differ from its name: it was changed"
-        else:
-            try:
-                verdict = Verdict.from_bytes(data, name=place.store.locate(info.key))
-            except ConfigError as exc:
-                problem = str(exc)
-    if verdict and (verdict.manifest, verdict.family, verdict.python, verdict.suite) != (
-        manifest, place.family, python, suite,
-    ):  # fmt: skip
-        verdict, problem = None, "it is about another manifest, family, CPython or suite"
-    names: frozenset[str] = frozenset()
-    listed = {State.PASS, State.FLAKY, State.UNCALIBRATED}
-    if verdict and not verdict.shard and verdict.state in listed:
-        try:
-            names = _listed(place, verdict)
-        except (ObjectMissingError, ObjectDiffersError, HugeError) as exc:
-            verdict, problem = None, f"the list of its tests: {exc}"
-    return FoundVerdict(
-        key=info.key,
-        python=python,
-        suite=suite,
-        sha256=name,
-        verdict=verdict,
-        problem=problem,
-        tests=names,
-    )
+        raise ConfigError(f"{info.size} bytes are no verdict")
+    data, _ = place.store.read(info.key)
+    if files.sha256(data) != name:
+        raise ConfigError("its contents differ from its name: it was changed")
+    verdict = Verdict.from_bytes(data, name=place.store.locate(info.key))
+    about = (verdict.manifest, verdict.family, verdict.python, verdict.suite)
+    if about != (manifest, place.family, python, suite):
+        raise ConfigError("it is about another manifest, family, CPython or suite")
+    return verdict
 
 
 def _listed(place: Place, verdict: Verdict) -> frozenset[str]:
-    """Return the names of the tests that a verdict is about; none where it names no list of them.
+    """Return the names of the tests that a whole, passing verdict is about.
 
-    Raises ObjectMissingError, ObjectDiffersError or HugeError for a list that is not the one it
-    names: without it lost tests could not be seen.
+    There are none where it names no list of them. Raises ConfigError for a list that is not the one
+    it names: without it lost tests could not be seen.
     """
-    digest = verdict.ran.collected
-    if not digest:
+    passed = verdict.state in {State.PASS, State.FLAKY, State.UNCALIBRATED}
+    if verdict.shard or not passed or not verdict.ran.collected:
         return frozenset()
-    data = small(place, _tests(place, verdict), sha256=digest)
+    try:
+        data = small(place, _tests(place, verdict), sha256=verdict.ran.collected)
+    except (ObjectMissingError, ObjectDiffersError, HugeError) as exc:
+        raise ConfigError(f"the list of its tests: {exc}") from exc
     return frozenset(data.decode(errors="replace").splitlines())

@@ -19,7 +19,6 @@ from rocwheel.index.page import Link, links, mark
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition
 from rocwheel.model import timestamp
-from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.audit import downloaded
@@ -50,10 +49,9 @@ class Adopt(Operation):
         return self.entry(state, Action.ADOPT) if self.begins and not state.head else None
 
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
-        each(
+        self.place.each(
             lambda entry: operations.put_metadata(self.place, entry, self.metadata[entry.filename]),
             self.entries,
-            threads=self.place.store.connections,
         )
 
 
@@ -79,10 +77,10 @@ class Adoption:
         lines = []
         for item in self.entries:
             yanked = "" if item.yanked is None else f", yanked: {item.yanked}"
-            where = place.store.locate(place.key(item.filename))
+            where = place.locate(item.filename)
             lines.append(f"adopt    {where} ({item.sha256}){yanked}")
         lines += [
-            f"left     {place.store.locate(place.key(name))}: on no page: withdrawn, or of an "
+            f"left     {place.locate(name)}: on no page: withdrawn, or of an "
             "unfinished operation, which the same again completes (`prune --orphans` removes it)"
             for name in self.left
         ]
@@ -121,10 +119,8 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     left = _unfinished(place, state) & wheels - known - shown.keys()
     if highest and is_new:  # pages of ours show all that was listed: the rest was withdrawn
         left |= wheels - known - shown.keys()
-    found = each(
-        lambda name: _foreign(place, name, shown.get(name), count),
-        sorted(wheels - known - left),
-        threads=place.store.connections,
+    found = place.each(
+        lambda name: _foreign(place, name, shown.get(name), count), sorted(wheels - known - left)
     )
     operation = Adopt(
         place=place,
@@ -148,7 +144,7 @@ def _foreign(
         project, version = version_of(name)
     except ConfigError as exc:
         raise PromotionError(
-            f"{place.store.locate(place.key(name))}: {exc}",
+            f"{place.locate(name)}: {exc}",
             hint="rename or remove it: no installer can use it",
         ) from exc
     with downloaded(place, name, count) as (path, info):
@@ -195,8 +191,7 @@ def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> tuple[dict
         for link in links(data):
             if link.filename not in wheels:
                 raise PromotionError(
-                    f"{place.store.locate(place.key(name))}: lists {link.filename}, which is not "
-                    "here",
+                    f"{place.locate(name)}: lists {link.filename}, which is not here",
                     hint="copy the file here first, or take it off that page",
                 )
             shown[link.filename] = link

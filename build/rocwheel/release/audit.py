@@ -22,7 +22,6 @@ from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.index.publish import forms
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, IndexState, Standing, Transition
-from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, retention, status, wheelset
 from rocwheel.release.operations import Who
@@ -60,7 +59,7 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
         metadata[entry.filename] = data
         return found
 
-    for found in each(one, listed, threads=place.store.connections):
+    for found in place.each(one, listed):
         problems += found
     problems += _check_sets(place, state, metadata)
     return Checked(files=len(listed), problems=tuple(problems))
@@ -165,11 +164,7 @@ def check_pages(place: Place, state: IndexState) -> list[str]:
     if pages:
         pages.append(Root(projects=state.projects, number=state.number))
     folders = _keeps_folders(place)
-    found = each(
-        lambda page: _check_page(place, page, folder_keys=folders),
-        pages,
-        threads=place.store.connections,
-    )
+    found = place.each(lambda page: _check_page(place, page, folder_keys=folders), pages)
     return list(dict.fromkeys(problem for problems in found for problem in problems))
 
 
@@ -222,7 +217,7 @@ def _keeps_folders(place: Place) -> bool:
 
 def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list[str], bytes]:
     """Download a wheel; compare digest, size, METADATA, Requires-Python."""
-    where = place.store.locate(place.key(entry.filename))
+    where = place.locate(entry.filename)
     problems: list[str] = []
     try:
         with downloaded(place, entry.filename, count) as (path, info):

@@ -27,7 +27,6 @@ from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
 from rocwheel.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.manifest import Manifest, WheelEntry
-from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.release import operations, policy, proof, wheelset
 from rocwheel.release.operations import Operation, Tally, Who, stored
@@ -87,13 +86,8 @@ class Promote(Operation):
     def prepare(self, state: IndexState) -> None:
         manifests.put(self.place, self.manifest)
         proof.put(self.place, self.manifest.sha256, self.bundle)
-        threads = self.place.store.connections
-        each(
-            lambda found: verdicts.keep(found, self.place),
-            self.found,
-            threads=threads,
-        )
-        self.moved.extend(each(self._copy, self.copies, threads=threads))
+        self.place.each(lambda found: verdicts.keep(found, self.place), self.found)
+        self.moved.extend(self.place.each(self._copy, self.copies))
         if self.manifest.sha256 in state.sets:
             return  # decided before
         known = {item.key for item in self.found}
@@ -183,7 +177,7 @@ class PromotePlan:
             "wheels": [
                 {
                     "source": place.store.locate(item.source.key),
-                    "destination": place.store.locate(place.key(item.entry.filename)),
+                    "destination": place.locate(item.entry.filename),
                     "sha256": item.entry.sha256,
                     "size": item.entry.size,
                     "is_there": item.is_there,
@@ -261,9 +255,7 @@ def plan(
         approvals=approvals,
     )
     _check_approvals(approvals, decision)
-    looked = each(
-        lambda wheel: _source(staging, wheel, there), manifest.built, threads=store.connections
-    )
+    looked = staging.each(lambda wheel: _source(staging, wheel, there), manifest.built)
     names = [wheel.filename for wheel in manifest.built]
     metadata = {name: data for name, (_, data) in zip(names, looked, strict=True)}
     wheelset.check_closed(manifest, metadata)

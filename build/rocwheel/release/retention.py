@@ -21,11 +21,9 @@ from rocwheel.index.channels import Channel, Retention
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition, in_order
 from rocwheel.model import moment
-from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who
-from rocwheel.values import replace
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set holds
 
@@ -34,22 +32,23 @@ LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set h
 class Prune(Operation):
     """The operation that lets go of the sets that retention no longer keeps."""
 
-    days: int | None
     keep: Retention
-    keep_newest: int  # listed sets of each JAX version
 
     def wanted(self, state: IndexState) -> Collection[str]:
         return {project for known, _ in self.expired(state) for project in known.projects}
 
     def expired(self, state: IndexState) -> tuple[tuple[Known, str], ...]:
         """Return the sets that go, and why."""
-        kept, gone = {*self.keep.pinned, FOREIGN, *_newest(state, self.keep_newest)}, []
+        kept, gone = {*self.keep.pinned, FOREIGN}, []
+        days = self.keep.staging_days
+        if not self.place.is_staging:
+            days, kept = self.keep.release_days, kept | _newest(state, self.keep.keep_newest)
         for known in state.sets.values():
             # A set counts from what was last done to it: what was restored yesterday is young.
             age = self.who.now - moment(known.time)
-            old = self.days is not None and age >= timedelta(days=self.days)
+            old = days is not None and age >= timedelta(days=days)
             if old and known.id not in kept and known.standing is not Standing.PRUNED:
-                why = f"{known.id[:12]}: {age.days} days old, {self.days} are kept"
+                why = f"{known.id[:12]}: {age.days} days old, {days} are kept"
                 gone.append((known, why))
         return tuple(gone)
 
@@ -124,20 +123,9 @@ class PrunePlan:
         }
 
 
-def _prune(place: Place, channel: Channel, who: Who) -> Prune:
-    keep = channel.retention
-    return Prune(
-        place=place,
-        who=who,
-        days=keep.staging_days if place.is_staging else keep.release_days,
-        keep=keep,
-        keep_newest=0 if place.is_staging else keep.keep_newest,
-    )
-
-
 def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> PrunePlan:
     """Find what is expired at a place; with `orphans` also old wheels that no set holds."""
-    operation = _prune(place, channel, who)
+    operation = Prune(place=place, who=who, keep=channel.retention)
     spend = Spend(place=place, who=who, filenames=_unheld(place, who) if orphans else ())
     state = operations.read(operation)
     left = state.projects if state.spent else ()
@@ -179,9 +167,7 @@ def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ..
     if keys:
         pages = {version_of(key.rpartition("/")[2].removesuffix(".metadata"))[0] for key in keys}
         time.sleep(max(seconds, publish.page_seconds(place, pages)))
-    each(place.store.delete, keys, threads=place.store.connections)
-    if state.swept < state.spent:
-        log.save(place, replace(state, swept=state.spent))
+    place.each(place.store.delete, keys)
     return keys
 
 

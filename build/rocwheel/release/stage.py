@@ -17,7 +17,6 @@ from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Standing, Transition
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind
-from rocwheel.parallel import each
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who
 from rocwheel.store import Store
@@ -63,7 +62,7 @@ class Stage(Operation):
 
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
-        each(self._upload, self.uploads, threads=self.place.store.connections)
+        self.place.each(self._upload, self.uploads)
         evidence.add_provenance(self.place, self.manifest.sha256, self.provenance)
 
     def _upload(self, item: Upload) -> None:
@@ -100,7 +99,7 @@ class StagePlan:
             if item.before:
                 change = 100 * (item.entry.size / item.before.size - 1)
                 trend = f", {change:+.1f} % since {item.before.version}"
-            where = place.store.locate(place.key(item.entry.filename))
+            where = place.locate(item.entry.filename)
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
         return [

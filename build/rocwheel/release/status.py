@@ -18,7 +18,6 @@ from rocwheel.ledger.state import IndexState, Known, Standing
 from rocwheel.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.model import moment
-from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.policy import Decision
@@ -127,34 +126,14 @@ def read(
     *,
     now: datetime,
     look: int | None = None,
+    asks_pages: bool = True,
 ) -> Overview:
     """Read both logs, and manifest and verdicts of sets that are staged and not released.
 
-    `look` is of how many of those, the youngest; the logs alone say nothing of verdicts.
+    `look` is of how many of those, the youngest; the logs alone say nothing of verdicts. Pages of
+    the release tell whether its log lost its end.
     """
-    return of(
-        (staging, log.read(staging)),
-        (release, log.read(release)),
-        family,
-        channel,
-        now=now,
-        look=look,
-        asks_pages=True,
-    )
-
-
-def of(
-    at_staging: tuple[Place, IndexState],
-    at_release: tuple[Place, IndexState],
-    family: Family,
-    channel: Channel,
-    *,
-    now: datetime,
-    look: int | None = None,
-    asks_pages: bool = False,
-) -> Overview:
-    """Return the same of two states that were read before; pages are asked on demand."""
-    (staging, staged), (release, released) = at_staging, at_release
+    staged, released = log.read(staging), log.read(release)
     damage = operations.damage(release, released, released.projects if asks_pages else ())
     waiting = sorted(
         (
@@ -167,9 +146,7 @@ def of(
         key=lambda known: (known.first, known.id),
         reverse=True,
     )
-    files = each(
-        lambda known: _file(staging, known.id), waiting[:look], threads=staging.store.connections
-    )
+    files = staging.each(lambda known: _file(staging, known.id), waiting[:look])
     cells = {cell for file in files for cell in verdicts.cells(file.found)}
     before = verdicts.released_coverage(release, released, cells)
     judged: dict[str, tuple[Decision | None, str]] = {

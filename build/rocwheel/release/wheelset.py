@@ -123,16 +123,13 @@ def check_family(manifest: Manifest, family: Family) -> None:
 
 def check_complete(manifest: Manifest) -> None:
     """Every CPython has a jaxlib and a plugin, and there is one pjrt. Raises WheelError."""
-    cells: dict[tuple[str, str], list[WheelEntry]] = {}
-    for wheel in manifest.wheels:
-        cells.setdefault((wheel.kind, wheel.python), []).append(wheel)
     for python in ("", *manifest.pythons):
         for kind in WheelKind:
             if kind.per_python == (python == ""):
                 continue
-            found = cells.get((kind.value, python), [])
-            if len(found) != 1:
-                names = ", ".join(item.filename for item in found) or "none"
+            wheels = [w for w in manifest.wheels if (w.kind, w.python) == (kind.value, python)]
+            if len(wheels) != 1:
+                names = ", ".join(wheel.filename for wheel in wheels) or "none"
                 where = f"CPython {python}" if python else "all CPythons"
                 raise WheelError(
                     f"manifest: one {kind.value} wheel is needed for {where}, it has {names}",
@@ -157,7 +154,6 @@ def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
         for wheel in cell.values():
             if wheel.filename not in parsed:
                 continue  # upstream's own, which is pinned and not ours
-            _check_python(parsed[wheel.filename], python)
             for requirement in _requirements(parsed[wheel.filename], python):
                 _check_met(wheel, requirement, cell)
 
@@ -192,9 +188,8 @@ def check_order(released: Iterable[Entry], entries: Iterable[Entry]) -> None:
     for entry in entries:
         version, major = parsed(entry.version), _major(entry.rocm)
         for other in others:
-            if other.project != entry.project:
-                continue
-            if other.yanked is not None or other.version == entry.version:
+            is_same = (other.project, other.version) == (entry.project, entry.version)
+            if other.project != entry.project or other.yanked is not None or is_same:
                 continue
             if major and _major(other.rocm) not in {0, major}:
                 raise PromotionError(
@@ -251,20 +246,18 @@ def _major(rocm: str) -> int:
     return RocmVersion.parse(rocm).major if rocm else 0
 
 
-def _check_python(metadata: KeyValueText, python: str) -> None:
-    required = metadata.get("Requires-Python")
-    version = PythonVersion.parse(python)
-    if required and f"{version.major}.{version.minor}.999" not in SpecifierSet(required):
+def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
+    """Yield requirements that hold on Linux for this CPython, extras left out.
+
+    Raises WheelError for a wheel that excludes it.
+    """
+    version, required = PythonVersion.parse(python), metadata.get("Requires-Python")
+    number = f"{version.major}.{version.minor}"
+    if required and f"{number}.999" not in SpecifierSet(required):
         raise WheelError(
             f"{metadata.name}: Requires-Python {required} excludes CPython {python}",
             hint="leave that CPython out of the build",
         )
-
-
-def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
-    """Yield requirements that hold on Linux for this CPython, extras left out."""
-    version = PythonVersion.parse(python)
-    number = f"{version.major}.{version.minor}"
     versions = ("python_version", "python_full_version", "implementation_version")
     variables = {"extra": "", **dict.fromkeys(versions, number)}  # the rest is this Linux's
     for text in metadata.all("Requires-Dist"):

@@ -16,7 +16,6 @@ from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, IndexState, Standing, Transition
 from rocwheel.ledger.state import apply as apply_entry
-from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who
@@ -97,8 +96,7 @@ class Change(Operation):
     def prepare(self, state: IndexState) -> None:
         """Check that a set that comes back has the bytes that were released."""
         if self.action is Action.RESTORE:
-            store = self.place.store
-            each(self._verify, self.files(state), threads=store.connections)
+            self.place.each(self._verify, self.files(state))
 
     def _verify(self, entry: Entry) -> None:
         store, key = self.place.store, self.place.key(entry.filename)
@@ -143,7 +141,7 @@ class ChangePlan:
             for item in {*self.state.shown(project)} ^ {*after.shown(project)}
         }
         act = f"{action.value:9}"
-        lines = [f"{act}{place.store.locate(place.key(name))}" for name in sorted(changed)]
+        lines = [f"{act}{place.locate(name)}" for name in sorted(changed)]
         return [*lines, *operations.page_lines(place, self.files, removing=action.removes)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
@@ -182,14 +180,10 @@ def apply(plan: ChangePlan) -> None:
 def place_of(places: Sequence[Place], filename: str) -> Place:
     """Return the place that lists a file; the last one, where none does."""
     project, _ = version_of(filename)
-    return next(
-        (
-            place
-            for place in places
-            if any(item.filename == filename for item in log.read(place, [project]).shown(project))
-        ),
-        places[-1],
-    )
+    for place in places:
+        if filename in {item.filename for item in log.read(place, [project]).shown(project)}:
+            return place
+    return places[-1]
 
 
 def with_reason(who: Who, reason: str) -> Who:

@@ -186,17 +186,10 @@ class FileStore:
                 swept.append(path.name)
         return tuple(swept)
 
-    def _walk(self, folder: Path) -> Iterator[str]:
-        try:
-            entries = list(os.scandir(folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for entry in entries:
-            if entry.is_dir():
-                if entry.name != OURS:
-                    yield from self._walk(folder / entry.name)
-            else:
-                yield (folder / entry.name).relative_to(self.root).as_posix()
+    def _walk(self, start: Path) -> Iterator[str]:
+        for folder, folders, names in os.walk(start, followlinks=True):
+            folders[:] = [name for name in folders if name != OURS]
+            yield from (Path(folder, name).relative_to(self.root).as_posix() for name in names)
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")
