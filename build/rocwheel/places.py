@@ -117,7 +117,6 @@ class Place:
 
     @property
     def logs(self) -> str:
-        """Key prefix of the log."""
         return self.key(f"{OURS}/log/")
 
     @property

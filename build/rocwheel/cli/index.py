@@ -60,8 +60,6 @@ def index() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexCheckOptions(WhereOptions):
-    """Options of `index check`."""
-
     resolve: bool = own(
         "--resolve", "Also let pip resolve each set for each CPython.", default=False
     )
@@ -104,8 +102,6 @@ def check(app: App, options: IndexCheckOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexRepairOptions(WhereOptions, PersonOptions, DryRun):
-    """Options of `index repair`."""
-
     skip_entry: tuple[int, ...]
 
 
@@ -164,8 +160,6 @@ def _tell(
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(TargetOptions):
-    """Options of `serve`."""
-
     host: str = own("--host", "Address to listen on.", default="127.0.0.1")
     port: int
 

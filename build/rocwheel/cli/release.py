@@ -38,8 +38,6 @@ LOOK = 10  # staged sets that `status` judges
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptions(TargetOptions, PersonOptions, DryRun):
-    """Options of `stage`."""
-
     wheelhouse: Path
 
 
@@ -65,9 +63,11 @@ def stage(app: App, options: StageOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
-    """Options of `promote`."""
-
-    approve: tuple[str, ...]
+    approve: tuple[str, ...] = own(
+        "--approve SUITE:CPYTHON",
+        "Release although this cell is flaky; needs --reason; repeatable.",
+        default=(),
+    )
 
     def approvals(self, app: App) -> tuple[Approval, ...]:
         """Return what --approve says. Raises UsageError, ConfigError without a name or a reason."""
@@ -84,25 +84,16 @@ class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
 
 
 @command("promote", PromoteOptions)
-@option(
-    "--approve",
-    multiple=True,
-    metavar="SUITE:CPYTHON",
-    help="Release although this cell is flaky; needs --reason; repeatable.",
-)
+@options_of(PromoteOptions)
 def promote(app: App, options: PromoteOptions) -> int:
     """Make a staged and gated wheel set installable from the release index, or change nothing.
 
     Ends with `published`, `nothing-to-do`, or `blocked` (exit status 9) and the cells that block.
     """
-    target = Target(app, options)
+    target, who, approvals = Target(app, options), options.who(app), options.approvals(app)
+    manifest, channel = target.manifest(app, options.manifest), target.judging(app)
     planned = promotion.plan(
-        target.manifest(app, options.manifest),
-        target.family,
-        target.judging(app),
-        target.store,
-        who=options.who(app),
-        approvals=options.approvals(app),
+        manifest, target.family, channel, target.store, who=who, approvals=approvals
     )
     _show(app, planned.lines(), dry_run=options.dry_run)
     document, is_blocked = planned.to_json(), planned.state == "blocked"
@@ -110,7 +101,7 @@ def promote(app: App, options: PromoteOptions) -> int:
         app.console.fail(planned.refusal())
     elif planned.state == "ready" and not options.dry_run:
         document = _publish(app, planned, options)
-    _finish(app, planned.operation.manifest.sha256, document)
+    _finish(app, manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
 
 
@@ -129,8 +120,6 @@ def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) 
 
 @dataclass(frozen=True, kw_only=True)
 class YankOptions(TargetOptions, PersonOptions, DryRun):
-    """Options of `yank` and `unyank`: a whole set or single files."""
-
     manifest: str
     files: tuple[str, ...]
 
@@ -167,8 +156,6 @@ def unyank(app: App, options: YankOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SetOptions(ManifestOptions, PersonOptions, DryRun):
-    """Options of `rollback` and `restore`: a whole set."""
-
     files: tuple[str, ...] = ()
 
 
@@ -206,8 +193,6 @@ def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None
 
 @dataclass(frozen=True, kw_only=True)
 class PruneOptions(TargetOptions, PersonOptions, DryRun):
-    """Options of `prune`."""
-
     orphans: bool = own(
         "--orphans",
         "Also wheels older than a day that no set holds, such as a killed `stage` left; files "
@@ -231,17 +216,12 @@ def prune(app: App, options: PruneOptions) -> None:
         for name in swept:
             app.console.info(f"leftover {name}")
         documents.append(planned.to_json(dry_run=options.dry_run, leftovers=swept))
-    number = sum(len(item["sets"]) for item in documents)
-    app.emit(
-        {"places": documents},
-        f"{count(number, 'set')} {'to prune' if options.dry_run else 'pruned'}",
-    )
+    sets = count(sum(len(item["sets"]) for item in documents), "set")
+    app.emit({"places": documents}, f"{sets} {'to prune' if options.dry_run else 'pruned'}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions(TargetOptions):
-    """Options of `status`."""
-
     older_than: float | None
     look: int
 

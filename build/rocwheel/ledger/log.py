@@ -234,7 +234,6 @@ def _start(place: Place) -> IndexState:
 
 
 def _numbers(place: Place) -> list[int]:
-    """List the numbers of the entries that are stored."""
     pattern = re.compile(re.escape(place.logs) + r"([1-9]\d{0,17})\.json")
     keys = (pattern.fullmatch(info.key) for info in place.store.keys(place.logs))
     return [int(match[1]) for match in keys if match]

@@ -210,7 +210,6 @@ class IndexState:
         return tuple(sorted(found, key=lambda item: item.filename))
 
     def spent_names(self) -> tuple[str, ...]:
-        """Return the names that are spent, of loaded listings."""
         return tuple(name for item in self.listings.values() for name in sorted(item.spent))
 
     def check_names(self, entries: Iterable[Entry], *, where: str) -> None:
@@ -232,7 +231,6 @@ class IndexState:
                 )
 
     def lists(self, set_id: str) -> bool:
-        """Whether a set is listed."""
         known = self.sets.get(set_id)
         return known is not None and known.standing is Standing.LISTED
 

@@ -49,10 +49,8 @@ def add(place: Place, verdict: Verdict) -> str:
 
 def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
     """Store the list of the tests a verdict is about, one name per line. Raises StoreError."""
-    digest = verdict.ran.collected
-    place.store.create(
-        _tests(place, verdict), names, headers=Headers(content_type=TEXT), sha256=digest
-    )
+    headers, digest = Headers(content_type=TEXT), verdict.ran.collected
+    place.store.create(_tests(place, verdict), names, headers=headers, sha256=digest)
 
 
 def coverage(found: Iterable[FoundVerdict]) -> Coverage:
@@ -96,8 +94,8 @@ def lost(found: Sequence[FoundVerdict], before: Coverage) -> dict[Cell, tuple[st
 
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
     """Read all that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
-    found = _cells(place, manifest)
-    return tuple(place.each(lambda cell: _read(place, manifest, cell), found))
+    cells = _cells(place, manifest)
+    return tuple(place.each(lambda cell: _read(place, manifest, cell), cells))
 
 
 def _cells(place: Place, manifest: str) -> list[tuple[str, str, str, ObjectInfo]]:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -157,15 +158,14 @@ def _relisted(place: Place, state: IndexState) -> Iterator[str]:
 
 def check_pages(place: Place, state: IndexState) -> list[str]:
     """Compare every form of every page with what a state of the log says, all of it loaded."""
-    pages: list[Page | Root] = [
-        Page(project=project, files=state.shown(project), number=state.number)
-        for project in sorted(state.projects)
-    ]
-    if pages:
-        pages.append(Root(projects=state.projects, number=state.number))
-    folders = _keeps_folders(place)
-    found = place.each(lambda page: _check_page(place, page, folder_keys=folders), pages)
-    return list(dict.fromkeys(problem for problems in found for problem in problems))
+    if not state.projects:
+        return []
+    # Whether pages are stored under folder keys is seen, not tried: a check writes nothing.
+    first = next(iter(place.store.keys(place.key(""))), None)
+    folders = first is not None and first.key == place.key("")
+    pages = operations.pages_of(state, sorted(state.projects))
+    problems = place.each(lambda page: _check_page(place, page, folder_keys=folders), pages)
+    return list(dict.fromkeys(chain.from_iterable(problems)))
 
 
 def _check_log(place: Place, state: IndexState) -> Iterator[str]:
@@ -207,12 +207,6 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
                 "the log lost its end, put it back first"
             )
     return problems
-
-
-def _keeps_folders(place: Place) -> bool:
-    """Whether pages are stored under folder keys here; seen, not tried: a check writes nothing."""
-    first = next(iter(place.store.keys(place.key(""))), None)
-    return first is not None and first.key == place.key("")
 
 
 def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list[str], bytes]:

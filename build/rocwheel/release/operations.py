@@ -221,20 +221,22 @@ def repair(
     With `mends` also in place of pages that show what the log never said, which else is an error.
     """
     state = log.load(place, state, projects)
-    pages: list[Page | Root] = [
-        Page(project=project, files=state.shown(project), number=state.number)
-        for project in projects
-    ]
-    if set(projects) >= state.projects or not set(projects) <= set(state.digests):
-        pages.append(Root(projects=state.projects, number=state.number))
+    has_root = set(projects) >= state.projects or not set(projects) <= set(state.digests)
     settle(
         place,
-        pages,
+        pages_of(state, projects)[0 if has_root else 1 :],
         removing=state.removes,
         log_end=lambda: log.read(place).number,
         mends=mends,
     )
     return log.save(place, state)
+
+
+def pages_of(state: IndexState, projects: Iterable[str]) -> list[Page | Root]:
+    """Return the list of projects, and the pages of these, as a state has them."""
+    root = Root(projects=state.projects, number=state.number)
+    number = state.number
+    return [root, *(Page(project=p, files=state.shown(p), number=number) for p in projects)]
 
 
 def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, ObjectInfo]:

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """One wheel to copy, with its METADATA."""
-
     entry: Entry
     source: ObjectInfo
     metadata: bytes
@@ -126,10 +124,6 @@ class PromotePlan:
         if self.is_done:
             return "nothing-to-do"
         return "blocked" if self.decision.blocking else "ready"
-
-    @property
-    def size(self) -> int:
-        return sum(item.entry.size for item in self.operation.copies)
 
     def lines(self) -> list[str]:
         """Return the plan for people: every source and destination URL, sizes, cells.
@@ -321,13 +315,14 @@ def apply(
         policy={**(digests or {}), "trust": plan.channel.trust.sha256},
     )
     bundle = proof.settled(place, operation.manifest.sha256, bundle)
+    total = sum(item.entry.size for item in operation.copies)
     if lacks := place.store.abilities().copy_lacks:
         console.warn(
             f"{place.store.url}: copying on this server cannot be proven (it lacks "
-            f"{', '.join(lacks)}): {readable(plan.size)} of wheels are downloaded, "
+            f"{', '.join(lacks)}): {readable(total)} of wheels are downloaded, "
             "checked and uploaded by this machine"
         )
-    with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:
+    with console.progress("promoting", total=total, unit=Unit.BYTES) as progress:
         operation = replace(operation, bundle=bundle, count=Tally(progress))
         operations.perform(operation, plan.before)
     return sum(operation.moved)

@@ -87,8 +87,6 @@ class Spend(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class PrunePlan:
-    """What `prune` is going to remove at one place."""
-
     operation: Prune
     spend: Spend
     state: IndexState

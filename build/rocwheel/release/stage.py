@@ -26,8 +26,6 @@ from rocwheel.values import replace
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """One wheel to stage, with its METADATA."""
-
     path: Path
     entry: Entry
     metadata: bytes
@@ -66,28 +64,17 @@ class Stage(Operation):
         evidence.add_provenance(self.place, self.manifest.sha256, self.provenance)
 
     def _upload(self, item: Upload) -> None:
-        place = self.place
-        place.store.create(
-            place.key(item.entry.filename),
-            item.path,
-            headers=place.wheel_headers,
-            sha256=item.entry.sha256,
-            count=self.count,
-        )
-        operations.put_metadata(place, item.entry, item.metadata)
+        place, entry = self.place, item.entry
+        key, headers = place.key(entry.filename), place.wheel_headers
+        place.store.create(key, item.path, headers=headers, sha256=entry.sha256, count=self.count)
+        operations.put_metadata(place, entry, item.metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """What `stage` is going to do."""
-
     operation: Stage
     state: IndexState
     is_done: bool
-
-    @property
-    def size(self) -> int:
-        return sum(item.entry.size for item in self.operation.uploads)
 
     def lines(self) -> list[str]:
         """List the plan for people: every source, its full destination, its size and the trend."""
@@ -102,10 +89,8 @@ class StagePlan:
             where = place.locate(item.entry.filename)
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
-        return [
-            *lines,
-            *operations.page_lines(place, (item.entry for item in self.operation.uploads)),
-        ]
+        entries = (item.entry for item in self.operation.uploads)
+        return [*lines, *operations.page_lines(place, entries)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         """Return the plan as a document; without `dry_run` it was applied where that was needed."""
@@ -181,7 +166,8 @@ def plan(
 
 def apply(plan: StagePlan, *, console: Console) -> None:
     """Upload a set; returns when the staging index lists every file with its hash."""
-    with console.progress("staging", total=plan.size, unit=Unit.BYTES) as progress:
+    size = sum(item.entry.size for item in plan.operation.uploads)
+    with console.progress("staging", total=size, unit=Unit.BYTES) as progress:
         operation = replace(plan.operation, count=operations.Tally(progress))
         operations.perform(operation, plan.state)
 

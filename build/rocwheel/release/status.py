@@ -110,7 +110,6 @@ class Overview:
     is_damaged: bool = False  # the log of a release is, so that nothing may be changed there
 
     def lines(self) -> list[str]:
-        """Return a table for people."""
         rows = [item.row() for item in self.sets]
         return list(columns(HEADER, rows)) if rows else ["no set"]
 

@@ -119,8 +119,6 @@ class Change(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class ChangePlan:
-    """What a change is going to do."""
-
     operation: Change
     state: IndexState
     is_done: bool
@@ -130,7 +128,6 @@ class ChangePlan:
         return self.operation.files(self.state)
 
     def lines(self) -> list[str]:
-        """Return the plan for people: every file and page."""
         place, action = self.operation.place, self.operation.action
         entry = None if self.is_done else self.operation.decide(self.state)
         after = apply_entry(self.state, entry, digest="") if entry else self.state

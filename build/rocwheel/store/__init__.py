@@ -76,7 +76,7 @@ class Options:
     endpoint: str = ""  # URL of an S3 server, "" for AWS or what boto3's configuration names
     region: str = ""
     connections: int = 16
-    attempts: int = 0  # per request, the first included; 0: boto3's configuration, or 5
+    attempts: int = 0  # per request, the first included; 0: 5
     connect_seconds: float = 10.0
     read_seconds: float = 60.0
     put_limit: int = 5 << 30  # largest PUT and copy, bytes
@@ -200,7 +200,6 @@ def glance(store: Store, key: str) -> tuple[bytes, ObjectInfo | None]:
 
 
 def blocks_of(body: Body) -> Iterator[bytes]:
-    """Yield a body, piece by piece."""
     if isinstance(body, bytes):
         yield body
         return
@@ -218,7 +217,6 @@ def pause(failures: int) -> None:
 
 
 def advance(count: Counter | None, size: int) -> None:
-    """Tell a counter, when there is one."""
     if count and size:
         count(size)
 

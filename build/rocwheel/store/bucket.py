@@ -75,6 +75,7 @@ class Bucket:
         self.url = f"s3://{name}/{base}".rstrip("/")
         self._base = f"{base}/" if base else ""
         self._options = options
+        self.attempts = options.attempts or ATTEMPTS  # requests per call
         self._exists = False
 
     @cached_property
@@ -106,14 +107,6 @@ class Bucket:
         client.meta.events.register_first("before-send.s3", _before_request)
         client.meta.events.register_first("needs-retry.s3", _before_retry)
         return client
-
-    @cached_property
-    def attempts(self) -> int:
-        """Requests per call: our option, else boto3's configuration (AWS_MAX_ATTEMPTS), else 5."""
-        import botocore.session
-
-        own = botocore.session.get_session().get_config_variable("max_attempts")
-        return self._options.attempts or int(own or ATTEMPTS)
 
     def locate(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url
@@ -377,7 +370,6 @@ def _before_retry(
 
 
 def status(exc: ClientError) -> int:
-    """HTTP status of a refusal."""
     return int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 

@@ -33,8 +33,6 @@ TRIES: Final = 30  # where others try at the same time, and each write gives ano
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What a server was seen to do."""
-
     # Of `create_only` (it refuses `If-None-Match: *` where something is stored) and `swap` (it
     # takes `If-Match` with the right ETag and refuses it with another): without them a second
     # writer could be overwritten, so that nothing may be written.
