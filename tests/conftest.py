@@ -39,7 +39,6 @@ INSTALL = {
     "slurmctld": "apt-get install slurmctld",
     "slurmd": "apt-get install slurmd",
     "chromedriver": "apt-get install chromium chromium-driver",
-    "fish": "apt-get install fish",
     "git": "apt-get install git",
     "openssl": "apt-get install openssl",
     "sshd": "apt-get install openssh-server",

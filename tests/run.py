@@ -35,7 +35,6 @@ PACKAGES = (
     "curl",
     "docker-registry",
     "docker.io",
-    "fish",
     "git",
     "iptables",
     "isal",

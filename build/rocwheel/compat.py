@@ -61,9 +61,6 @@ class Table:
         yield from (_row("td", row) for row in self.rows)
         yield "</tbody></table>"
 
-    def to_json(self) -> list[dict[str, str]]:
-        return [dict(zip(self.header, row, strict=True)) for row in self.rows]
-
 
 def _row(tag: str, cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
@@ -153,9 +150,7 @@ def render(tables: Iterable[Table], form: str) -> str:
 
 
 def document(tables: Iterable[Table]) -> dict[str, Any]:
-    return {table.title: table.to_json() for table in tables}
-
-
-def all_families() -> tuple[Family, ...]:
-    """Return the families of the matrix."""
-    return tuple(matrix.FAMILIES.values())
+    return {
+        table.title: [dict(zip(table.header, row, strict=True)) for row in table.rows]
+        for table in tables
+    }

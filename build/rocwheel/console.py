@@ -14,7 +14,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol, TextIO
+from functools import partial
+from typing import Final, TextIO
 
 from rocwheel.errors import RocwheelError
 
@@ -24,8 +25,7 @@ WIDTH: Final = 80  # of a progress line in a log
 BAR: Final = 16  # columns of a live bar, which leaves room for what happens in 80
 # ECMA-48, 8.3.117
 RED, YELLOW, BOLD, PLAIN = "\x1b[1;31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
-_BREAKS: Final = frozenset("\n\t")
-_KEPT: Final = re.compile(r"([\n\t])")
+_ODD: Final = re.compile(r"[^\n\t -~]")  # may not be printable
 # What GitHub's runner obeys: `::` where a line begins, after blanks, and `##[` wherever it stands
 # (https://github.com/actions/runner, ActionCommand). The first character of it.
 _OBEYED: Final = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
@@ -46,10 +46,11 @@ class Unit(enum.Enum):
     ITEMS = "items"
 
 
-class Progress(Protocol):
-    """One running task's bar: absolute figures, safe to call from any thread."""
+class Progress:
+    """One running task's bar: absolute figures, safe to call from any thread; this one is quiet."""
 
-    def update(self, done: int, *, total: int | None = None, text: str = "") -> None: ...
+    def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
+        """Show how far the task is."""
 
 
 class Console:
@@ -156,7 +157,7 @@ class Console:
     ) -> Iterator[Progress]:
         """Show how far a long task is: a live bar, or a plain line every ten seconds."""
         if self.verbosity < 0:
-            yield _Silent()
+            yield Progress()
         elif self.mode is ConsoleMode.TERMINAL:
             with self._bar(title, total, unit) as bar:
                 yield bar
@@ -176,15 +177,13 @@ class Console:
             else (bars.MofNCompleteColumn(),)
         )
 
-        def cut(ratio: int | None) -> Column:
-            return Column(no_wrap=True, overflow="ellipsis", ratio=ratio)
-
+        cut = partial(Column, no_wrap=True, overflow="ellipsis")
         columns = (
-            bars.TextColumn("{task.description}", markup=False, table_column=cut(None)),
+            bars.TextColumn("{task.description}", markup=False, table_column=cut()),
             bars.BarColumn(bar_width=BAR),
             *count,
             bars.TimeRemainingColumn(compact=True),
-            bars.TextColumn("{task.fields[text]}", markup=False, table_column=cut(1)),
+            bars.TextColumn("{task.fields[text]}", markup=False, table_column=cut(ratio=1)),
         )
         with bars.Progress(*columns, console=rich, transient=True, expand=True) as shown:
             task = shown.add_task(printable(title), total=total, text="")
@@ -196,32 +195,6 @@ class Console:
                 yield _Bar(shown, task)
             finally:
                 self._above = previous
-
-    @contextmanager
-    def live(self) -> Iterator[Callable[[Sequence[str]], None]]:
-        """Keep some lines up to date at the bottom of a terminal; in a log they are not shown."""
-        if self.mode is not ConsoleMode.TERMINAL or self.verbosity < 0:
-            yield lambda _lines: None
-            return
-        from rich.console import Console as RichConsole
-        from rich.live import Live
-        from rich.text import Text
-
-        rich = RichConsole(file=self._stream, highlight=False)
-        with Live(console=rich, refresh_per_second=4, transient=True) as shown:
-            previous, self._above = (
-                self._above,
-                lambda line: rich.print(line, markup=False, soft_wrap=True),
-            )
-            try:
-                yield lambda lines: shown.update(Text("\n".join(lines)))
-            finally:
-                self._above = previous
-
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print aligned columns; the last one is not padded."""
-        for line in columns(header, rows):
-            self.info(line)
 
     def shown(self, text: str) -> str:
         """Return lines that whatever reads this console's log shows and does not obey."""
@@ -267,11 +240,7 @@ def printable(text: str) -> str:
     Control characters, escape sequences, line breaks and what changes the direction of text are
     written as Python writes them in a string.
     """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
+    return printable_lines(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
 def brief(text: str) -> str:
@@ -281,17 +250,16 @@ def brief(text: str) -> str:
 
 def printable_json(text: str) -> str:
     """JSON of the same meaning that a terminal shows and does not obey."""
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
-    )
+    return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
 
 
 def printable_lines(text: str) -> str:
     """Return lines that a terminal shows and does not obey; line breaks and tabs stay."""
-    parts = _KEPT.split(text)
-    return "".join(part if part in _BREAKS else printable(part) for part in parts)
+    return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else _escaped(odd[0]), text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()
 
 
 def _as_text(obeyed: re.Match[str]) -> str:
@@ -331,12 +299,7 @@ def _annotation(level: str, text: str) -> str:
     return f"::{level}::{_escape(text)}"
 
 
-class _Silent:
-    def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
-        pass
-
-
-class _Bar:
+class _Bar(Progress):
     def __init__(self, shown: object, task: object) -> None:
         self._shown, self._task = shown, task
 
@@ -347,7 +310,7 @@ class _Bar:
         self._shown.update(self._task, **fields)  # type: ignore[attr-defined]
 
 
-class _Lines:
+class _Lines(Progress):
     """Progress for a log: a line at most every `PLAIN_SECONDS`, with rate and time left."""
 
     def __init__(

@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import http.server
 import json
-import shutil
 import sys
 import tempfile
 import threading
@@ -28,7 +27,6 @@ from typing import Any, Final
 import amdgpu_family_matrix as matrix
 from rocwheel import dist, families, files, git, rocm, wheelhouse
 from rocwheel.console import Console, silent
-from rocwheel.container import Mount
 from rocwheel.dist import executor
 from rocwheel.errors import CommandError, ConfigError, HostError, WheelError
 from rocwheel.gate.suite import suites
@@ -38,11 +36,11 @@ from rocwheel.index import channels
 from rocwheel.install import Install
 from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
 from rocwheel.manifest import Manifest
-from rocwheel.model import PythonVersion, WheelKind, module_name
+from rocwheel.model import WheelKind, module_name
 from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline.settings import BuildCost, Cost, NightSettings
 from rocwheel.pipeline.standing import CellStanding
-from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.process import Command, HostRunner
 from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
 from rocwheel.report.night_page import PAGE
@@ -54,38 +52,36 @@ RECIPE: Final = "debian_12"  # the image that has what the miniature is built wi
 FAMILY: Final = "miniature"  # the family's name, and its suite's
 TARGETS: Final = ("gfx90a", "gfx942", "gfx1100", "gfx1201")
 TARBALL: Final = f"therock-dist-linux-miniature-{ROCM_VERSION}.tar.gz"
+SCRIPT: Final = "make_therock.py"  # of the workspace, which makes it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Installed:
-    """What an environment said after installing and importing the wheels."""
+class DemoResult:
+    """A finished demo: what was built, where it can be installed from, what can be looked at."""
 
-    python: str
-    modules: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Released:
-    """Where the set can be installed from, and what can be looked at."""
-
+    wheelhouse: Path
+    manifest: Manifest
     index: str  # URL
     requirements: Path  # of the set, with its index and hashes, for every CPython
     page: Path  # the page of the night, which leads to the gates' reports
+    installed: tuple[dict[str, Any], ...]  # the modules that each CPython imported
 
     @property
     def pip(self) -> str:
         """The line that installs the set, by hash and from nowhere else."""
         return Install.by_hash(str(self.requirements))[0]
 
+    def lines(self) -> Iterator[str]:
+        """Yield the last lines for a person."""
+        yield from dist.table(self.manifest)
+        yield f"the page of the night: {self.page}"
+        yield f"to install the set: {self.pip}"
 
-@dataclass(frozen=True, kw_only=True)
-class DemoResult:
-    """A finished demo."""
-
-    wheelhouse: Path
-    manifest: Manifest
-    released: Released
-    installed: tuple[Installed, ...]
+    def document(self) -> dict[str, Any]:
+        """Return the same for a program."""
+        contents = dist.contents(self.wheelhouse, self.manifest)
+        places = {"index": self.index, "pip": self.pip, "page": str(self.page)}
+        return {**contents, **places, "installed": list(self.installed)}
 
 
 def miniature(home: Home) -> Path:
@@ -96,23 +92,6 @@ def miniature(home: Home) -> Path:
             f"{folder}: not found", hint="restore it from the repository, or install rocwheel again"
         )
     return folder
-
-
-def accept(pythons: Sequence[PythonVersion]) -> None:
-    """Raise ConfigError for a free-threaded CPython: the workspace has no toolchain for one."""
-    if free_threaded := [str(version) for version in pythons if version.free_threaded]:
-        raise ConfigError(
-            f"CPython {', '.join(free_threaded)}: the demo builds for no free-threaded CPython",
-            hint="choose another: --python-versions; dist_wheels builds for those of a JAX release",
-        )
-
-
-def install_packages(*, runner: HostRunner, console: Console, root: bool) -> None:
-    """Install the system packages the miniature workspace needs. Raises HostError."""
-    with console.step("System packages", key="system_packages"):
-        packages = debian.MINIATURE_PACKAGES
-        if not debian.ensure(packages, runner=runner, root=root, say=console.info):
-            console.info("   all there")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,22 +108,28 @@ def prepare(
 ) -> Prepared:
     """Fill in a request: the miniature's own options, and all CPythons that have headers.
 
-    CPythons that were asked for are kept. Raises HostError when one is missing, or there is none.
+    CPythons that were asked for are kept. Raises HostError when one is missing, or there is none;
+    ConfigError for a free-threaded one, for which the workspace has no toolchain.
     """
+    if free_threaded := [str(version) for version in base.pythons if version.free_threaded]:
+        raise ConfigError(
+            f"CPython {', '.join(free_threaded)}: the demo builds for no free-threaded CPython",
+            hint="choose another: --python-versions; dist_wheels builds for those of a JAX release",
+        )
     place = executor.choose(base, runner=runner, console=console, pull=pull)
-    found = {
+    there = {
         item.version: item
         for item in place.interpreters(base, runner=runner)
         if item.headers and not item.version.free_threaded
     }
-    wanted = base.pythons or tuple(found)
-    missing = [str(version) for version in wanted if version not in found]
+    wanted = base.pythons or tuple(there)
+    missing = [str(version) for version in wanted if version not in there]
     if missing or not wanted:
         raise HostError(
             f"CPython {', '.join(missing) or '3.10-3.14'}: not found with its headers (Python.h)",
             hint="install python3-dev, or choose another: --python-versions",
         )
-    interpreters = tuple(found[version] for version in wanted)
+    interpreters = tuple(there[version] for version in wanted)
     filled = dataclasses.replace(
         base,
         pythons=wanted,
@@ -169,40 +154,16 @@ def prepare(
     return Prepared(request=filled, place=place, interpreters=interpreters)
 
 
-def wheels(
-    base: dist.Request, *, runner: HostRunner, console: Console
-) -> tuple[dist.Result, tuple[Installed, ...]]:
-    """Build the set, install it from the wheelhouse and import it. Raises what the stages raise."""
-    prepared = prepare(base, runner=runner, console=console)
+def wheels(prepared: Prepared, *, runner: HostRunner, console: Console) -> dist.Result:
+    """Build the set from a tarball that is served on loopback. Raises what the stages raise."""
     wanted = prepared.request
-    tarball = make_tarball(miniature(base.home), wanted.cache, runner=runner, console=console)
+    tarball = make_tarball(wanted, runner=runner, console=console)
     with serve(tarball.parent) as url:
         console.info(f"serving {tarball.name} at {url}")
         ready = dataclasses.replace(
             wanted, therock=f"{url}/{tarball.name}", therock_sha256=files.sha256(tarball)
         )
-        built = dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
-    pythons = {str(item.version): item for item in prepared.interpreters}
-    place = prepared.place.with_mounts(
-        Mount(host=built.wheelhouse, guest=executor.WHEELHOUSE),
-        Mount(host=built.rocm_root, guest=executor.ROCM),
-    )
-    with (
-        console.step("Install with pip and import, in fresh environments", key="install"),
-        place.running(runner) as inside,
-    ):
-        installed = tuple(
-            install(
-                interpreter,
-                from_wheelhouse(built, version, inside),
-                modules_of(built.manifest),
-                rocm=inside.path(built.rocm_root),
-                tool=place.tool,
-                runner=inside,
-            )
-            for version, interpreter in pythons.items()
-        )
-    return built, installed
+        return dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,35 +242,30 @@ def finish(
     prepared: Prepared, what: DemoNight, built: str, *, runner: HostRunner, console: Console
 ) -> DemoResult:
     """Install what the night released, by hash, and import it. Raises CommandError, WheelError."""
-    base, setting = prepared.request, what.setting
+    base, channel = prepared.request, what.setting.channel
     folder = house(base.wheelhouse, built)
     manifest = Manifest.load(folder)
-    channel = setting.channel
-    place = channel.release(channel.open(), FAMILY, wheelset.rocm_major(manifest))
+    major = wheelset.rocm_major(manifest)
+    place = channel.release(channel.open(), FAMILY, major)
     requirements = what.folder / "requirements.txt"
-    text = Install.of(manifest, place.url).requirements
-    requirements.write_text(text, encoding="utf-8")
-    released = Released(
-        index=place.url, requirements=requirements, page=what.folder / "store" / PAGE
-    )
+    requirements.write_text(Install.of(manifest, place.url).requirements, encoding="utf-8")
     fetched = rocm.plan(what.recipe.rocm, sha256=None, version=None, cache=base.cache, cwd=base.cwd)
+    modules = [module_name(kind, str(major)) for kind in WheelKind]
+    installed = []
     with console.step("Install with pip and import, in fresh environments", key="install"):
         tree = rocm.fetch(fetched, console=console, env=base.environ)
-        words = ("--require-hashes", "--no-deps", "-r", str(requirements))
-        installed = tuple(
-            install(
-                interpreter,
-                ("--isolated", *words),
-                modules_of(manifest),
-                rocm=tree.root,
-                tool=None,
-                runner=runner,
-            )
-            for interpreter in prepared.interpreters
-        )
-        for item in installed:
-            console.info(f"   CPython {item.python}: imported {', '.join(item.modules)}")
-    return DemoResult(wheelhouse=folder, manifest=manifest, released=released, installed=installed)
+        for interpreter in prepared.interpreters:
+            install(interpreter, requirements, modules, rocm=tree.root, runner=runner)
+            installed.append({"python": str(interpreter.version), "modules": modules})
+            console.info(f"   CPython {interpreter.version}: imported {', '.join(modules)}")
+    return DemoResult(
+        wheelhouse=folder,
+        manifest=manifest,
+        index=place.url,
+        requirements=requirements,
+        page=what.folder / "store" / PAGE,
+        installed=tuple(installed),
+    )
 
 
 def house(folder: Path, manifest: str) -> Path:
@@ -333,38 +289,32 @@ def dry_run(
     yield from dist.dry_run(dist.plan(served), runner=runner, console=console, place=prepared.place)
     if not wheels_only:
         yield "# stage, gate (suite miniature, every CPython), promote: a night, into a folder"
-    where = "from the wheelhouse" if wheels_only else "from that index by hash"
-    yield f"# install {where} into a fresh environment per CPython, and import"
+        yield "# install from that index by hash into a fresh environment per CPython, and import"
 
 
-def make_tarball(folder: Path, cache: Path, *, runner: HostRunner, console: Console) -> Path:
+def make_tarball(wanted: dist.Request, *, runner: HostRunner, console: Console) -> Path:
     """Return the tarball, made again only when its script or a package it is made from changed."""
-    script = folder / "make_therock.py"
+    folder = miniature(wanted.home)
     digest = hashlib.sha256()
-    for file in sorted([script, *(folder / "therock").glob("*")]):
+    for file in sorted([folder / SCRIPT, *(folder / "therock").glob("*")]):
         digest.update(file.read_bytes())
     query = ("dpkg-query", "--show", *debian.MINIATURE_PACKAGES)
     digest.update(runner.capture(Command(argv=query)).encode())
-    target = cache / "demo" / digest.hexdigest()[:16] / TARBALL
+    target = wanted.cache / "demo" / digest.hexdigest()[:16] / TARBALL
     if target.exists():
         console.info(f"   unchanged: {target}")
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=target.parent))
-    try:
-        made = scratch / TARBALL
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target.parent) as scratch:
+        made = Path(scratch, TARBALL)
         runner.run(_making(folder, made), on_line=lambda line: console.detail(f"   {line}"))
         made.replace(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
 def _making(folder: Path, tarball: Path) -> Command:
-    script = str(folder / "make_therock.py")
-    return Command(
-        argv=(sys.executable, script, "--output", str(tarball), "--rocm-version", ROCM_VERSION)
-    )
+    words = (str(folder / SCRIPT), "--output", str(tarball), "--rocm-version", ROCM_VERSION)
+    return Command(argv=(sys.executable, *words))
 
 
 @contextmanager
@@ -405,96 +355,45 @@ print(json.dumps({
 
 def install(
     interpreter: machine.Interpreter,
-    words: Sequence[str],
+    requirements: Path,
     modules: Sequence[str],
     *,
-    rocm: Path | GuestPath,
-    tool: GuestPath | None,
-    runner: Runner,
-) -> Installed:
-    """Install the set into a new environment of one CPython and import it there.
+    rocm: Path,
+    runner: HostRunner,
+) -> None:
+    """Install the set by hash into a new environment of one CPython and import it there.
 
-    `words` say from where; `tool` is the Python of rocwheel's own tools in an image, None is ours.
     The ROCm tree is linked to where the wheels' RUNPATH looks for it (`site-packages/rocm`), so
     that no LD_LIBRARY_PATH hides a wrong RUNPATH. Raises CommandError or WheelError.
     """
-    version = str(interpreter.version)
 
-    def said(*argv: str) -> str:
+    def answer(*argv: str) -> str:
         return runner.capture(Command(argv=argv)).strip()
 
-    folder = said("mktemp", "--directory", "--tmpdir", "rocwheel-demo-XXXXXXXX")
-    try:
-        venv = f"{folder}/venv"
-        # An image's pip may be too old for a mounted CPython, which brings its own.
-        bare = () if tool else ("--without-pip",)
-        said(str(interpreter.executable), "-m", "venv", *bare, venv)
-        python = f"{venv}/bin/python"
-        manager = pip(python if tool else sys.executable, python)
-        said(*manager, *words)
-        site = said(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-        said("ln", "-s", str(rocm), f"{site}/rocm")
-        answer = json.loads(said(python, "-I", "-c", _CHECK, json.dumps(modules)))
-    finally:
-        said("rm", "-rf", folder)
-    if answer != {"modules": list(modules), "plugins": list(modules[-1:]), "devices": 0}:
+    with tempfile.TemporaryDirectory(prefix="rocwheel-demo-") as folder:
+        python = f"{folder}/bin/python"
+        answer(str(interpreter.executable), "-m", "venv", "--without-pip", folder)
+        pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+        words = ("--isolated", "--require-hashes", "--no-deps", "-r", str(requirements))
+        answer(*pip, "--quiet", "install", *words)
+        site = answer(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+        Path(site, "rocm").symlink_to(rocm)
+        result = json.loads(answer(python, "-I", "-c", _CHECK, json.dumps(modules)))
+    if result != {"modules": list(modules), "plugins": list(modules[-1:]), "devices": 0}:
         raise WheelError(
-            f"CPython {version}: the installed wheels answered {answer}",
+            f"CPython {interpreter.version}: the installed wheels answered {result}",
             hint="run `wheel verify` on the wheelhouse",
         )
-    return Installed(python=version, modules=tuple(modules))
 
 
-def modules_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the package that each kind of wheel brings."""
-    return tuple(module_name(kind, str(wheelset.rocm_major(manifest))) for kind in WheelKind)
-
-
-def from_wheelhouse(built: dist.Result, version: str, runner: Runner) -> tuple[str, ...]:
-    """Return what tells pip to take the wheels of one CPython from where they were built."""
-    wheels_ = [
-        str(runner.path(built.wheelhouse / wheel.filename))
-        for wheel in built.manifest.built
-        if wheel.python in ("", version)
-    ]
-    return ("--no-index", *wheels_)
-
-
-def pip(tool: str, interpreter: str) -> tuple[str, ...]:
-    """Return the start of a pip command that installs into another interpreter's environment."""
-    return (
-        tool, "-m", "pip", "--python", interpreter, "--disable-pip-version-check", "--quiet",
-        "install",
-    )  # fmt: skip
-
-
-def failure(found: Mapping[str, CellStanding], store: Store) -> CommandError | None:
+def failure(standings: Mapping[str, CellStanding], store: Store) -> CommandError | None:
     """Return the error of the first cell of the night that did not pass, with its log."""
-    for item in found.values():
-        if item.passed:
-            continue
-        log = item.last.log if item.last else ""
-        return CommandError(
-            f"{item.cell.name}: {item.word}: {item.reason}",
-            hint="mend that and run it again: what passed is kept",
-            detail=store.read(log)[0].decode("utf-8", "replace") if log else "",
-        )
-    return None
-
-
-def lines(result: DemoResult) -> Iterator[str]:
-    """Yield the last lines for a person."""
-    yield from dist.table(result.manifest)
-    yield f"the page of the night: {result.released.page}"
-    yield f"to install the set: {result.released.pip}"
-
-
-def document(result: DemoResult) -> dict[str, Any]:
-    """Return the same for a program."""
-    return {
-        **dist.contents(result.wheelhouse, result.manifest),
-        "installed": [dataclasses.asdict(item) for item in result.installed],
-        "index": result.released.index,
-        "pip": result.released.pip,
-        "page": str(result.released.page),
-    }
+    item = next((item for item in standings.values() if not item.passed), None)
+    if item is None:
+        return None
+    log = item.last.log if item.last else ""
+    return CommandError(
+        f"{item.cell.name}: {item.word}: {item.reason}",
+        hint="mend that and run it again: what passed is kept",
+        detail=store.read(log)[0].decode("utf-8", "replace") if log else "",
+    )

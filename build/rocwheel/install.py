@@ -9,7 +9,7 @@ where a stranger registered it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,22 +55,17 @@ class Install:
     @classmethod
     def of(cls, manifest: Manifest, index: str) -> Install:
         """Return how the set of a manifest is installed from an index."""
-        files: dict[tuple[bool, str, str], list[str]] = {}
+        files = defaultdict[tuple[bool, str, str], list[str]](list)
         for wheel in manifest.wheels:
-            key = (wheel.origin == "built", wheel.project, wheel.version)
-            files.setdefault(key, []).append(wheel.sha256)
-        packages = {
-            built: tuple(
-                Package(project=project, version=version, hashes=tuple(sorted(hashes)))
-                for (ours, project, version), hashes in sorted(files.items())
-                if ours is built
-            )
-            for built in (True, False)
-        }
+            files[wheel.origin != "built", wheel.project, wheel.version].append(wheel.sha256)
+        packages: tuple[list[Package], list[Package]] = ([], [])  # ours, upstream
+        for (is_upstream, project, version), hashes in sorted(files.items()):
+            package = Package(project=project, version=version, hashes=tuple(sorted(hashes)))
+            packages[is_upstream].append(package)
         return cls(
             index=index,
-            ours=packages[True],
-            upstream=packages[False],
+            ours=tuple(packages[0]),
+            upstream=tuple(packages[1]),
             jax=manifest.jax_version,
             rocm=manifest.rocm.version,
             rocm_url=manifest.rocm.url,
@@ -117,22 +112,20 @@ class Install:
     @property
     def pixi(self) -> str:
         """Return the table of a `pixi.toml`."""
-        ours = (
-            f'{item.project} = {{ version = "=={item.version}", index = "{self.index}" }}'
-            for item in self.ours
-        )
-        others = (f'{name} = "=={version}"' for name, _, version in _parts(self._others))
-        return "\n".join(("[pypi-dependencies]", *ours, *others, ""))
+        index = f'index = "{self.index}"'
+        ours = (f'{x.project} = {{ version = "=={x.version}", {index} }}' for x in self.ours)
+        others = (item.replace("==", ' = "==') + '"' for item in self._others)
+        return _file("[pypi-dependencies]", *ours, *others)
 
     @property
     def requirements(self) -> str:
         """Return the file of the set's wheels by hash, for every CPython of the set."""
-        return "".join(f"{line}\n" for line in (f"--index-url {self.index}", *_hashed(self.ours)))
+        return _file(f"--index-url {self.index}", *(item.hashed for item in self.ours))
 
     @property
     def upstream_requirements(self) -> str:
         """Return the file of what the package index brings by hash; "" where the set has all."""
-        return "".join(f"{line}\n" for line in _hashed(self.upstream))
+        return _file(*(item.hashed for item in self.upstream))
 
     @staticmethod
     def by_hash(*files: str) -> tuple[str, ...]:
@@ -175,12 +168,8 @@ class Install:
         return (f"jax=={self.jax}", *map(str, self.upstream))
 
 
-def _hashed(packages: Iterable[Package]) -> tuple[str, ...]:
-    return tuple(item.hashed for item in packages)
-
-
-def _parts(requirements: Iterable[str]) -> Iterable[tuple[str, str, str]]:
-    return (item.partition("==") for item in requirements)
+def _file(*lines: str) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _line(*words: str) -> str:

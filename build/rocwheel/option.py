@@ -22,7 +22,9 @@ class OptionField:
     about: str
     default: Any
     metavar: str | None
-    values: str | tuple[str, ...] = ()  # offered: a function of `cli.known`, or the values
+    required: bool = False
+    param: str = ""  # its name in the program, where it is not that of the option
+    values: str | tuple[str, ...] = ()  # offered: a name in `cli.known`, or the values
     only: tuple[str, ...] = ()  # the values, and no other
     is_path: bool = False
     is_readable: bool = True  # of a path: must be readable where it exists
@@ -32,7 +34,7 @@ class OptionField:
     @property
     def name(self) -> str:
         """The parameter's name, of which its environment variable is made."""
-        return self.names[0].lstrip("-").replace("-", "_")
+        return self.param or self.names[0].lstrip("-").replace("-", "_")
 
 
 def opt(section: str, words: str, about: str, *, default: Any = "", **settings: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -175,20 +176,7 @@ class Results(Value, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> Counts:
-        number = dict.fromkeys(Outcome, 0)
-        for test in self.tests:
-            number[test.outcome] += 1
-        return Counts(
-            passed=number[Outcome.PASSED],
-            failed=number[Outcome.FAILED],
-            crashed=number[Outcome.CRASHED],
-            timed_out=number[Outcome.TIMED_OUT],
-            flaky=number[Outcome.FLAKY],
-            skipped=number[Outcome.SKIPPED],
-            xfailed=number[Outcome.XFAILED],
-            deselected=number[Outcome.DESELECTED],
-            not_run=number[Outcome.NOT_RUN],
-        )
+        return Counts(**Counter(test.outcome.name.lower() for test in self.tests))
 
     @property
     def failures(self) -> tuple[TestResult, ...]:

@@ -89,9 +89,6 @@ class Demand(Value, frozen=True, kw_only=True):
     may_deselect: Count = 0  # left out by a marker expression or a conftest
     may_lose: Count = 0  # that the last released set had
     flaky_budget: Count = 0
-    crash_budget: Count = 0  # tests that crashed once and then passed
-    timeout_budget: Count = 0  # tests that hung once and then passed
-    poison_budget: Count = 0  # tests that made others fail in their process
     must_call: tuple[str, ...] = ()  # ROCm libraries that tests must have been seen to call
     uncounted: str = ""  # why it is not known how many tests must run, may skip and so on
 
@@ -260,16 +257,11 @@ class Verdict(Value, frozen=True, kw_only=True):
     @property
     def failure(self) -> State | None:
         """The failure it tells of, whatever else its state says; None when it tells of none."""
-        told: list[State] = [
-            state
-            for state in (self.state, *self.also)
-            if state not in {State.PASS, State.UNCALIBRATED} and state not in SILENT
-        ]
-        counts = self.counts
-        for number, state in (
-            (counts.failed, State.FAIL),
-            (counts.crashed, State.CRASH),
-            (counts.timed_out, State.TIMEOUT),
-        ):
-            told += [state] * bool(number)
-        return next(iter(told), None)
+        no_failure = {State.PASS, State.UNCALIBRATED, *SILENT}
+        counts = {
+            State.FAIL: self.counts.failed,
+            State.CRASH: self.counts.crashed,
+            State.TIMEOUT: self.counts.timed_out,
+        }
+        states = (self.state, *self.also, *(state for state, number in counts.items() if number))
+        return next((state for state in states if state not in no_failure), None)

@@ -87,7 +87,7 @@ class World:
         """What a run that failed must not leave in the wheelhouse."""
         place = self.wheelhouse / ".unfinished"
         hidden = [path.name for path in self.wheelhouse.glob(".*") if path != place]
-        return hidden + [path.name for path in place.glob("*") if path.name != "kept.lock"]
+        return hidden + [path.name for path in place.glob("*")]
 
     def processes(self) -> list[str]:
         """Command lines of processes that work below this folder, Bazel servers included."""

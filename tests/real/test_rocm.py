@@ -102,7 +102,9 @@ def test_find_rocm_config_accepts_the_tree_and_refuses_what_the_data_refuses(
     needs = needs_of(xla)
     assert rocm.missing(therock, needs) == ()
     assert run_script(xla, tmp_path, therock).returncode == 0
-    for header in (name for name in needs.files if name.endswith(".h")):
+    script = xla.text("third_party/gpus/find_rocm_config.py")
+    # Others are missed by the first compile only: the data refuse a tree without them, too.
+    for header in (name for name in needs.files if name.endswith(".h") and name in script):
         hidden = therock / header
         aside = hidden.with_suffix(".hidden")
         hidden.rename(aside)
@@ -207,9 +209,8 @@ def test_rocm_configure_really_configures_the_tree(
         for item in folders
         if "rocm_dist" in item
     )
-    needs_own = needs_of(xla).programs != ()
-    known = {"19"} if needs_own else theirs
-    assert theirs == known
+    # Rules that look for ROCm by themselves call readelf, and list the folders of the tree's clang.
+    assert theirs == {"19"} or "readelf" not in needs_of(xla).programs
     state = "knows clang 19" if theirs == {"19"} else f"lists clang {', '.join(theirs) or '-'}"
     matrix.append((BY_XLA[xla.name].name, "rocm_configure", "proved: evaluated", state))
 

@@ -177,7 +177,6 @@ def test_nothing_that_a_terminal_obeys_is_printed():
     console.fail(ConfigError(EVIL, hint=EVIL, detail=f"{EVIL}\nthen"))
     with console.step(EVIL):
         pass
-    console.table(("x",), [(EVIL,)])
     lines = stream.getvalue().splitlines()
     assert all(line.isprintable() for line in lines)
     assert sum(SHOWN in line for line in lines) >= 8
@@ -194,7 +193,6 @@ def test_nothing_in_a_text_is_a_command_to_github():
     console.tell(lines)
     console.warn(lines)
     console.fail(ConfigError(lines, hint=lines, detail=lines))
-    console.table(("x",), [(FORGED,)])
     with console.step(lines), console.step(FORGED):
         pass
     commands = [line for line in stream.getvalue().splitlines() if line.lstrip().startswith("::")]

@@ -12,24 +12,24 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 53_072  # lines of all rooms; aimed at are 50,000
+MOST = 51_533  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4574, 2850, 0, 12),
-    "bazel/ bump dist/ download/ git rocm/ source/": (9251, 7350, 0, 37),
-    "cli/": (6145, 4900, 0, 27),
-    "container/ dist/builder dist/executor image/": (3183, 3050, 0, 0),
-    "demo dev doctor housekeeping report/": (2547, 2100, 0, 9),
-    "gate/": (7703, 7150, 0, 44),
+    "": (4503, 2850, 0, 12),
+    "bazel/ bump dist/ download/ git rocm/ source/": (9248, 7350, 0, 37),
+    "cli/": (5736, 4900, 0, 16),
+    "container/ dist/builder dist/executor image/": (2938, 3050, 0, 0),
+    "demo dev doctor housekeeping report/": (2385, 2100, 0, 8),
+    "gate/": (7358, 7150, 0, 39),
     "host/": (470, 400, 0, 0),
-    "index/ store/": (2329, 2510, 0, 9),
-    "ledger/ release/": (4183, 3950, 0, 26),
-    "ledger/nights pipeline/": (4301, 3500, 0, 0),
-    "runtime/": (1642, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1501, 1400, 0, 0),
-    "wheel/": (5249, 5250, 0, 0),
+    "index/ store/": (2300, 2510, 0, 9),
+    "ledger/ release/": (4051, 3950, 0, 23),
+    "ledger/nights pipeline/": (4180, 3500, 0, 0),
+    "runtime/": (1639, 1300, 0, 0),
+    "cli/trust release/proof trust/": (1477, 1400, 0, 0),
+    "wheel/": (5247, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

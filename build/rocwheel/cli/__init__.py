@@ -21,6 +21,7 @@ from rocwheel.cli.command import (
     SectionedGroup,
     before_the_command,
     common_options,
+    options_of,
     params_of,
 )
 from rocwheel.cli.imports import parsing
@@ -194,7 +195,7 @@ class Commands(SectionedGroup):
 
         from rocwheel.cli.options import build_options
 
-        options = before_the_command(params_of(build_options, DryRun.declared))
+        options = before_the_command(params_of(build_options, options_of(DryRun)))
         opts = [name for param in (*self.get_params(ctx), *options) for name in param.opts]
         names = opts if incomplete.startswith("-") else COMMANDS
         found = sorted({name for name in names if name.startswith(incomplete)})
@@ -227,7 +228,7 @@ class Commands(SectionedGroup):
         """
         from rocwheel.cli.options import build_options
 
-        builds = params_of(build_options, DryRun.declared)
+        builds = params_of(build_options, options_of(DryRun))
         for at, word in enumerate(args):
             if command := self.get_command(ctx, word):
                 inner = command.commands if isinstance(command, click.Group) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from rocwheel.build_options import BuildOptions
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, once, option
+from rocwheel.cli.command import DryRun, command, option
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
@@ -67,14 +66,6 @@ def configure(app: App, options: ConfigureOptions) -> None:
     )
 
 
-def minutes(text: str) -> int:
-    """Return how long, in minutes: `30m`, `2h`; `0` is not at all. Raises BadParameter."""
-    match = re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", text)
-    if match is None:
-        raise click.BadParameter(f"{text!r}: no time; write 30m or 2h")
-    return int(match[1] or 0) * (60 if match[2] == "h" else 1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DevOptions(BuildOptions, DryRun):
     """Options of `dev`."""
@@ -84,7 +75,6 @@ class DevOptions(BuildOptions, DryRun):
     editable: bool
     tests: tuple[Path, ...]
     test_options: tuple[str, ...]
-    keep_container: int = 0
     allow_dirty: bool = True
 
 
@@ -112,14 +102,6 @@ class DevOptions(BuildOptions, DryRun):
     help="Test file to run with pytest afterwards; repeatable.",
 )
 @option("--test-option", "test_options", multiple=True, help="Option of pytest; repeatable.")
-@once(
-    "--keep-container",
-    metavar="TIME",
-    type=minutes,
-    default="0",
-    help="Leave the container, with its warm Bazel server, for the next turn, until it was idle "
-    "for so long: 30m, 2h.",
-)
 @source_options
 @place_options
 def dev(app: App, options: DevOptions) -> None:
@@ -144,12 +126,8 @@ def dev(app: App, options: DevOptions) -> None:
 
 
 def _loop(app: App, options: DevOptions) -> loop.Loop:
-    request = request_from(app, options, therock=rocm_source(options))
     return loop.Loop(
-        request=replace(
-            request,
-            executor=replace(request.executor, keep_minutes=options.keep_container),
-        ),
+        request=request_from(app, options, therock=rocm_source(options)),
         environment=app.cwd / options.environment,
         kinds=loop.kinds(listed(options.only)),
         editable=options.editable,

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import NUMBER, DryRun, command, group, option, section
+from rocwheel.cli.command import BY_FIELDS, NUMBER, DryRun, command, group, option
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError
+from rocwheel.option import opt
 
 with when_run():
     from rocwheel import housekeeping
@@ -22,7 +23,10 @@ with when_run():
 class CacheOptions:
     """The option that names the cache folder."""
 
-    cache_dir: str | None
+    cache_dir: str = opt(
+        "Inputs", "--cache-dir DIR", "Default: ROCWHEEL_CACHE_DIR, ~/.cache/rocwheel."
+    )
+    declared = BY_FIELDS
 
     def folder(self, app: App) -> Path:
         """Return the cache. Raises ConfigError for a folder that was named and is not there."""
@@ -31,13 +35,6 @@ class CacheOptions:
                 f"--cache-dir: {self.cache_dir}: no such folder", hint="check the path"
             )
         return app.cwd / self.cache_dir if self.cache_dir else app.cache
-
-    declared = section(
-        "Inputs",
-        option(
-            "--cache-dir", metavar="DIR", help="Default: ROCWHEEL_CACHE_DIR, ~/.cache/rocwheel."
-        ),
-    )
 
 
 @group("cache")

@@ -9,9 +9,10 @@
 
 Options are declared once: as fields of the value that a room takes (`rocwheel.option`), of which
 `options_of` makes click's; or with `option` (click's, with a section of `--help`), and shared as
-decorators (`section`). A class of values that several commands inherit has them as `declared`, and
-a command gets those of all its bases. A command's options and the fields of its value have the same
-names, which is checked when the command is made. Fields without an option keep their default.
+decorators (`section`). A class of values that several commands inherit has them as `declared`,
+which is BY_FIELDS where they are its own fields; a command gets those of all its bases. A command's
+options and the fields of its value have the same names, which is checked when the command is made.
+Fields without an option keep their default.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class _Amount(click.FloatRange):
 NUMBER: Final = _Amount(0, 1_000_000)
 option = functools.partial(click.option, cls=Option)
 once = functools.partial(click.option, cls=Once)
+BY_FIELDS: Any = True  # the options that a class declares are its own fields
 own = functools.partial(fields.opt, OWN)  # a field that is an option of one command
 
 
@@ -163,23 +165,24 @@ def _click_option(made: fields.OptionField) -> Decorator:
     from rocwheel.cli import known
 
     settings: dict[str, Any] = {"help": made.about, "metavar": made.metavar}
+    names = (*made.names, made.name)
     if made.default is False:
-        return option(*made.names, is_flag=True, **settings)
+        return option(*names, is_flag=True, **settings)
     if made.only:
         settings["type"] = click.Choice(made.only)
     elif made.is_path:
         settings["type"] = click.Path(path_type=Path, readable=made.is_readable)
-    elif made.values == "FILE":
-        settings["type"] = known.FILE
+    elif isinstance(made.values, str) and made.values.isupper():
+        settings["type"] = getattr(known, made.values)
     elif made.values:
         offered = getattr(known, made.values) if isinstance(made.values, str) else None
         settings["type"] = known.OneOf(offered or known.of(*made.values), many=made.many)
     elif isinstance(made.default, int):
         settings["type"] = click.IntRange(min=1)
     if made.default == () and not made.many:
-        return option(*made.names, multiple=True, **settings)
+        return option(*names, multiple=True, **settings)
     shown = {"default": made.default, "show_default": True} if made.default else {}
-    return once(*made.names, **settings, **shown)
+    return once(*names, required=made.required, **settings, **shown)
 
 
 def _value(kind: type[T], given: dict[str, Any], app: App) -> T:
@@ -344,23 +347,23 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
         if ctx.invoked_subcommand is not None:
             return None
         carry_out(function)
-        app = ctx.find_object(App) or _no_app()
+        app = ctx.ensure_object(App)
         app.context = ctx
         return function(app, _value(options, given, app))
 
     entry = click.pass_context(run)
     own = entry.__dict__.pop("__click_params__", [])  # the last one is shown first
-    inherited = [vars(base)["declared"] for base in options.__mro__ if "declared" in vars(base)]
+    shared = [(base, vars(base).get("declared")) for base in options.__mro__]
+    inherited = (options_of(base) if of is BY_FIELDS else of for base, of in shared if of)
     together(*inherited)(entry)
     vars(entry)["__click_params__"] = [*vars(entry).get("__click_params__", []), *own]
     return entry
 
 
 def _compare(made: click.Command, options: type) -> None:
-    names = dict(_names(options))
+    names = dict(_names(options))  # and whether a command must have it
     declared = {param.name for param in made.params if param.expose_value}
-    needed = {name for name, is_needed in names.items() if is_needed}
-    wrong = sorted(map(str, (declared - names.keys()) | (needed - declared)))
+    wrong = sorted(map(str, {*filter(names.get, names), *declared} - (declared & names.keys())))
     if wrong:
         raise TypeError(f"{made.name}: {options.__name__} and the options differ: {wrong}")
 
@@ -376,10 +379,6 @@ def _names(kind: type) -> Iterator[tuple[str, bool]]:
             yield from _names(made)
         else:
             yield item.name, (item.default, item.default_factory) == unset
-
-
-def _no_app() -> App:
-    raise TypeError("no App in this context")
 
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -429,16 +428,13 @@ common_options = together(data_option, talk_options)
 class DryRun:
     """The value of `--dry-run`."""
 
-    dry_run: bool = False
-
-    declared = section(
+    dry_run: bool = fields.opt(
         "Output",
-        option(
-            "--dry-run",
-            is_flag=True,
-            help="Print the plan, every command and file; change nothing.",
-        ),
+        "--dry-run",
+        "Print the plan, every command and file; change nothing.",
+        default=False,
     )
+    declared = BY_FIELDS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

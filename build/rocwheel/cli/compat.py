@@ -8,12 +8,12 @@ from rocwheel.choices import TABLE_FORMS
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, options_of, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import TargetOptions, must_exist
+from rocwheel.cli.target import TargetOptions, family_of, must_exist
 
 with when_run():
+    import amdgpu_family_matrix as matrix
     from amdgpu_family_matrix import Family
     from rocwheel import compat as tables
-    from rocwheel import families
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,18 +31,11 @@ def compat(app: App, options: CompatOptions) -> None:
     From the pins and layouts in use and the family matrix; with --channel or --store also what is
     released there, and which suites passed on it. A suite without a run says "not known".
     """
+    known = (*matrix.FAMILIES.values(), *options.own_families(app).values())
+    chosen = (family_of(app, options),) if options.family else known
     pins = tables.load_pins(app.home.ci)
-    chosen = _families(app, options)
     shown = (tables.buildable(pins), tables.gpus(chosen), _released(app, options, chosen))
     app.emit(tables.document(shown), tables.render(shown, options.form))
-
-
-def _families(app: App, options: CompatOptions) -> tuple[Family, ...]:
-    """Return the family that was named, or all. Raises ConfigError."""
-    own = options.own_families(app)
-    if options.family:
-        return (own.get(options.family) or families.named(options.family, tuple(own)),)
-    return (*tables.all_families(), *own.values())
 
 
 def _released(app: App, options: CompatOptions, chosen: tuple[Family, ...]) -> tables.Table:

@@ -1,7 +1,7 @@
 """`completion`: code for a shell, and what that code asks for at each press of Tab.
 
 The code is registered for the names in `NAMES` and starts the program as it stands on the line, so
-it completes a path such as `build/ci_build` as well: all three shells look a program up by the last
+it completes a path such as `build/ci_build` as well: both shells look a program up by the last
 part of its path.
 """
 
@@ -57,38 +57,12 @@ else
     compdef _rocwheel NAMES
 fi
 """
-_FISH: Final = """\
-function __rocwheel
-    set -l before (commandline -opc)
-    set -l current (commandline -ct)
-    set -l program (string replace -r '^~/' "$HOME/" -- $before[1])
-    set -l words (begin
-        printf '%s\\n' $before
-        printf '%s' "$current"
-    end | string collect --no-trim-newlines)
-    for line in (env _ROCWHEEL_COMPLETE=fish _ROCWHEEL_WORDS="$words" $program 2> /dev/null)
-        set -l answer (string split -m 1 \\t -- $line)
-        set -l option (string match -r '^--[^=]*=' -- $current; or echo)
-        switch $answer[1]
-            case plain
-                echo $answer[2]
-            case dir
-                string join \\n -- $option(__fish_complete_directories $answer[2])
-            case file
-                string join \\n -- $option(__fish_complete_path $answer[2])
-        end
-    end
-end
-for name in NAMES
-    complete --no-files --command $name --arguments '(__rocwheel)'
-end
-"""
-CODE: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+CODE: Final = {"bash": _BASH, "zsh": _ZSH}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionOptions:
-    """Options of `completion`."""
+    """The shell that `completion` prints code for."""
 
     shell: str
 
@@ -98,8 +72,7 @@ class CompletionOptions:
 def completion(app: App, options: CompletionOptions) -> None:
     """Print shell completion code, for `rocwheel` and `ci_build`, by name and by path.
 
-    bash: eval "$(rocwheel completion bash)" in ~/.bashrc; zsh the same with zsh in ~/.zshrc;
-    fish: rocwheel completion fish | source, in ~/.config/fish/config.fish
+    bash: eval "$(rocwheel completion bash)" in ~/.bashrc; zsh the same with zsh in ~/.zshrc.
     """
     code = CODE[options.shell].replace("NAMES", " ".join(NAMES))
     app.emit({"shell": options.shell, "code": code}, code.rstrip("\n"))
@@ -116,18 +89,16 @@ def answer(program: click.Command, app: App) -> str:
     name, equals, value = unfinished.partition("=")
     if equals and name.startswith("--"):  # the answer is the whole word, the option too
         before, joined, unfinished = [*before, name], f"{name}=", value
-    found = asked.get_completions(before, unfinished)
-    return "\n".join(f"{i.type}\t{'' if i.type in FILES else joined}{i.value}" for i in found)
+    items = asked.get_completions(before, unfinished)
+    return "\n".join(f"{i.type}\t{'' if i.type in FILES else joined}{i.value}" for i in items)
 
 
 def _line(words: str, *, splits_options: bool) -> tuple[list[str], str]:
     """Return the finished words behind the program's name, and the unfinished one."""
-    found = [_unquoted(word) for word in words.split("\n")][1:]
+    line = [_unquoted(word) for word in words.split("\n")][1:]
     if splits_options:
-        if found and found[-1] == "=":
-            found.append("")
-        found = [word for word in found if word != "="]
-    return found[:-1], found[-1] if found else ""
+        line = [word for word in (*line, *([""] if line[-1:] == ["="] else ())) if word != "="]
+    return line[:-1], "".join(line[-1:])
 
 
 def _unquoted(word: str) -> str:

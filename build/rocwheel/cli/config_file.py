@@ -1,7 +1,7 @@
-"""The configuration file: `rocwheel.toml`, or `[tool.rocwheel]` of `pyproject.toml`.
+"""The configuration file: `rocwheel.toml`.
 
-The file is looked for in the working directory and above it, or named by ROCWHEEL_CONFIG. Its
-tables are commands, its keys their options. Order: option, environment, file, default.
+It is looked for in the working directory and above it, or named by ROCWHEEL_CONFIG. Its tables are
+commands, its keys their options. Order: option, environment, file, default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from rocwheel.errors import ConfigError
 
-NAMES: Final = ("rocwheel.toml", "pyproject.toml")
+NAME: Final = "rocwheel.toml"
 FOLDERS: Final = ("cache-dir", "ci-dir")  # of every command
 VARIABLES: Final = ("ROCWHEEL_CACHE_DIR", "ROCWHEEL_CI_DIR", "ROCWHEEL_CONFIG")
 
@@ -87,31 +87,26 @@ class Settings:
                     hint = _suggest(key, (*commands, *FOLDERS))
                 raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
 
-    def lines(self) -> Iterator[tuple[str, str, str]]:
+    def lines(
+        self, path: str = "", table: Mapping[str, Any] | None = None
+    ) -> Iterator[tuple[str, str, str]]:
         """Each value that is set: its key, the value without credentials, and where it stands."""
-        yield from self._lines("", self.values)
-
-    def _lines(self, path: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-        for key, value in table.items():
+        for key, value in (self.values if table is None else table).items():
             name = f"{path}.{key}" if path else key
             if isinstance(value, dict):
-                yield from self._lines(name, value)
+                yield from self.lines(name, value)
             else:
                 yield name, _shown(key, value), self.where(name)
 
     def where(self, name: str) -> str:
         """File and line of a key with its table, else of the first line with that word."""
-        ours = ["tool", "rocwheel"] if self.path and self.path.name == NAMES[1] else []
-        *table, key = [*ours, *name.split(".")]
-        word, near = re.escape(key), 0
-        here: list[str] = []
+        table, _, key = name.rpartition(".")
+        word, near, here = re.escape(key), 0, ""
         for number, line in enumerate(self.text.splitlines(), 1):
             if head := re.match(r"\s*\[+([^\]]+)\]", line):
-                here = [part.strip(" \t'\"") for part in head[1].split(".")]
-                found = here == [*table, key]
-            else:
-                found = here == table and bool(re.match(rf"\s*[\"']?{word}[\"']?\s*[.=]", line))
-            if found:
+                here = ".".join(part.strip(" \t'\"") for part in head[1].split("."))
+            starts = re.match(rf"\s*[\"']?{word}[\"']?\s*[.=]", line)
+            if here == name if head else here == table and starts:
                 return f"{self.path}:{number}"
             near = near or (number if re.match(rf".*\b{word}\b", line) else 0)
         return f"{self.path}:{near or 1}"
@@ -175,40 +170,28 @@ def _suggest(name: str, known: Collection[str]) -> str:
     return suggest(name, known)
 
 
-def _toml(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError."""
+def find(cwd: Path, named: str) -> Settings:
+    """Read the file that is in force. Raises ConfigError for one that cannot be read."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    values: dict[str, Any] = tomllib.loads(text)
-    return values
-
-
-def find(cwd: Path, named: str) -> Settings:
-    """Read the file that is in force. Raises ConfigError for one that cannot be read."""
-    places = [cwd / named] if named else [f / n for f in (cwd, *cwd.parents) for n in NAMES]
-    for path in places:
-        if not path.is_file() and (path.exists() or not named):
-            if named:  # such as a FIFO, which would be read without end
-                raise ConfigError(f"{path}: is no file", hint="check ROCWHEEL_CONFIG")
-            continue
-        try:
-            text = path.read_text(encoding="utf-8")
-            values = _toml(text)
-        except UnicodeDecodeError as exc:
-            raise ConfigError(f"{path}: is not UTF-8", hint="save it as UTF-8 text") from exc
-        except OSError as exc:
-            hint = "check ROCWHEEL_CONFIG" if named else "make it readable, or remove it"
-            raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
-        except ValueError as exc:
-            raise ConfigError(f"{path}: {exc}", hint="mend the TOML there") from exc
-        if path.name == "pyproject.toml":
-            if "rocwheel" not in values.get("tool", {}):
-                continue
-            values = values["tool"]["rocwheel"]
-        return Settings(path=path, text=text, values=values)
-    return Settings(path=None, text="", values={})
+    places = (folder / NAME for folder in (cwd, *cwd.parents))
+    path = cwd / named if named else next(filter(Path.is_file, places), None)
+    if path is None:
+        return Settings(path=None, text="", values={})
+    if path.exists() and not path.is_file():  # such as a FIFO, which would be read without end
+        raise ConfigError(f"{path}: is no file", hint="check ROCWHEEL_CONFIG")
+    try:
+        text = path.read_text(encoding="utf-8")
+        return Settings(path=path, text=text, values=tomllib.loads(text))
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: is not UTF-8", hint="save it as UTF-8 text") from exc
+    except OSError as exc:
+        hint = "check ROCWHEEL_CONFIG" if named else "make it readable, or remove it"
+        raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
+    except ValueError as exc:
+        raise ConfigError(f"{path}: {exc}", hint="mend the TOML there") from exc
 
 
 def misspelt(

@@ -30,7 +30,7 @@ with when_run():
 
     import amdgpu_family_matrix as matrix
     from rocwheel import housekeeping
-    from rocwheel.console import columns, count
+    from rocwheel.console import columns, count, duration
     from rocwheel.gate import session
     from rocwheel.gate.request import Choice
     from rocwheel.gate.suite import calibration, skips, suites, upstream
@@ -62,18 +62,25 @@ def list_suites(app: App, _options: NoOptions) -> None:
         suite.name: [f.name for f in matrix.FAMILIES.values() if f.requires(suite.name)]
         for suite in found
     }
-    families = len(matrix.FAMILIES)
-    rows = [suites.row(suite, required[suite.name], families) for suite in found]
-    app.emit(
-        {"suites": [suites.document(suite, required[suite.name]) for suite in found]},
-        "\n".join(columns(suites.HEADER, rows)),
-    )
+    rows = [
+        (
+            suite.name,
+            " or ".join(map(str, suite.gpus)) if suite.needs_gpu else "none",
+            suite.source.folder or "JAX's own",
+            duration(suite.deadlines.suite),
+            str(suite.must_run),
+            f"{len(required[suite.name])} of {len(matrix.FAMILIES)}",
+            suite.about,
+        )
+        for suite in found
+    ]
+    header = ("suite", "GPUs", "tests", "deadline", "must run", "families", "about")
+    listed = [{**msgspec.to_builtins(s), "required_by": required[s.name]} for s in found]
+    app.emit({"suites": listed}, "\n".join(columns(header, rows)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateMergeOptions(GatedSetOptions, SignerOptions, DryRun):
-    """Options of `gate merge`."""
-
     suite: str | None
     shards: int
     output: Path
@@ -139,8 +146,6 @@ def merge(app: App, options: GateMergeOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class GateCalibrateOptions(DryRun):
-    """Options of `gate calibrate`."""
-
     results: tuple[Path, ...]
 
 
@@ -193,8 +198,6 @@ def verify(app: App, options: GateCommandOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SkipsImportOptions(DryRun):
-    """Options of `skips import`."""
-
     source: Path
     jax: str
     issue: str

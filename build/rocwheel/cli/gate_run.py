@@ -112,7 +112,7 @@ run_options = together(
         "--failed-of",
         metavar="PATH",
         type=_TEXT_PATH,
-        help="Only what failed in these results, with the same packages and devices.",
+        help="Only what failed in these results, with the same packages.",
     ),
     option(
         "--lanes",
@@ -268,7 +268,6 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
             now=app.now,
         ),
         place=place,
-        console=app.console,
         signer=options.key(app),
     )
 
@@ -320,7 +319,7 @@ def dry_run(app: App, jobs: Sequence[GateJob]) -> int:
     """Print what gates would do; return the exit status of the first that could not begin."""
     planned, status = [], 0
     for job in jobs:
-        key, state = str(job.request.key), "planned"
+        key, state = job.request.key, "planned"
         app.console.info(f"would gate {key}:")
         for line in gate_runs.lines(job.request, job.host):
             app.console.info(f"  {line}")

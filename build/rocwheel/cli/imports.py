@@ -16,11 +16,13 @@ import dis
 import importlib
 import inspect
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any, Final
 
+OURS: Final = "rocwheel.cli"
 _WAITING: Final[list[dict[str, Any]]] = []  # globals of modules with names that wait
 
 
@@ -93,51 +95,43 @@ def carry_out(function: Callable[..., Any]) -> None:
     used, pending = set[tuple[str, str]](), [function]
     while pending:
         inner = inspect.unwrap(pending.pop())
-        code = getattr(inner, "__code__", None)
-        if isinstance(code, CodeType):
+        if isinstance(code := getattr(inner, "__code__", None), CodeType):
             new = set(_names(code, inner.__module__)) - used
             used |= new
-            pending += [item for module, name in new for item in _meant(module, name, called)]
+            pending += [item for module, name in new for item in called[_named(module, name)]]
     for scope in _WAITING:
         for name, value in list(scope.items()):
             if isinstance(value, _Later) and (scope["__name__"], name) in used:
                 scope[name] = _imported(value)
 
 
-def _meant(module: str, name: str, called: dict[str, list[Any]]) -> list[Any]:
-    """Return the functions that a global name of a module, or an attribute (of ""), may be."""
-    if not module:
-        return called.get(name, [])
-    value = vars(sys.modules[module]).get(name)
-    return [] if isinstance(value, _Later) else called.get(getattr(value, "__name__", ""), [])
-
-
-def _functions() -> dict[str, list[Any]]:
+def _functions() -> defaultdict[str, list[Any]]:
     """Return the functions of the command line by name; those of a class by its name, too."""
-    found: dict[str, list[Any]] = {}
-    for name, module in list(sys.modules.items()):
-        if not name.startswith("rocwheel.cli"):
-            continue
-        for item in list(vars(module).values()):
-            if getattr(item, "__module__", "") != name:
-                continue
-            if not isinstance(item, type):
-                found.setdefault(getattr(item, "__name__", ""), []).append(item)
-                continue
-            for method in vars(item).values():
-                inner = getattr(method, "fget", getattr(method, "func", method))
-                for known in (getattr(inner, "__name__", ""), item.__name__):
-                    found.setdefault(known, []).append(inner)
-    return found
+    functions = defaultdict[str, list[Any]](list)
+    modules = [(name, vars(item)) for name, item in sys.modules.items() if name.startswith(OURS)]
+    for item in [x for name, scope in modules for x in scope.values() if _made_in(x) == name]:
+        for method in vars(item).values() if isinstance(item, type) else (item,):
+            inner = getattr(method, "fget", getattr(method, "func", method))
+            for name in {getattr(inner, "__name__", ""), getattr(item, "__name__", "")} - {""}:
+                functions[name].append(inner)
+    return functions
+
+
+def _made_in(item: object) -> str:
+    return getattr(item, "__module__", "")
+
+
+def _named(module: str, name: str) -> str:
+    """Return the name of what a global name of a module stands for; an attribute (of "") is one."""
+    value = vars(sys.modules[module]).get(name) if module else None
+    return "" if isinstance(value, _Later) else getattr(value, "__name__", "" if module else name)
 
 
 def _names(code: CodeType, module: str) -> Iterator[tuple[str, str]]:
     """Yield the names in a code and in the functions within it, globals with `module`."""
     for item in dis.get_instructions(code):
-        if item.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield module, item.argval
-        elif item.opcode in dis.hasname and item.opname != "STORE_ATTR":
-            yield "", item.argval
+        if item.opname == "LOAD_GLOBAL" or item.opcode in dis.hasname:
+            yield module if item.opname == "LOAD_GLOBAL" else "", item.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant, module)

@@ -50,22 +50,6 @@ class OneOf(click.types.StringParamType):
         return listed(self.values(ctx)) if ctx else None
 
 
-class _File(click.types.StringParamType):
-    """Text that may be a file, or a URL or a digest: a shell completes files."""
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Return what makes a shell look for files itself."""
-        from click.shell_completion import CompletionItem
-
-        del ctx, param
-        return [CompletionItem(incomplete, type="file")]
-
-
-FILE: Final = _File()
-
-
 def listed(values: Collection[str]) -> str:
     """Values as an error shows them."""
     return f"one of {', '.join(values)}"
@@ -181,3 +165,4 @@ def wheel_kinds(_ctx: click.Context) -> tuple[str, ...]:
 
 
 MANIFEST: Final = OneOf(digests, or_file=True)
+FILE: Final = OneOf(of(), or_file=True)

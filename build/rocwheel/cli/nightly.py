@@ -131,7 +131,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
     names = target.nights.names()
-    last = summing.known(target.nights.summary(names[-1]) if names else None)
+    last = summing.known(target.nights, names[-1]) if names else None
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         world = resolving.World(
             ci=app.home.ci,
@@ -222,16 +222,15 @@ def _scheduler(
 def _run_there(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
-    here = worker(app, engine="slurm", job="", how=how)
+    here = worker(app, engine="slurm", how=how)
     engine = _scheduler(app, target, book.plan.night, here, options.workers)
     if options.dry_run:
         app.emit_plan(engine.lines(book, standing.stand(book, app.now())))
         return 0
     _say_submitted(app, book.plan.night, engine.submit())
     if held := slurm.held(slurm.waiting(target.nights, book.plan.night, whole(app))):
-        cell, why = next(iter(held.items()))
         raise HostError(
-            f"{cell}: its job waits for a person: {why}",
+            f"{held[0].cell}: its job waits for a person: {held[0]}",
             hint="; ".join(slurm.release_lines(held, whole(app))),
         )
     return _nothing_built(app, book, standing.stand(book, app.now()))
@@ -248,7 +247,7 @@ def _run_here(
             if not item.settled
         )
         return 0
-    here = worker(app, engine="local", job="", how=how)
+    here = worker(app, engine="local", how=how)
     after, standings = run_here(
         app, target.nights, book, here, words=target.words, workers=options.workers
     )

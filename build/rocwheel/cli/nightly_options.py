@@ -88,7 +88,7 @@ def _why_ended(app: App, job: str) -> Callable[[], tuple[State, str]]:
     return slurm.why_ended(whole(app), job, restarts, Path("/proc/self/fd/2"))
 
 
-def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cells.Worker:
+def worker(app: App, *, engine: str, job: str = "", how: tuple[str, ...] = ()) -> cells.Worker:
     """Return this machine, for cells to run on, with the data that is in use here."""
     data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
     return cells.Worker(

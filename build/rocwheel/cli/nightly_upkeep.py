@@ -34,7 +34,6 @@ from rocwheel.errors import CommandError, ConfigError, HostError
 with when_run():
     import shlex
 
-    import amdgpu_family_matrix as matrix
     from rocwheel.console import columns, count, duration
     from rocwheel.download import Client, Retry
     from rocwheel.ledger.nights import Book
@@ -94,15 +93,9 @@ def status(app: App, options: NightStatusOptions) -> int:
 def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, CellStanding], str]:
     book = target.nights.book(night)
     waits = slurm.waiting(target.nights, night, whole(app))
-    if waits is None:  # nothing of this night is in Slurm
-        waits = {}
-    elif slurm.collect(target.nights, night, worker(app, engine="slurm", job="")):
+    if waits is not None and slurm.collect(target.nights, night, worker(app, engine="slurm")):
         book = target.nights.book(night)
     standings = standing.stand(book, app.now())
-    return book, standings, "\n".join(_rows(book, standings, waits))
-
-
-def _rows(book: Book, standings: dict[str, CellStanding], waits: dict[str, str]) -> list[str]:
     rows = [
         (
             name,
@@ -110,19 +103,20 @@ def _rows(book: Book, standings: dict[str, CellStanding], waits: dict[str, str])
             str(len(item.attempts) or ""),
             item.last.host if item.last else "",
             duration(item.last.milliseconds / 1000) if item.last else "",
-            waits.get(name) or item.reason or item.cell.why,
+            str(waits[name]) if waits and name in waits else item.reason or item.cell.why,
         )
         for name, item in standings.items()
     ]
-    held = standing.stopped(book.orders)
-    return [
+    lines = [
         *columns(("cell", "state", "tries", "host", "took", "why"), rows),
         *(
             f"{host}: gets no more cells since {m.time}: {m.reason}"
             for host, m in book.quarantined.items()
         ),
-        *([f"stopped by {held.by}: {held.reason}"] if held else []),
     ]
+    if held := standing.stopped(book.orders):
+        lines.append(f"stopped by {held.by}: {held.reason}")
+    return book, standings, "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +145,7 @@ def check(app: App, options: NightCheckOptions) -> int:
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
-        lines = slurm.release_lines(held, whole(app)) if (held := slurm.held(waits)) else ()
+        lines = slurm.release_lines(slurm.held(waits), whole(app))
         raise HostError(problems[0], hint="; ".join(lines) or _where_to_look(target, night))
     return 0
 
@@ -255,7 +249,7 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
     target = NightTarget(app, options)
     book = target.nights.book(target.night(options.night))
     standings, item = standing.stand(book, app.now()), book.plan.cell(options.cell)
-    here = worker(app, engine="reproduce", job="")
+    here = worker(app, engine="reproduce")
     folder = app.cwd / f"reproduce-{item.name}"
     fetch = partial(cells.fetch, target.nights.store, item, folder, here)
     checkout = fetch() if options.run else folder / "checkout"
@@ -317,6 +311,8 @@ def rehearse(app: App, options: NightRehearseOptions) -> int:
     --repository whether every label has a runner that is online.
     """
     target = NightTarget(app, options)
+    if options.role:  # a folder has no policies to try
+        rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
     tried = _rehearsed(app, options, target)
     words = {True: "good", False: "BAD", None: "not tried"}
     rows = [(item.what, words[item.good], item.why, item.todo) for item in tried]
@@ -329,25 +325,17 @@ def rehearse(app: App, options: NightRehearseOptions) -> int:
 def _rehearsed(
     app: App, options: NightRehearseOptions, target: NightTarget
 ) -> list[rehearsal.Rehearsed]:
-    if options.role:  # a folder has no policies to try
-        rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
     settings = settings_file.load(options.config or app.home.ci / settings_file.FILE)
-    pools = settings_file.load_pools(options.pools, settings)
-    runners = [r for family in matrix.families(settings.trigger) for r in family.runners]
-    labels = {runner.label for runner in runners} | {settings.build.label} - {""}
     with Client(base_env(app.environ), retry=Retry(attempts=2), note=app.console.detail) as client:
         tried = rehearsal.Rehearsal(
             nights=target.nights,
             channel=target.channel,
-            page=upkeep.page_url(target.channel, target.store),
+            settings=settings,
+            pools=settings_file.load_pools(options.pools, settings),
             client=client,
             now=app.now(),
             environ=app.environ,
-            labels={pools.labels.get(label, label) for label in labels},
             repository=options.repository,
-            secret=settings.notify.secret,
-            notify=settings.notify.url,
-            registries=dict.fromkeys(item.push for item in settings.images),
         )
         return list(tried.run(options.role, options.family))
 
@@ -359,7 +347,6 @@ class NightNotifyOptions(NightOptions, DryRun):
     url: str = own("--url", "Where to POST the JSON summary.")
     file: Path | None = own("--file", "Where to write it; .md for Markdown.", is_path=True)
     secret_variable: str = own("--secret-variable NAME", "Variable with the signing key.")
-    deadline: int = own("--deadline SECONDS", "How long a POST is tried.", default=60)
     max_age: float = own(
         "--max-age AGE", "Tell only, and once, that it is so old: 36h.", parse=_seconds
     )
@@ -371,7 +358,7 @@ class NightNotifyOptions(NightOptions, DryRun):
 def notify_command(app: App, options: NightNotifyOptions) -> None:
     """Tell a file or URL how a night differs from the one before; without a difference, nothing.
 
-    A POST carries X-Rocwheel-Signature: sha256=HMAC of the body; it is retried until the deadline.
+    A POST carries X-Rocwheel-Signature: sha256=HMAC of the body; a busy server is asked again.
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
@@ -409,6 +396,4 @@ def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> Non
         is_markdown = options.file.suffix == ".md"
         options.file.write_text(message.markdown if is_markdown else message.json, "utf-8")
     if options.url:
-        notify.post(
-            options.url, message, secret=secret, deadline=options.deadline, environ=app.environ
-        )
+        notify.post(options.url, message, secret=secret, environ=app.environ)

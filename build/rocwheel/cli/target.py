@@ -1,18 +1,19 @@
 """Where and as whom: options that name a channel or store, a family, a wheel set, a person."""
 
+# ruff: noqa: RUF009 - each call is a `dataclasses.field`
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-
-import click
 
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import once, option, section
+from rocwheel.cli.command import BY_FIELDS
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.known import OneOf
 from rocwheel.errors import ConfigError, StoreError
+from rocwheel.option import opt
 
 with when_run():
     from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ with when_run():
     from rocwheel.store.file import FileStore
     from rocwheel.trust import policy
 
+_target, _person = partial(opt, "Target"), partial(opt, "Person")
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
@@ -39,59 +41,43 @@ SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 class StoreOptions:
     """Options that name a channel or a store."""
 
-    channel: str | None
-    store_url: str | None
-    channels_file: Path | None
-
-    declared = section(
-        "Target",
-        once(
-            "--channel",
-            metavar="NAME",
-            type=OneOf(known.channels),
-            help="A channel of ci/channels.yaml, such as nightly.",
-        ),
-        once(
-            "--store",
-            "store_url",
-            metavar="URL",
-            help="A store without a channel: s3://bucket/prefix or file:///folder.",
-        ),
-        option(
-            "--channels-file",
-            type=click.Path(path_type=Path),
-            help="Where the channels are defined; default: channels.yaml of the data in use.",
-        ),
+    channel: str = _target(
+        "--channel NAME", "A channel of ci/channels.yaml, such as nightly.", values="channels"
     )
+    store_url: str = _target(
+        "--store URL",
+        "A store without a channel: s3://bucket/prefix or file:///folder.",
+        param="store_url",
+    )
+    channels_file: Path | None = _target(
+        "--channels-file",
+        "Where the channels are defined; default: channels.yaml of the data in use.",
+        is_path=True,
+    )
+    declared = BY_FIELDS
 
     def open(self, app: App) -> channels.Channel:
         """Return the channel they name; its store is not opened. Raises UsageError, ConfigError."""
         if bool(self.store_url) == bool(self.channel):
             raise known.lacking("--store URL, or --channel", known.channels)
         if not self.channel:
-            found = channels.of_store(self.store_url or "")
+            channel = channels.of_store(self.store_url)
         else:
-            path = app.path(self.channels_file) or app.home.ci / "channels.yaml"
-            named = channels.channel(path, self.channel)
-            found = replace(named, public_environ=app.environ)
-        return found
+            path = self.channels_file or app.home.ci / "channels.yaml"
+            channel = replace(channels.channel(path, self.channel), public_environ=app.environ)
+        return channel
 
 
 @dataclass(frozen=True, kw_only=True)
 class FamiliesOptions(StoreOptions):
     """Options that name a channel or a store, and a file of further GPU families."""
 
-    families: Path | None
-
-    declared = section(
-        "Target",
-        option(
-            "--families",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Families of your own beside the matrix; only with a --store of this machine.",
-        ),
+    families: Path | None = _target(
+        "--families FILE",
+        "Families of your own beside the matrix; only with a --store of this machine.",
+        is_path=True,
     )
+    declared = BY_FIELDS
 
     def own_families(self, app: App) -> dict[str, matrix.Family]:
         """Families of --families; none without it. Raises ConfigError where they may not go."""
@@ -102,7 +88,7 @@ class FamiliesOptions(StoreOptions):
                 f"{self.families}: families of your own go into a store of this machine only",
                 hint="give --store file:///folder in place of a channel or another store",
             )
-        return families.load(app.cwd / self.families)
+        return families.load(self.families)
 
 
 def _on_this_machine(app: App, store: str) -> bool:
@@ -116,33 +102,17 @@ def _on_this_machine(app: App, store: str) -> bool:
 class TargetOptions(FamiliesOptions):
     """Options that name an index: a channel or a store, and the GPU family."""
 
-    family: str | None
-
-    declared = section(
-        "Target",
-        once(
-            "--family",
-            metavar="NAME",
-            type=OneOf(known.families),
-            help="GPU family (required).",
-        ),
-    )
+    family: str = _target("--family NAME", "GPU family (required).", values="families")
+    declared = BY_FIELDS
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonOptions:
     """Options that say who acts, and why."""
 
-    by: str
-    reason: str
-
-    declared = section(
-        "Person",
-        option(
-            "--by", default="", metavar="NAME", help="Who; default: GitHub's actor, or the user."
-        ),
-        option("--reason", default="", metavar="TEXT", help="Why; kept in the record."),
-    )
+    by: str = _person("--by NAME", "Who; default: GitHub's actor, or the user.")
+    reason: str = _person("--reason TEXT", "Why; kept in the record.")
+    declared = BY_FIELDS
 
     def who(self, app: App, *, reason: str = "") -> Who:
         """Return who acts: --by, else GitHub's actor, else the user."""
@@ -154,19 +124,13 @@ class PersonOptions:
 class ManifestOptions(TargetOptions):
     """Options that name a wheel set in an index."""
 
-    manifest: str
-
-    declared = section(
-        "Target",
-        once(
-            "--manifest",
-            required=True,
-            metavar="SHA|PATH",
-            type=known.MANIFEST,
-            help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or "
-            "wheelhouse.",
-        ),
+    manifest: str = _target(
+        "--manifest SHA|PATH",
+        "The wheel set: SHA-256 of its manifest (6 digits or more), or the file or wheelhouse.",
+        values="MANIFEST",
+        required=True,
     )
+    declared = BY_FIELDS
 
 
 class Target:
@@ -259,6 +223,5 @@ def judging(app: App, channel: Channel) -> Channel:
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
     """Return the family of --family: one of --families, or of the matrix. Raises ConfigError."""
-    name = options.family or ""
     own = options.own_families(app)
-    return own[name] if name in own else families.named(name, tuple(own))
+    return own.get(options.family) or families.named(options.family, tuple(own))

@@ -17,7 +17,6 @@ from rocwheel.container.owner import is_alive, owner
 from rocwheel.errors import ANOTHER_CACHE, HostError
 
 PLACE: Final = "containers"  # in the cache
-LOCK: Final = "kept.lock"  # held while an unclaimed folder is taken into use or removed
 CLAIM: Final = ".owner"
 DAY: Final = 86400.0
 
@@ -55,8 +54,7 @@ def scratch(place: Path, what: str) -> AbstractContextManager[Path]:
 def abandoned(place: Path) -> tuple[Path, ...]:
     """Return unused folders: of a process that ended, or that no process claims.
 
-    The latter are those of kept containers, and what a dry run's lines made: a day after the last
-    use, or after the end of a kept one's time.
+    The latter are what a dry run's lines made: a day after the last use.
     """
     try:
         entries = files.entries(place)
@@ -68,15 +66,10 @@ def abandoned(place: Path) -> tuple[Path, ...]:
 
 
 def clear(place: Path) -> None:
-    """Remove what `abandoned` finds, and nothing that is used again meanwhile."""
+    """Remove what `abandoned` finds."""
     for folder in abandoned(place):
         with suppress(OSError):
-            lock = files.try_locked(place / LOCK)
-            if lock is None:
-                return
-            with lock:
-                if _idle(folder):
-                    _remove(folder)
+            _remove(folder)
 
 
 def _claim(folder: Path) -> Path:
@@ -91,12 +84,8 @@ def _idle(folder: Path) -> bool:
         pass
     except OSError:
         return False
-    alive = folder / "alive"
-    used = files.status(alive) or files.status(folder)
-    minutes = 0
-    with suppress(OSError, ValueError):
-        minutes = int(alive.read_text(encoding="ascii"))
-    return used is not None and time.time() - used.st_mtime > minutes * 60 + DAY
+    used = files.status(folder)
+    return used is not None and time.time() - used.st_mtime > DAY
 
 
 def _remove(folder: Path) -> None:

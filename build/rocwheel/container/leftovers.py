@@ -25,7 +25,6 @@ _OWNED: Final = r"([0-9]+\.[0-9]+\.[0-9a-f-]+\.[0-9]+\.[0-9a-f]+)"
 _NAME: Final = re.compile(rf"{BASES}-{_OWNED}:[0-9a-f]+")
 # How Podman calls what a Dockerfile's steps run in: after the image it starts from.
 _STEPS: Final = re.compile(rf"{BASES.rpartition('/')[2]}-{_OWNED}-working-container(-[0-9]+)?")
-LIVING: Final = frozenset({"running", "paused"})
 ENDED: Final = frozenset({"exited", "stopped", "dead"})
 
 
@@ -91,13 +90,12 @@ def untag(engine: ContainerEngine, name: str, *, runner: Runner) -> None:
 
 
 def _containers(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
-    """Yield those with our label, but for one that is kept and did not end."""
+    """Yield those with our label that have ended, or whose process has."""
     for item in _ours(engine, runner):
         labels = item.get("Config", {}).get("Labels") or {}
         state = item.get("State", {}).get("Status", "")
-        kept = labels.get(f"{LABEL}.purpose") == "kept" and state in LIVING
         alive = is_alive(labels.get(f"{LABEL}.owner", ""))
-        if not kept and (alive is False or (alive is None and state in ENDED)):
+        if alive is False or (alive is None and state in ENDED):
             name = item.get("Name", "").lstrip("/")
             yield Leftover(kind="container", identity=item["Id"], name=name)
 

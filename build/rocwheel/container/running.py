@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from os.path import normpath, realpath
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from rocwheel.container import words
 from rocwheel.container.engine import ANSWER_SECONDS
-from rocwheel.container.folders import LOCK, claimed, clear, refused
+from rocwheel.container.folders import claimed, refused
 from rocwheel.container.owner import owner
-from rocwheel.container.spec import RUN, TURNS, ContainerSpec
+from rocwheel.container.spec import ContainerSpec
 from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
-from rocwheel.files import Lock, locked, write
 from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner
 
 START_SECONDS: Final = 120.0
@@ -47,9 +44,9 @@ class Container:
         self,
         spec: ContainerSpec,
         runner: HostRunner,
-        first: subprocess.Popen[bytes] | None,
+        first: subprocess.Popen[bytes],
     ) -> None:
-        """`first` is the client of the first process; None for a container that is kept."""
+        """`first` is the client of the first process."""
         self.spec = spec
         self._runner = runner
         self._first = first
@@ -101,7 +98,7 @@ class Container:
 
     @property
     def alive(self) -> bool:
-        return self._first is None or self._first.poll() is None
+        return self._first.poll() is None
 
     def _end(self, number: int) -> None:
         """End a process group inside, whose client has ended already.
@@ -189,7 +186,11 @@ def running(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
 
 @contextmanager
 def _running(ours: ContainerSpec, runner: HostRunner) -> Iterator[Container]:
-    _write(ours)
+    try:
+        for name, text in ours.files.items():
+            (ours.folder / name).write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise refused(ours.folder, exc) from exc
     read, write = os.pipe()
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -208,15 +209,6 @@ def _running(ours: ContainerSpec, runner: HostRunner) -> Iterator[Container]:
         os.close(write)
         if process is not None:
             _finish(ours, process, runner)
-
-
-def _write(spec: ContainerSpec) -> None:
-    try:
-        spec.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for name, text in spec.files.items():
-            write(spec.folder / name, text.encode())  # one that is kept reads them meanwhile
-    except OSError as exc:
-        raise refused(spec.folder, exc) from exc
 
 
 def _answer(pipe: IO[bytes], process: subprocess.Popen[bytes]) -> str:
@@ -283,7 +275,6 @@ def _finish(spec: ContainerSpec, process: subprocess.Popen[bytes], runner: HostR
         runner.run(spec.engine.remove(spec.name), check=False)
         if process.returncode < 0:
             _remove_late(spec, runner)
-            _end_monitor(spec.name)
 
 
 def _remove_late(spec: ContainerSpec, runner: HostRunner) -> None:
@@ -299,116 +290,3 @@ def _remove_late(spec: ContainerSpec, runner: HostRunner) -> None:
         time.sleep(0.2)
         runner.run(spec.engine.remove(spec.name), check=False)
     runner.run(spec.engine.remove(spec.name), check=False)
-
-
-def _end_monitor(name: str) -> None:
-    """End what a killed client of Podman had begun and not yet noted: a monitor and its child.
-
-    Podman does not know that container any more, and `conmon` waits for it to be started:
-    https://github.com/containers/conmon
-    """
-    until = time.monotonic() + END_SECONDS
-    while (monitors := _monitors(name)) and time.monotonic() < until:
-        for pid in monitors:
-            with suppress(OSError):
-                children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-                for child in children.split():
-                    os.kill(int(child), signal.SIGKILL)
-        time.sleep(0.1)
-
-
-def _monitors(name: str) -> list[int]:
-    """Return the processes of Podman's monitor for a container of this name."""
-    pids = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if Path(os.fsdecode(words[0])).name == "conmon" and os.fsencode(name) in words:
-                pids.append(int(process.name))
-    return pids
-
-
-@contextmanager
-def kept(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
-    """Use a container that stays `spec.keep_minutes` after its last use; reuse an earlier one.
-
-    Raises what `running` raises.
-    """
-    clear(spec.folder.parent)
-    with ExitStack() as turn:
-        with _alone(spec):
-            _write(spec)  # before the look: it may be about to end
-            turn.callback(os.close, _begin_turn(spec))
-            if not _runs(spec, runner):
-                runner.run(spec.engine.remove(spec.name), check=False)
-                done = runner.run(replace(spec, owner=owner()).start, check=False)
-                if done.returncode:
-                    raise refusal(spec, done.output)
-                _compare_kept(spec, runner)
-        yield Container(spec, runner, None)
-
-
-def _alone(spec: ContainerSpec) -> Lock:
-    """Return the lock that serialises finding and starting a kept container."""
-    try:
-        return locked(spec.folder.with_name(LOCK))
-    except OSError as exc:
-        raise refused(spec.folder, exc) from exc
-
-
-def _begin_turn(spec: ContainerSpec) -> int:
-    """Open the FIFO that keeps the container alive; the kernel closes it when we exit."""
-    fifo = spec.folder / TURNS
-    with suppress(FileExistsError):
-        os.mkfifo(fifo)
-    return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)  # which does not wait for a reader: fifo(7)
-
-
-def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:
-    """Return whether the kept container is there and runs.
-
-    Raises HostError when another one has its name, which is neither used nor removed, or when
-    it was paused.
-    """
-    asked = spec.engine.command("inspect", "--type=container", spec.name)
-    done = runner.run(asked, check=False)
-    if done.returncode:
-        return False
-    (container,) = json.loads(done.output)
-    program = spec.engine.program
-    if not _is_ours(spec, container):
-        raise HostError(
-            f"{spec.engine.kind.value}: the container {spec.name} is none of ours, and has the "
-            "name of the one to keep",
-            hint=f"see {program} inspect {spec.name}; give it another name, or leave "
-            "--keep-container out",
-        )
-    if container["State"].get("Paused") or container["State"].get("Status") == "paused":
-        raise HostError(
-            f"{spec.engine.kind.value}: the kept container {spec.name} is paused",
-            hint=f"let it go on ({program} unpause {spec.name}) or remove it "
-            f"({program} rm --force {spec.name})",
-        )
-    return bool(container["State"].get("Running"))
-
-
-def _is_ours(spec: ContainerSpec, container: Mapping[str, Any]) -> bool:
-    """Return whether a container has our labels, and in our places our folders."""
-    labels = container.get("Config", {}).get("Labels") or {}
-    mounts = {
-        item.get("Destination"): item.get("Source", "") for item in container.get("Mounts", ())
-    }
-    return spec.labels.items() <= labels.items() and all(
-        mounts.get(str(item.guest), "").endswith((normpath(item.host), realpath(item.host)))
-        for item in spec.all_mounts  # engines say a path plainly, and some with a folder before it
-    )
-
-
-def _compare_kept(spec: ContainerSpec, runner: HostRunner) -> None:
-    asked = spec.engine.command("exec", spec.name, "cat", f"{RUN}/token")
-    (spec.folder / "engine.log").write_text("", encoding="utf-8")
-    try:
-        _compare(spec, runner.capture(asked))
-    except RocwheelError:
-        runner.run(spec.engine.remove(spec.name), check=False)
-        raise

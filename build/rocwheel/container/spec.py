@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from rocwheel import files
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath
@@ -18,18 +17,9 @@ LABEL: Final = "org.rocwheel"
 HOME: Final = GuestPath(PurePosixPath("/rocwheel/home"))
 RUN: Final = GuestPath(PurePosixPath("/rocwheel/run"))  # read-only: token, passwd, group
 TEMPORARY: Final = ("/tmp", "/var/tmp", "/run", "/rocwheel/groups", str(HOME))  # noqa: S108 - inside, in memory
-TURNS: Final = "turns"  # a FIFO that turns in a kept container hold open
 # The first process says the token, by which we know that our folders are the ones it sees, and
 # then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
 FIRST: Final = 'cat "$0" && exec cat > /dev/null'
-# A kept container outlives us: it ends when a file was not touched for the minutes it holds.
-# Each turn holds a FIFO open, however long it sleeps (Ctrl-Z, a laptop): meanwhile it goes on.
-KEPT: Final = (
-    'cat "$0"; exec > /dev/null 2>&1 < /dev/null; turn=/rocwheel/groups/turn; '
-    '(while exec 3< "$2"; do : > $turn; cat <&3; touch "$1"; rm $turn; done) & '
-    'while { test -e $turn && { touch "$1" || :; }; } '
-    '|| test -n "$(find "$1" -mmin "-$(cat "$1")")"; do sleep 5; done'
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,30 +100,15 @@ class ContainerSpec:
     sandbox: bool = False
     owner: str = ""  # by which leftovers are told from containers at work
     purpose: str = "build"
-    keep_minutes: int = 0  # outlive us, until idle for so long
 
     @property
     def name(self) -> str:
         return f"rocwheel-{self.run}"
 
-    def kept(self, minutes: int) -> ContainerSpec:
-        """Return the same as a container that outlives us, named after all that it was asked for.
-
-        Also that its folders are the same ones: a container goes on seeing a folder that was
-        replaced by another of its name, or a link's former target.
-        """
-        asked = replace(self, run="kept", folder=self.folder.parent, owner="", purpose="kept",
-                        keep_minutes=1)  # fmt: skip
-        there = [files.status(item.host) for item in self.mounts]
-        which = [f"{about.st_dev} {about.st_ino}" if about else "" for about in there]
-        key = files.sha256("\0".join([*asked.start.argv, *which]).encode())[:12]
-        name = f"kept-{key}"
-        return replace(asked, run=name, folder=self.folder.with_name(name), keep_minutes=minutes)
-
     @property
     def all_mounts(self) -> tuple[Mount, ...]:
         """The given ones and our own: where commands see who they are."""
-        own = [Mount(host=self.folder, guest=RUN, writable=bool(self.keep_minutes))]
+        own = [Mount(host=self.folder, guest=RUN)]
         own += [
             Mount(host=self.folder / name, guest=GuestPath(PurePosixPath("/etc") / name))
             for name in ("passwd", "group")
@@ -143,9 +118,7 @@ class ContainerSpec:
     @property
     def files(self) -> Mapping[str, str]:
         """Names and contents of the files that must lie in `folder` before the start."""
-        alive = {"alive": f"{self.keep_minutes}\n"} if self.keep_minutes else {}
-        own = {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
-        return own | alive
+        return {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -155,7 +128,7 @@ class ContainerSpec:
     @property
     def start(self) -> Command:
         """The engine's `run`: with the caller's rights and no others, on a read-only root."""
-        return self.engine.command("run", *self._options(), self.image, *self._first())
+        return self.engine.command("run", *self._options(), self.image, "-c", FIRST, f"{RUN}/token")
 
     @property
     def take_name(self) -> Command:
@@ -204,9 +177,6 @@ class ContainerSpec:
         for name, text in self.files.items():  # a line is a word: newlines cannot be pasted
             script = 'printf "%s\\n" "$@" > "$0"'
             yield Command(argv=("sh", "-c", script, str(self.folder / name), *text.splitlines()))
-        if self.keep_minutes:
-            fifo = str(self.folder / TURNS)
-            yield Command(argv=("sh", "-c", 'test -p "$0" || mkfifo "$0"', fifo))
 
     def guest(self, host: Path) -> GuestPath:
         """Return where commands see `host`. Raises HostError when no mount covers it."""
@@ -233,8 +203,7 @@ class ContainerSpec:
 
     def _options(self) -> Iterator[str]:
         engine, user = self.engine, self.user
-        yield "--detach" if self.keep_minutes else "--interactive"
-        yield from ("--rm", "--read-only", "--init")
+        yield from ("--interactive", "--rm", "--read-only", "--init")
         yield from self._names()
         yield f"--network={self.network}"
         if engine.kind is EngineKind.PODMAN and engine.rootless:
@@ -272,12 +241,6 @@ class ContainerSpec:
         if self.owner:
             yield f"--label={LABEL}.owner={self.owner}"
         yield "--pull=never"
-
-    def _first(self) -> tuple[str, ...]:
-        token = f"{RUN}/token"
-        if not self.keep_minutes:
-            return ("-c", FIRST, token)
-        return ("-c", KEPT, token, f"{RUN}/alive", f"{RUN}/{TURNS}")
 
 
 def devices(root: Path = Path("/")) -> tuple[DeviceNode, ...]:

@@ -46,7 +46,6 @@ BOTH: Final = re.compile("watchfs|(experimental|incompatible)_.*")  # either kin
 class Executor(ContainerOptions):
     """Where Bazel shall run: on this machine, or in a container of an image, and its rights."""
 
-    keep_minutes: int = 0  # how long the container stays for the next turn
     devices: tuple[DeviceNode, ...] = ()
 
     @property

@@ -12,7 +12,7 @@ import re
 import resource
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -34,7 +34,7 @@ from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
 from rocwheel.host.machine import HostPrograms, Interpreter, Programs
 from rocwheel.image import contents, registry
-from rocwheel.image.contents import ImageFacts
+from rocwheel.image.contents import ImageFacts, ImagePrograms
 from rocwheel.image.found import INPUTS, Found, obtain
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source import SourceTree
@@ -148,25 +148,13 @@ class BuildEnvironment:
         """A Python there that has rocwheel's own tools; None is our own."""
         return _guest(self.facts.tool) if self.facts else None
 
-    @property
-    def entered(self) -> ContainerSpec | None:
-        """The container as it is started: one that is kept has a name of its own."""
-        minutes = self.executor.keep_minutes
-        return self.spec.kept(minutes) if self.spec and minutes else self.spec
-
-    @property
-    def ends(self) -> str:
-        """When the container ends that is started by hand."""
-        minutes = self.executor.keep_minutes
-        return f"after {minutes} min without a turn" if minutes else "with its input"
-
     def opening(self) -> tuple[Command, ...]:
         """Return what starts the container by hand; nothing on this machine."""
-        return (*self.entered.prepare, self.entered.start) if self.entered else ()
+        return (*self.spec.prepare, self.spec.start) if self.spec else ()
 
     def command(self, command: Command, number: int) -> Command:
         """Return what runs a command there."""
-        return self.entered.execute(command, number) if self.entered else command
+        return self.spec.execute(command, number) if self.spec else command
 
     def clang(self, environ: Mapping[str, str]) -> GuestPath:
         """Return the newest clang there. Raises HostError."""
@@ -188,30 +176,30 @@ class BuildEnvironment:
             return self
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
 
-    def programs(self, request: Request, runner: HostRunner) -> AbstractContextManager[Programs]:
-        """Return what can be started there, with the inputs that are here so far.
+    @contextmanager
+    def programs(self, request: Request, runner: HostRunner) -> Iterator[Programs]:
+        """Yield what can be started there, with the inputs that are here so far.
 
-        The container of a build is neither needed nor kept for it.
+        The container of a build is not needed for it.
         """
-        if self.spec is None or self.image is None:
-            return nullcontext(HostPrograms(environ=request.environ, runner=runner))
+        if self.spec is None:
+            yield HostPrograms(environ=request.environ, runner=runner)
+            return
         here = tuple(item for item in self.spec.mounts if item.host.exists())
         so_far = replace(self.spec, mounts=here)
-        return contents.programs(
-            so_far, self.image.config, cache=request.cache, runner=runner, remember=not self.dry
-        )
+        with contents.entered(so_far, runner=runner, remember=not self.dry) as inside:
+            yield ImagePrograms(inside)
 
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:
         """Run commands there: the runner itself, or a container that ends with the block."""
-        if self.entered is None:
+        if self.spec is None:
             yield runner
             return
-        for mount in self.entered.mounts:
+        for mount in self.spec.mounts:
             if mount.writable:  # before it is asked which container has them
                 mount.host.mkdir(parents=True, exist_ok=True)
-        open_it = container.kept if self.executor.keep_minutes else container.running
-        with open_it(self.entered, runner=runner) as inside:
+        with container.running(self.spec, runner=runner) as inside:
             yield inside
 
 
@@ -281,7 +269,6 @@ def _refuse_container_options(asked: Executor) -> None:
     inside = OWN_INPUTS.is_file()  # then --builder-image says which image this is
     given = {
         "--builder-image": "" if inside else asked.image,
-        "--keep-container": str(asked.keep_minutes or ""),
         "--container-network": asked.network.removeprefix("none"),
         "--container-proxies": asked.pass_proxies,
         "--container-sandbox": asked.sandbox,

@@ -131,8 +131,8 @@ class Preview:
         self, invocations: Sequence[bazel.BazelInvocation]
     ) -> Iterator[tuple[str, Command]]:
         """Yield what starts Bazel where it runs, the container before it, each with a title."""
-        ends = self.place.ends
-        yield from ((f"the container, which ends {ends}", it) for it in self.place.opening())
+        title = "the container, which ends with its input"
+        yield from ((title, command) for command in self.place.opening())
         for number, invocation in enumerate(invocations, 1):
             command = invocation.command_line()
             yield f"Bazel: {invocation.title}", self.place.command(command, number)

@@ -41,20 +41,6 @@ class Choice(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateKey:
-    """What names a gate: a suite or a shard of it, a family, a CPython."""
-
-    suite: str
-    shard: str  # "" for the whole suite
-    family: str
-    python: PythonVersion
-
-    def __str__(self) -> str:
-        shard = f" shard {self.shard}" if self.shard else ""
-        return f"{self.suite}{shard} on {self.family}, CPython {self.python}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class GateOptions:
     """What a gate is asked for whichever its suite: wheels, a family, a CPython, and how to run."""
 
@@ -88,14 +74,13 @@ class GateRequest(GateOptions):
     sticky: tuple[str, ...] = ()  # texts of errors that end the use of a device
     skips: tuple[Skip, ...] = ()
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
-    serials: frozenset[str] = frozenset()  # devices to keep to; all when empty
     history: SuiteHistory | None = None
     weights: Mapping[str, int] = field(default_factory=dict)  # of files, to cut shards by
     known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
 
     def for_failures_of(self, results: Results) -> GateRequest:
-        """Return the same request for what failed there, with the same packages and devices.
+        """Return the same request for what failed there, with the same packages.
 
         Raises ConfigError when nothing failed.
         """
@@ -106,12 +91,10 @@ class GateRequest(GateOptions):
             raise ConfigError(
                 "no test failed there", hint="run the whole gate again, without --failed-of"
             )
-        devices = (device for lane in results.lanes for device in lane.devices)
         return replace(
             self,
             choice=Choice.NAMED,
             tests=self.tests | tests,
-            serials=frozenset(device.serial for device in devices if device.target != "cpu"),
             constraints=tuple(results.environment.get("packages", "").split()),
         )
 
@@ -150,14 +133,10 @@ class GateRequest(GateOptions):
         return demand if self.whole else demand.of_part(must_run=1)
 
     @property
-    def key(self) -> GateKey:
-        """Return what names this gate."""
-        return GateKey(
-            suite=self.suite.name,
-            shard=str(self.shard),
-            family=self.family.name,
-            python=self.python,
-        )
+    def key(self) -> str:
+        """Name the gate: a suite or a shard of it, a family, a CPython."""
+        shard = f" shard {self.shard}" if str(self.shard) else ""
+        return f"{self.suite.name}{shard} on {self.family.name}, CPython {self.python}"
 
     @property
     def seconds(self) -> float:

@@ -384,7 +384,15 @@ def _plan_run(
     suite, with_jax = request.suite, request.suite.with_jax
     select = ("-m", suite.select) if suite.select else ()
     logs = _folder(request.output / "logs")
-    estimates = request.history.estimates(tests.sizes) if request.history else None
+    history = request.history
+    estimates = history.estimates(tests.sizes) if history else Estimates(sizes=tests.sizes)
+
+    def hidden(file: str) -> tuple[str, ...]:
+        """Return the tests of a file that skipped itself: of earlier runs, else what it defines."""
+        ran = tuple(test for test in estimates.tests if test.startswith(f"{file}::"))
+        text = (tests.root / file).read_text(encoding="utf-8", errors="replace")
+        return ran or tuple(discovery.tests_of(file, text))
+
     return RunPlan(
         suite=suite.name,
         shard=str(request.shard),
@@ -410,18 +418,9 @@ def _plan_run(
         alone=tests.alone,
         process_memory=devices.host_memory(len(setup.lanes)),
         sticky=request.sticky,
-        hidden=lambda file: _hidden(file, tests.root, estimates),
-        estimates=estimates or Estimates(sizes=tests.sizes),
+        hidden=hidden,
+        estimates=estimates,
     )
-
-
-def _hidden(file: str, root: Path, estimates: Estimates | None) -> tuple[str, ...]:
-    """Return the tests of a file that skipped itself: of earlier runs, else what it defines."""
-    ran = tuple(
-        test for test in (estimates.tests if estimates else ()) if test.startswith(f"{file}::")
-    )
-    text = (root / file).read_text(encoding="utf-8", errors="replace")
-    return ran or tuple(discovery.tests_of(file, text))
 
 
 def _run(

@@ -68,7 +68,6 @@ def prepare(
     command: Callable[[str], str],
     host: Host,
     place: Place | None,
-    console: Console,
     signer: Signer | None = None,
 ) -> tuple[GateJob, ...]:
     """Make a job for each suite; several have a folder each below `output`.
@@ -99,14 +98,7 @@ def prepare(
             command=command(suite.name),
         )
         if failed_of:
-            earlier = storing.results_in(failed_of)
-            request = request.for_failures_of(earlier)
-            now, before = request.known and request.known.tests, earlier.environment.get("tests")
-            if before and now and before != now:  # JAX's own are those of a commit
-                console.warn(
-                    f"the files of {suite.name} have changed since: what passes now may be another "
-                    "test than the one that failed"
-                )
+            request = request.for_failures_of(storing.results_in(failed_of))
         gate_runs.check(request, host)
         jobs.append(GateJob(request=request, host=host, place=place, signer=signer))
     return tuple(jobs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
@@ -77,20 +76,14 @@ class WheelUnderTest:
     project: str
     version: str
     sha256: str
-    url: str = ""  # of a local file
+    path: Path | None = None  # of a local file
     is_stored: bool = False  # it is brought from `WheelsUnderTest.place` before it is installed
-
-    @property
-    def path(self) -> Path | None:
-        """Return where it lies on this machine; None for one that is brought or of an index."""
-        is_file = self.url.startswith("file:")
-        return Path(unquote(urlsplit(self.url).path)) if is_file else None
 
     def requirement(self, brought: Path) -> str:
         """Return the line of a requirements file that allows these bytes and no others."""
-        url = (brought / self.filename).as_uri() if self.is_stored else self.url
-        what = f"{self.project} @ {url}" if url else f"{self.project}=={self.version}"
-        return f"{what} --hash=sha256:{self.sha256}"
+        path = brought / self.filename if self.is_stored else self.path
+        what = f" @ {path.as_uri()}" if path else f"=={self.version}"
+        return f"{self.project}{what} --hash=sha256:{self.sha256}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +103,7 @@ class WheelsUnderTest:
 
 def of_manifest(manifest: Manifest, python: PythonVersion, origin: Path | Place) -> WheelsUnderTest:
     """Return the wheels of a manifest that lie in a folder or in a store. Raises WheelError."""
-    folder = origin if isinstance(origin, Path) else None
+    folder = origin.resolve() if isinstance(origin, Path) else None
     if str(python) not in manifest.pythons:
         raise WheelError(
             f"the wheel set has no CPython {python}", hint=f"it has {', '.join(manifest.pythons)}"
@@ -124,9 +117,7 @@ def of_manifest(manifest: Manifest, python: PythonVersion, origin: Path | Place)
                 project=wheel.project,
                 version=wheel.version,
                 sha256=wheel.sha256,
-                url=(folder.resolve() / wheel.filename).as_uri()
-                if folder and wheel.origin == "built"
-                else "",
+                path=folder / wheel.filename if folder and wheel.origin == "built" else None,
                 is_stored=folder is None and wheel.origin == "built",
             )
             for wheel in manifest.wheels
@@ -157,7 +148,7 @@ def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
                     project=str(project),
                     version=str(version),
                     sha256=files.sha256(path),
-                    url=path.resolve().as_uri(),
+                    path=path.resolve(),
                 )
             )
     plugins = [wheel for wheel in found if wheel.project.endswith(f"-{WheelKind.PLUGIN.value}")]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -16,7 +15,7 @@ from rocwheel.errors import ConfigError, HostError
 from rocwheel.host.machine import ASK, CompilerPair, Interpreter, interpreter, preferred
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
-from rocwheel.values import Value, canonical_json, decoded
+from rocwheel.values import Value
 
 TOOL: Final = "/opt/rocwheel"  # where a builder image has rocwheel itself
 TOOL_PYTHON: Final = f"{TOOL}/venv/bin/python"
@@ -141,13 +140,15 @@ def ask(
     Without `remember` nothing is written in the cache; where nothing can be, neither is it.
     Raises HostError when the image does not start or has no shell.
     """
-    file = _file(cache, key, "facts")
+    file = cache / "images" / f"{key.removeprefix('sha256:')}.facts.json"
     with suppress(OSError, ConfigError):  # not yet asked, or by another version of rocwheel
         return ImageFacts.from_bytes(file.read_bytes(), name=str(file))
     with entered(spec, runner=runner, remember=remember) as inside:
         facts = examine(inside)
     if remember:
-        _remember(file, facts.to_bytes())
+        with suppress(OSError):  # then it is asked again
+            file.parent.mkdir(parents=True, exist_ok=True)
+            files.write(file, facts.to_bytes())
     return facts
 
 
@@ -163,84 +164,18 @@ def entered(
         yield stack.enter_context(container.running(spec, runner=runner))
 
 
-def _remember(file: Path, data: bytes) -> None:
-    with suppress(OSError):  # then it is asked again
-        file.parent.mkdir(parents=True, exist_ok=True)
-        files.write(file, data)
-
-
-def _file(cache: Path, key: str, what: str) -> Path:
-    return cache / "images" / f"{key.removeprefix('sha256:')}.{what}.json"
-
-
+@dataclass(frozen=True)
 class ImagePrograms:
-    """The programs of an image, each asked once per digest, in a container that `enter` starts.
+    """The programs of an image, asked in a container of it."""
 
-    Only what a program answered is kept: that one is missing ends a build, and is asked again. So
-    is what lies below a folder that is `mounted`: it is none of the image's.
-    """
-
-    def __init__(
-        self,
-        file: Path,
-        enter: Callable[[], Runner],
-        *,
-        mounted: Sequence[GuestPath] = (),
-        remember: bool = True,
-    ) -> None:
-        self._file, self._enter, self._mounted = file, enter, mounted
-        self._remember = remember
+    runner: Runner
 
     def has(self, name: str, /, *, path: str = "") -> bool:  # noqa: ARG002 - the image's own counts
         asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
-        if str(asked) in self._read():
-            return True
-        done = self._enter().run(asked, check=False)
-        if done.returncode == 0:
-            self._keep(asked, done.output)
-        return done.returncode == 0
+        return self.runner.run(asked, check=False).returncode == 0
 
     def answer(self, command: Command, /) -> str:
-        if (known := self._read().get(str(command))) is not None:
-            return known
-        said = self._enter().capture(command)
-        self._keep(command, said)
-        return said
-
-    def _keep(self, command: Command, said: str) -> None:
-        words = map(PurePosixPath, command.argv)
-        if any(word.is_relative_to(place) for word in words for place in self._mounted):
-            return
-        if self._remember:
-            _remember(self._file, canonical_json({**self._read(), str(command): said}))
-
-    def _read(self) -> dict[str, str]:
-        try:
-            return decoded(self._file.read_bytes(), dict[str, str], name=str(self._file))
-        except (OSError, ConfigError):  # nothing yet, or of another version of rocwheel
-            return {}
-
-
-@contextmanager
-def programs(
-    spec: container.ContainerSpec,
-    key: str,
-    *,
-    cache: Path,
-    runner: HostRunner,
-    remember: bool = True,
-) -> Iterator[ImagePrograms]:
-    """Return the programs of an image; a container starts once something new is asked.
-
-    `key` is the image's config digest; `remember` as of `ask`. Raises, when asked, what starting a
-    container raises.
-    """
-    with ExitStack() as stack:
-        begin = partial(entered, spec, runner=runner, remember=remember)
-        enter = lru_cache(lambda: stack.enter_context(begin()))
-        mounted = [mount.guest for mount in spec.mounts]
-        file = _file(cache, key, "answers")
-        yield ImagePrograms(file, enter, mounted=mounted, remember=remember)
+        return self.runner.capture(command)
 
 
 def examine(runner: Runner) -> ImageFacts:

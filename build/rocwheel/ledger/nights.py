@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -27,7 +27,7 @@ from rocwheel.model import suggest, timestamp
 from rocwheel.parallel import each
 from rocwheel.places import OURS
 from rocwheel.store import JSON, TEXT, Headers, Store
-from rocwheel.values import Value
+from rocwheel.values import Value, replace
 from rocwheel.verdict import State
 
 ROOT: Final = f"{OURS}/nights"
@@ -205,8 +205,8 @@ class CellAttempt:
     """One attempt at a cell: its number, and what is known of it."""
 
     number: int
-    begun: Begun | None
-    ended: Ended | None
+    begun: Begun | None = None
+    ended: Ended | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ class Nights:
     def names(self) -> tuple[str, ...]:
         """All nights, oldest first."""
         try:
-            return self._parsed(self.store.read(INDEX)[0]).nights
+            return self._parsed(self.store.read(INDEX)[0])
         except ObjectMissingError:
             return ()
 
@@ -256,17 +256,17 @@ class Nights:
         """Store a plan, once; False when exactly this one was there. Raises ConfigError."""
         check_name(plan.night)
         try:
-            fresh = self.store.create(
-                self.key(plan.night, "plan.json"), plan.to_bytes(), headers=AS_JSON
-            )
-        except ObjectDiffersError as exc:
-            there, _ = self.plan(plan.night)
-            self._remember(plan.night)  # the client that stored it may have been killed before this
+            key = self.key(plan.night, "plan.json")
+            fresh, there = self.store.create(key, plan.to_bytes(), headers=AS_JSON), None
+        except ObjectDiffersError:
+            fresh, there = False, self.plan(plan.night)[0]
+        # also of one that was there: the client that stored it may have been killed before this
+        self._index(lambda names: names if plan.night in names else (*names, plan.night))
+        if there:
             raise ConfigError(
                 f"{plan.night}: this night has another plan, made by {there.by} at {there.made}",
                 hint=f"run that one (`nightly run {plan.night}`), or choose a name: --night",
-            ) from exc
-        self._remember(plan.night)
+            )
         return fresh
 
     def plan(self, night: str) -> tuple[NightPlan, str]:
@@ -295,41 +295,29 @@ class Nights:
         ordered = sorted((key for key in keys if key.startswith(f"{prefix}orders/")), key=_number)
         wanted = [key for key in keys if key.startswith(cells) and key.endswith(".json")]
         read = dict(each(self._read, [*wanted, *ordered], threads=self.store.connections))
-        begun: dict[str, dict[int, Begun]] = defaultdict(dict)
-        ended: dict[str, dict[int, Ended]] = defaultdict(dict)
+        tries: dict[str, dict[int, CellAttempt]] = defaultdict(dict)
         for key in wanted:
             name, _, file = key.removeprefix(cells).rpartition("/")
-            where = self.store.locate(key)
+            number, where = _number(file), self.store.locate(key)
+            one = tries[name].get(number, CellAttempt(number=number))
             if file.endswith(".begun.json"):
-                begun[name][_number(file)] = Begun.from_bytes(read[key], name=where)
+                one = replace(one, begun=Begun.from_bytes(read[key], name=where))
             else:
-                ended[name][_number(file)] = Ended.from_bytes(read[key], name=where)
-        attempts = {
-            name: tuple(
-                CellAttempt(number=n, begun=begun[name].get(n), ended=ended[name].get(n))
-                for n in sorted({*begun[name], *ended[name]})
-            )
-            for name in {*begun, *ended}
-        }
+                one = replace(one, ended=Ended.from_bytes(read[key], name=where))
+            tries[name][number] = one
         orders = tuple(Order.from_bytes(read[key], name=self.store.locate(key)) for key in ordered)
         return Book(
             plan=plan,
             sha256=sha256,
-            attempts=attempts,
+            attempts={n: tuple(made[i] for i in sorted(made)) for n, made in tries.items()},
             orders=orders,
             quarantined=self.quarantined(),
         )
 
-    def begin(self, night: str, begun: Begun, *, known: int | None = None) -> int:
-        """Take the next number of a cell.
-
-        With `known`, the last number that was seen, return 0 when another attempt took the next.
-        """
-        prefix, suffix = self.key(night, f"cells/{begun.cell}/"), ".begun.json"
-        if known is None:
-            return self._append(prefix, begun, suffix)
+    def begin(self, night: str, begun: Begun, *, known: int = 0) -> int:
+        """Take the number after `known`, the last; return 0 when another attempt took it."""
+        key = self.key(night, f"cells/{begun.cell}/{known + 1}.begun.json")
         try:
-            key = f"{prefix}{known + 1}{suffix}"
             self.store.create(key, begun.to_bytes(), headers=AS_JSON)
         except ObjectDiffersError:
             return 0
@@ -351,7 +339,7 @@ class Nights:
 
     def order(self, night: str, order: Order) -> None:
         """Record the order of a person."""
-        self._append(self.key(night, "orders/"), order, ".json")
+        self._append(self.key(night, "orders/"), order)
 
     # --- hosts ---------------------------------------------------------------------------------
 
@@ -368,7 +356,7 @@ class Nights:
     def mark_host(self, mark: HostMark) -> None:
         """Record that a host gets no more cells, or gets them again."""
         host = re.sub(r"[^A-Za-z0-9._-]", "-", mark.host)
-        self._append(f"{HOSTS}/{host}/", mark, ".json")
+        self._append(f"{HOSTS}/{host}/", mark)
 
     # --- what is left of a night ---------------------------------------------------------------
 
@@ -383,24 +371,15 @@ class Nights:
         except ObjectMissingError:
             return None
 
-    def forget(self, nights: Iterable[str]) -> int:
-        """Delete nights; return how many objects that were.
+    def forget(self, nights: Sequence[str]) -> None:
+        """Delete nights.
 
         The index comes last: what is stopped, or may not delete, leaves them to the next try.
         """
-        doomed = tuple(nights)
-        count = 0
-        for night in doomed:
+        for night in nights:
             keys = [info.key for info in self.store.keys(self.key(night, ""))]
             each(self.store.delete, keys, threads=self.store.connections)
-            count += len(keys)
-        self._swap(
-            INDEX,
-            lambda old: Index(
-                nights=tuple(n for n in self._parsed(old).nights if n not in doomed)
-            ).to_bytes(),
-        )
-        return count
+        self._index(lambda known: tuple(name for name in known if name not in nights))
 
     # --- how it is kept ------------------------------------------------------------------------
 
@@ -414,30 +393,26 @@ class Nights:
             self._once[key] = self.store.read(key)[0]
         return key, self._once[key]
 
-    def _parsed(self, data: bytes | None) -> Index:
-        where = self.store.locate(INDEX)
-        return Index.from_bytes(data, name=where) if data else Index()
+    def _parsed(self, data: bytes | None) -> tuple[str, ...]:
+        return Index.from_bytes(data, name=self.store.locate(INDEX)).nights if data else ()
 
-    def _remember(self, night: str) -> None:
-        def change(old: bytes | None) -> bytes:
-            known = self._parsed(old).nights
-            return Index(nights=known if night in known else (*known, night)).to_bytes()
+    def _index(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
+        """Change the names of all nights."""
+        self._swap(INDEX, lambda old: Index(nights=change(self._parsed(old))).to_bytes())
 
-        self._swap(INDEX, change)
-
-    def _append(self, prefix: str, record: Value, suffix: str) -> int:
-        """Create `<prefix><n><suffix>` under the next free number; return it.
+    def _append(self, prefix: str, record: Value) -> None:
+        """Create `<prefix><n>.json` under the next free number.
 
         A put that was applied although its answer was lost is found again by its bytes.
         """
         number = 1 + max((_number(info.key) for info in self.store.keys(prefix)), default=0)
         while True:
             try:
-                self.store.create(f"{prefix}{number}{suffix}", record.to_bytes(), headers=AS_JSON)
+                self.store.create(f"{prefix}{number}.json", record.to_bytes(), headers=AS_JSON)
             except ObjectDiffersError:
                 number += 1
             else:
-                return number
+                return
 
     def _swap(self, key: str, change: Callable[[bytes | None], bytes]) -> None:
         for attempt in range(1, SWAPS + 1):

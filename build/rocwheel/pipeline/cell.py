@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -156,22 +156,17 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     if not number:
         worker.console.info(f"{name}: not run: another attempt has just begun")
         return None
-    started = time.monotonic()
+    attempt = _Attempt(nights, night, standings, cell, worker, signals, begun)
     try:
         nights.compare_clocks(nights.key(night, f"cells/{name}/{number}.begun.json"), worker.now())
     except ConfigError as exc:  # else others would take it for lost while it runs
-        outcome, log = _Outcome(state=State.INFRA, reason=str(exc)), b""
+        ended, log = attempt.ended(State.INFRA, str(exc)), b""
     else:
-        outcome, log = _Attempt(nights, night, standings, cell, worker, signals).work()
-    ended = _end_of(
-        begun,
-        worker,
-        seconds=time.monotonic() - started,
-        log=nights.keep_log(night, name, number, log) if log else "",
-        **asdict(outcome),
-    )
+        ended, log = attempt.work()
+    if log:
+        ended = replace(ended, log=nights.keep_log(night, name, number, log))
     nights.end(night, number, ended)
-    if outcome.state is State.INFRA and _tells_of_host(cell):
+    if ended.state is State.INFRA and _tells_of_host(cell):
         quarantine(nights, night, worker)
     if signals:
         raise InterruptError(f"{name}: {signals.reason}", hint="run the night again")
@@ -248,16 +243,6 @@ def command(
     return (*worker.program, *words)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    state: State
-    reason: str = ""
-    exit_code: int = 0
-    manifest: str = ""
-    image: str = ""
-    link: str = ""
-
-
 def fetch(store: Store, cell: Cell, folder: Path, worker: Worker) -> Path | None:
     """Bring the wheelhouse and the checkout a cell needs; return where the checkout is."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -280,10 +265,18 @@ class _Attempt:
     cell: Cell
     worker: Worker
     signals: Signals
+    begun: Begun
+    started: float = field(default_factory=time.monotonic)
 
-    def work(self) -> tuple[_Outcome, bytes]:
-        """Do what the cell is for; whatever goes wrong is an outcome. The log comes with it."""
-        ends = time.monotonic() + self.cell.limit
+    def ended(self, state: State, reason: str = "", **fields: Any) -> Ended:
+        """Return the record of an end that is now."""
+        seconds = time.monotonic() - self.started
+        return _end_of(
+            self.begun, self.worker, seconds=seconds, state=state, reason=reason, **fields
+        )
+
+    def work(self) -> tuple[Ended, bytes]:
+        """Do what the cell is for; whatever goes wrong is an end. The log comes with it."""
         try:
             self.worker.scratch.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(
@@ -291,53 +284,49 @@ class _Attempt:
             ) as name:
                 folder = Path(name)
                 try:
-                    outcome = self._in(folder)
+                    ended = self._in(folder)
                 except RocwheelError as exc:
                     state = State.INFRA if exc.exit_code in MACHINE else State.FAIL
-                    state = State.TIMEOUT if time.monotonic() > ends else state
-                    outcome = _Outcome(state=state, reason=str(exc), exit_code=exc.exit_code)
+                    late = time.monotonic() - self.started > self.cell.limit
+                    state = State.TIMEOUT if late else state
+                    ended = self.ended(state, str(exc), exit_code=exc.exit_code)
                 log = _tail(folder / "log")
         except OSError as exc:  # such as a full disk
             reason = f"{exc.filename or self.worker.scratch}: {exc.strerror or exc}"
-            return _Outcome(state=State.INFRA, reason=reason, exit_code=HostError.exit_code), b""
-        if outcome.state is State.PASS or outcome.reason:
-            return outcome, log
+            return self.ended(State.INFRA, reason, exit_code=HostError.exit_code), b""
+        if ended.state is State.PASS or ended.reason:
+            return ended, log
         lines = log.decode("utf-8", "replace").strip().splitlines()
-        reason = lines[-1].strip() if lines else f"exit status {outcome.exit_code}"
-        return replace(outcome, reason=reason), log
+        reason = lines[-1].strip() if lines else f"exit status {ended.exit_code}"
+        return replace(ended, reason=reason), log
 
-    def _in(self, folder: Path) -> _Outcome:
+    def _in(self, folder: Path) -> Ended:
         cell, worker, store = self.cell, self.worker, self.nights.store
         checkout = fetch(store, cell, folder, worker)
         argv = command(cell, self.standings, worker, folder, night=self.night, checkout=checkout)
         worker.console.info(f"{cell.name}: {Command(argv=argv)}")
         code, document = self._child((*argv, "--json"), folder)
         if self.signals:
-            state, why = (
-                worker.why_ended() if worker.why_ended else (State.NOT_RUN, self.signals.reason)
-            )
-            return _Outcome(state=state, reason=why, exit_code=InterruptError.exit_code)
+            end = worker.why_ended() if worker.why_ended else (State.NOT_RUN, self.signals.reason)
+            return self.ended(*end, exit_code=InterruptError.exit_code)
         if code is None:
-            return _Outcome(state=State.TIMEOUT, reason=f"no end after {cell.limit} s")
+            return self.ended(State.TIMEOUT, f"no end after {cell.limit} s")
         state, reason = judge(code, document)
         manifest, link = "", ""
         if state is State.PASS and cell.leave:
             manifest = artifacts.keep(store, cell.leave, Path(document["wheelhouse"]))
         if document.get("verdict"):
             link = _report_of(self.nights, str(document["verdict"]))
-        return _Outcome(
-            state=state, reason=reason, exit_code=code, manifest=manifest, link=link,
-            image=_pushed(document),
-        )  # fmt: skip
+        _, _, digest = str(document.get("pull", "")).partition("@")
+        image = f"{document['reference']}@{digest}" if digest else ""
+        return self.ended(state, reason, exit_code=code, manifest=manifest, image=image, link=link)
 
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
         """Exit status, None when it was ended from here, and the document it printed."""
         result = folder / "result"
         with result.open("wb") as output, (folder / "log").open("wb") as log:
             process = self.worker.runner.start(
-                Command(argv=argv, cwd=folder),
-                output=log,
-                stdout=output.fileno(),
+                Command(argv=argv, cwd=folder), output=log, stdout=output.fileno()
             )
             code = _wait(process, self.cell.limit, self.signals)
         try:
@@ -345,12 +334,6 @@ class _Attempt:
         except ValueError:
             document = {}
         return code, document if isinstance(document, dict) else {}
-
-
-def _pushed(document: dict[str, Any]) -> str:
-    """Return the runtime image a command pushed, NAME:TAG@sha256:…; "" for none."""
-    _, _, digest = str(document.get("pull", "")).partition("@")
-    return f"{document['reference']}@{digest}" if digest else ""
 
 
 def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
@@ -365,11 +348,10 @@ def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
         return State.INFRA, f"ended by {name}: {HINTS.get(signal.Signals(-code), 'see the log')}"
     if code in MACHINE:
         return State.INFRA, reason
-    if code == PromotionError.exit_code:
-        return State.FAIL, reason or "blocked"
     if code == InterruptError.exit_code:
         return State.NOT_RUN, reason or "interrupted"
-    return State.FAIL, reason or f"exit status {code}"
+    blocked = code == PromotionError.exit_code
+    return State.FAIL, reason or ("blocked" if blocked else f"exit status {code}")
 
 
 def _wait(process: subprocess.Popen[bytes], limit: float, signals: Signals) -> int | None:
@@ -478,13 +460,7 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
         return False
     why = f"{count(len(ends), 'cell')} in a row ended infra in {night}: {ends[-1].reason}"
     worker.console.warn(f"{worker.host} gets no more cells: {why}")
-    nights.mark_host(
-        HostMark(
-            host=worker.host,
-            quarantined=True,
-            by="nightly",
-            reason=why,
-            time=timestamp(worker.now()),
-        )
-    )
+    time_ = timestamp(worker.now())
+    mark = HostMark(host=worker.host, quarantined=True, by="nightly", reason=why, time=time_)
+    nights.mark_host(mark)
     return True

@@ -12,15 +12,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from rocwheel.console import columns, count, duration
+from rocwheel.console import count, duration
 from rocwheel.errors import HostError, InterruptError, StoreError
-from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order, Phase
+from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Phase
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Signals, Worker, check_tool, end_dead, lost
 from rocwheel.pipeline.standing import CellStanding
@@ -29,8 +28,7 @@ from rocwheel.verdict import State
 
 POLL: Final = 0.02
 LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends
-SHOWN: Final = 0.5  # seconds between two pictures of the live table
-NOTED: Final = 30.0  # seconds between two lines about what runs, in a log
+NOTED: Final = 30.0  # seconds between two lines about what runs
 STATES: Final = frozenset({state.exit_code for state in State})
 LEAST_DISK: Final = 1 << 10  # MiB that stay free
 
@@ -70,8 +68,6 @@ class LocalScheduler:
     _paths: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, int] = field(default_factory=dict)  # cell -> starts that began nothing
     _attempts: int = 1
-    _stopped: Order | None = None
-    _barred: bool = False
     _said: bool = False  # that nothing new begins
 
     def run(self) -> dict[str, CellStanding]:
@@ -86,10 +82,10 @@ class LocalScheduler:
         # what a killed scheduler of this host left without an end
         tries = (item for items in book.attempts.values() for item in items)
         dead = end_dead(self.nights, book, tries, self.worker)
-        standings = self._look() if dead else self._stand(book)
+        standings = self._look(None if dead else book)
         looked, fresh = time.monotonic(), True
-        noted = shown = 0.0
-        with self.signals.caught(), self.worker.console.live() as show:
+        noted = 0.0
+        with self.signals.caught():
             try:
                 while True:
                     ended = self._reap()
@@ -98,9 +94,6 @@ class LocalScheduler:
                         looked = time.monotonic()
                     if fresh and not self.signals:
                         self._start(standings)
-                    if fresh or time.monotonic() - shown > SHOWN:
-                        show(self._table(standings))
-                        shown = time.monotonic()
                     fresh = False
                     if not self._running:
                         break
@@ -148,25 +141,21 @@ class LocalScheduler:
             self.worker.console.warn(f"{exc}: asking again in {LOOK:.0f} s")
             return before, False
 
-    def _look(self) -> dict[str, CellStanding]:
-        return self._stand(self.nights.book(self.night))
-
-    def _stand(self, book: Book) -> dict[str, CellStanding]:
-        self.book = book
-        self._stopped = standing.stopped(book.orders)
-        self._barred = self.worker.host in book.quarantined
-        return standing.stand(book, self.worker.now())
+    def _look(self, book: Book | None = None) -> dict[str, CellStanding]:
+        self.book = book or self.nights.book(self.night)
+        return standing.stand(self.book, self.worker.now())
 
     def _start(self, standings: Mapping[str, CellStanding]) -> None:
-        if self._stopped:
+        if not self.book or standing.stopped(self.book.orders):
             return
+        is_barred = self.worker.host in self.book.quarantined
         waiting = [
             item.cell
             for item in standings.values()
             if item.phase in {Phase.WAITING, Phase.OPEN}
             and item.cell.name not in self._running
             and standing.ready(standings, item.cell)
-            and not (self._barred and item.cell.needs.gpus)
+            and not (is_barred and item.cell.needs.gpus)
             and self._refused.get(item.cell.name, 0) < self._attempts
         ]
         for cell in sorted(waiting, key=lambda cell: -self._paths[cell.name]):
@@ -179,14 +168,13 @@ class LocalScheduler:
         """Whether there is room beside what runs; what is larger than the machine runs alone."""
         if not self._running:
             return True
-        taken = [item.cell.needs for item in self._running.values()]
-        disk = shutil.disk_usage(self.capacity.disk).free >> 20
+        has, all_ = self.capacity, [needs, *(item.cell.needs for item in self._running.values())]
+        disk = shutil.disk_usage(has.disk).free >> 20
         return (
-            sum(item.cpus for item in taken) + needs.cpus <= self.capacity.cpus
-            and sum(item.memory_mib for item in taken) + needs.memory_mib
-            <= self.capacity.memory_mib
-            and sum(item.gpus for item in taken) + needs.gpus <= max(self.capacity.gpus, needs.gpus)
-            and disk - sum(item.disk_mib for item in taken) - needs.disk_mib > LEAST_DISK
+            sum(item.cpus for item in all_) <= has.cpus
+            and sum(item.memory_mib for item in all_) <= has.memory_mib
+            and sum(item.gpus for item in all_) <= max(has.gpus, needs.gpus)
+            and disk - sum(item.disk_mib for item in all_) > LEAST_DISK
         )
 
     def _launch(self, cell: Cell) -> None:
@@ -239,26 +227,6 @@ class LocalScheduler:
         for name, item in list(self._running.items()):
             item.process.wait()
             del self._running[name]
-
-    def _table(self, standings: Mapping[str, CellStanding]) -> list[str]:
-        counts = Counter(
-            "running" if name in self._running else item.word for name, item in standings.items()
-        )
-        rows = [
-            (
-                name,
-                duration(time.monotonic() - item.started),
-                f"of about {duration(item.cell.seconds)}",
-            )
-            for name, item in self._running.items()
-        ]
-        ends = "draining; Ctrl-C again stops" if self.signals else ""
-        stopped = f"stopped by {self._stopped.by}: {self._stopped.reason}" if self._stopped else ""
-        return [
-            ", ".join(f"{number} {word}" for word, number in sorted(counts.items())),
-            *(columns(("cell", "for", ""), rows) if rows else ()),
-            *filter(None, (ends, stopped)),
-        ]
 
 
 def critical_paths(cells: tuple[Cell, ...]) -> dict[str, int]:

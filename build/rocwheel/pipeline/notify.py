@@ -1,7 +1,7 @@
 """Sends how a night differs from the one before, or that none came: JSON, Markdown; file or URL.
 
-A POST is signed (HMAC-SHA256 of the body), retried on 5xx, throttling and broken connections, and
-over when its deadline is. What changed is what the two summaries say of the same cell.
+A POST is signed (HMAC-SHA256 of the body) and retried on 5xx, throttling and broken connections; it
+ends with its cell's limit. What changed is what the two summaries say of the same cell.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Final
 from urllib.parse import quote, urljoin
 
@@ -25,13 +23,11 @@ from rocwheel.ledger.nights import AS_JSON, NightPlan, Nights
 from rocwheel.model import moment
 from rocwheel.pipeline import summing
 from rocwheel.report import night_feed, night_summary
-from rocwheel.report.night_summary import changes
 from rocwheel.store import Store
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRIES: Final = 6
-SILENCE: Final = 20.0  # seconds without a byte
-TAKEN: Final = ""
+SILENCE: Final = 10.0  # seconds without a byte
 LISTED: Final = 40  # changes in a message
 STALE: Final = "status/stale.json"  # the last message of a night that is too old
 
@@ -51,13 +47,11 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
     """
     names = nights.names()
     earlier = names[: names.index(night)] if night in names else names
-    past = [made for n in earlier[-1:] if (made := summing.known(nights.summary(n)))]
-    now = summing.read(nights, night)
-    summaries = [*past, now] if now else past
-    if not summaries or summaries[-1].night != night:
+    before = summing.known(nights, earlier[-1]) if earlier else None
+    here = summing.read(nights, night)
+    if not here:
         return None
-    here, before = summaries[-1], summaries[0] if len(summaries) > 1 else None
-    loud = [item for item in changes(summaries) if item.change not in night_feed.QUIET]
+    loud = night_feed.loud([before, here] if before else [here])
     old = {item.family: item.green for item in before.families} if before else {}
     green = {f.family: f.green for f in here.families if f.green and old.get(f.family) != f.green}
     nothing = here.nothing_built and not (before and before.nothing_built)
@@ -129,38 +123,18 @@ def remember(store: Store, sent: Message) -> None:
     store.replace(STALE, sent.json.encode(), previous=store.info(STALE), headers=AS_JSON)
 
 
-def post(
-    url: str, message: Message, *, secret: str, deadline: float, environ: Mapping[str, str]
-) -> None:
-    """POST the JSON. Raises FetchError when it was not taken before the deadline."""
-    body = message.json.encode()
-    headers = {"Content-Type": "application/json"}
-    if secret:
-        digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-        headers["X-Rocwheel-Signature"] = f"sha256={digest}"
-    answers = [f"no answer within {deadline:.0f} s"]
-    # A server that goes on sending headers resets every timeout of a socket: wait outside of it.
-    ask = partial(_post, url, body, headers, environ, answers)
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(deadline)
-    if answers[-1] != TAKEN:
-        raise FetchError(
-            f"{without_secrets(url)}: {answers[-1]}",
-            hint="check the address; the night itself is not affected",
-        )
-
-
-def _post(
-    url: str, body: bytes, headers: dict[str, str], environ: Mapping[str, str], answers: list[str]
-) -> None:
-    """POST, again and again while the server is busy; add what came of it to `answers`."""
+def post(url: str, message: Message, *, secret: str, environ: Mapping[str, str]) -> None:
+    """POST the JSON, again while the server is busy. Raises FetchError when it was not taken."""
     import requests
     from requests.adapters import HTTPAdapter
     from urllib3 import Retry
 
+    body, headers = message.json.encode(), {"Content-Type": "application/json"}
+    if secret:
+        digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+        headers["X-Rocwheel-Signature"] = f"sha256={digest}"
     again = Retry(
-        None, redirect=False, other=0, connect=TRIES, read=TRIES, status=TRIES,
+        None, redirect=False, other=0, connect=TRIES, read=1, status=TRIES,
         allowed_methods=None, status_forcelist=AGAIN, backoff_factor=0.5, raise_on_status=False,
     )  # fmt: skip
     with session(environ) as asking:
@@ -168,11 +142,15 @@ def _post(
         asking.proxies.update(proxies(url, environ))
         try:
             # a redirect led nowhere: nothing was taken
-            answer = asking.post(
+            with asking.post(
                 url, data=body, headers=headers, timeout=SILENCE, allow_redirects=False, stream=True
-            )
+            ) as answer:
+                good = requests.codes.ok <= answer.status_code < requests.codes.multiple_choices
+                problem = "" if good else f"HTTP {answer.status_code}"
         except requests.RequestException as exc:
-            answers.append(reason(exc))
-        else:
-            good = requests.codes.ok <= answer.status_code < requests.codes.multiple_choices
-            answers.append(TAKEN if good else f"HTTP {answer.status_code}")
+            problem = reason(exc)
+    if problem:
+        raise FetchError(
+            f"{without_secrets(url)}: {problem}",
+            hint="check the address; the night itself is not affected",
+        )

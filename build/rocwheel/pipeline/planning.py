@@ -321,12 +321,12 @@ class _Made:
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", "page", page, settled=(*ends, "prune"), why="every night")
         if notify.url or notify.file:
-            words = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
+            words = [f"--url={notify.url}"] if notify.url else []
             words += [f"--secret-variable={notify.secret}"] if notify.secret else []
             words += [f"--file={notify.file}"] if notify.file else []
             self._add(
                 "notify", "notify", ("nightly", "notify", "{night}", *words, *target),
-                settled=("page",), why="people hear of a night that differs from the one before",
+                settled=("page",), limit=300, why="people hear of a night that differs",
             )  # fmt: skip
 
     def missing(self, cell: Cell, bypass: matrix.Bypass | None = None) -> None:

@@ -7,12 +7,13 @@ nothing has. What the store then says tells a right from its absence.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final
 
+import amdgpu_family_matrix as matrix
 from rocwheel.download import Client, proxies, reason, session
 from rocwheel.errors import (
     ConfigError,
@@ -26,6 +27,8 @@ from rocwheel.errors import (
 from rocwheel.image import registry
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.nights import PROBE, ROOT, Nights
+from rocwheel.pipeline.settings import NightSettings, Pools
+from rocwheel.pipeline.upkeep import page_url
 from rocwheel.release import rights
 from rocwheel.release.rights import DELETE, PUT, READ, Role
 from rocwheel.store import JSON, Headers, ObjectInfo, Store
@@ -55,15 +58,12 @@ class Rehearsal:
 
     nights: Nights
     channel: Channel
-    page: str  # URL
+    settings: NightSettings
+    pools: Pools
     client: Client
     now: datetime
     environ: Mapping[str, str]
-    labels: Collection[str]  # of runners that cells will ask for, as this place calls them
     repository: str = ""  # OWNER/NAME, on GitHub
-    secret: str = ""  # the variable with the key for signing messages
-    notify: str = ""  # URL
-    registries: Collection[str] = ()  # that images are pushed to
 
     def run(self, role: str, family: str) -> Iterator[Rehearsed]:
         """Try everything; the rights of one role, or of all that the channel names."""
@@ -75,7 +75,7 @@ class Rehearsal:
         yield self._tried("page", self._page, "let the public URL serve the root of the store")
         yield self._tried("message", self._message, "correct `notify` of ci/nightly.yaml")
         if role in {"", "imager"}:
-            for name in self.registries:
+            for name in dict.fromkeys(item.push for item in self.settings.images):
                 todo = "log in as the user whose jobs push: docker login, podman login"
                 yield self._tried(f"registry {name}", partial(self._registry, name), todo)
         yield from self._runners()
@@ -100,18 +100,20 @@ class Rehearsal:
         return "agrees with the store's"
 
     def _page(self) -> str:
-        if "://" not in self.page or self.page.startswith("file:"):
-            return f"{self.page}: a folder"
-        there = self.client.read(self.page, fresh=True)
-        return f"{self.page}: {'is served' if there else 'answers; no page yet'}"
+        page = page_url(self.channel, self.nights.store)
+        if "://" not in page or page.startswith("file:"):
+            return f"{page}: a folder"
+        there = self.client.read(page, fresh=True)
+        return f"{page}: {'is served' if there else 'answers; no page yet'}"
 
     def _message(self) -> str:
-        if self.secret and not self.environ.get(self.secret):
-            raise ConfigError(f"{self.secret}: is not set", hint="set it to the key for signing")
-        if not self.notify:
+        secret, url = self.settings.notify.secret, self.settings.notify.url
+        if secret and not self.environ.get(secret):
+            raise ConfigError(f"{secret}: is not set", hint="set it to the key for signing")
+        if not url:
             return "is sent to no URL"
         try:
-            self.client.read(self.notify, fresh=True)
+            self.client.read(url, fresh=True)
         except FetchError as exc:
             if "HTTP" not in str(exc):  # an address for POST may refuse a GET, but it answers
                 raise
@@ -173,7 +175,9 @@ class Rehearsal:
             return
         if refused:  # a person's repository has no organisation, and few tokens may ask one
             yield Rehearsed(what="runners", good=None, why=refused[0])
-        for label in sorted(self.labels):
+        runners = [r for f in matrix.families(self.settings.trigger) for r in f.runners]
+        names = {runner.label for runner in runners} | {self.settings.build.label} - {""}
+        for label in sorted(self.pools.labels.get(name, name) for name in names):
             there = label in online
             why = "has a runner online" if there else "no runner with this label is online"
             todo = "" if there else "start one, or rename the label: --pools"

@@ -165,7 +165,6 @@ class Notify(Value, frozen=True, kw_only=True):
     url: str = ""
     secret: str = ""  # name of the environment variable with the key for signing
     file: str = ""
-    deadline: Some = 60  # seconds
 
     def __post_init__(self) -> None:
         """Refuse a URL that others can read along."""

@@ -50,6 +50,7 @@ PENDING: Final = frozenset(
         "REQUEUE_HOLD", "SPECIAL_EXIT",
     }
 )  # fmt: skip
+WAITING: Final = frozenset({"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 CLAIMED: Final = timedelta(minutes=5)  # that a claim to submit holds; sbatch is given less
 SBATCH_SECONDS: Final = 120.0
 UNCLEAR: Final = ("timed out", "Zero Bytes")  # what sbatch says of an answer that did not come
@@ -156,9 +157,8 @@ class SlurmScheduler:
                 Command(argv=("sinfo", "--noheader", "--format=%R|%G"), timeout=60.0)
             )
         except CommandError as exc:
-            last = exc.detail.strip().splitlines()
             raise HostError(
-                f"sinfo: {last[-1] if last else exc}", hint="is slurmctld up? see `scontrol ping`"
+                f"sinfo: {_last_line(exc)}", hint="is slurmctld up? see `scontrol ping`"
             ) from exc
         has: dict[str, set[str]] = {}
         for line in answer.splitlines():
@@ -208,11 +208,10 @@ class SlurmScheduler:
             try:
                 answer = self.worker.runner.capture(Command(argv=argv, timeout=SBATCH_SECONDS))
             except CommandError as exc:
-                last = exc.detail.strip().splitlines()
-                if last and not any(word in exc.detail for word in UNCLEAR):
+                if exc.detail.strip() and not any(word in exc.detail for word in UNCLEAR):
                     self._note(f"{token}.{number}.refused")
                 raise HostError(
-                    f"sbatch: {last[-1] if last else exc}",
+                    f"sbatch: {_last_line(exc)}",
                     hint=f"what was submitted goes on; then run again: nightly run {self.night}",
                 ) from exc
             job = answer.strip().partition(";")[0]
@@ -294,11 +293,13 @@ class SlurmScheduler:
 def _resources(text: str) -> Iterator[str]:
     """`gpu:mi300x:8(S:0-1),shard:4` offers gpu, gpu:mi300x and shard."""
     for item in re.sub(r"\([^)]*\)", "", text).split(","):
-        parts = item.split(":")
-        if parts[0] and parts[0] != "(null)":
-            yield parts[0]
-            if len(parts) > 2 or (len(parts) == 2 and not parts[1].isdigit()):  # noqa: PLR2004
-                yield ":".join(parts[:2])
+        name, *rest = item.split(":")
+        yield from {name, ":".join((name, *rest[: not "".join(rest[:1]).isdigit()]))} - {""}
+
+
+def _last_line(exc: CommandError) -> str:
+    """Return what a command said last."""
+    return (exc.detail.strip().splitlines() or [str(exc)])[-1]
 
 
 def submissions(nights: Nights, night: str) -> list[Submission]:
@@ -338,27 +339,33 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
         return ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task:
-    """A task of an array as Slurm knows it; without a state where it does not."""
+    """A submitted cell as Slurm knows it; without a state where it does not."""
 
-    job: str
+    cell: str
+    submitted: str  # time
     number: int
-    state: str = ""
-    why: str = ""
+    job: str
+    state: str
+    why: str
 
     @property
     def name(self) -> str:
         """What Slurm calls it."""
         return f"{self.job}_{self.number}"
 
+    def __str__(self) -> str:
+        return f"Slurm {self.name}: {self.why}"
 
-def _tasks(runner: Runner, made: Sequence[Submission]) -> list[tuple[Submission, str, Task]]:
-    """Return each submitted cell with its task, of which number and state are of one answer.
+
+def _tasks(nights: Nights, night: str, runner: Runner) -> list[Task]:
+    """Return the task of each submitted cell, of which number and state are of one answer.
 
     Slurm is asked by names: a controller that lost its state begins to count again, and another
     client may be submitting, so that a number that is asked for before the state may be missing.
     """
+    made = submissions(nights, night)
     known: dict[str, tuple[str, str, str]] = {}
     names = ",".join(item.token for item in made)
     argv = (
@@ -368,12 +375,11 @@ def _tasks(runner: Runner, made: Sequence[Submission]) -> list[tuple[Submission,
     for line in _ask(runner, argv).splitlines() if made else ():
         task, job, state, why = line.strip().split("|", 3)
         known[task] = (job, state, why)
-    tasks = []
-    for item in made:
-        for number, cell in enumerate(item.cells):
-            job, state, why = known.get(f"{item.token}_{number}", (item.job, "", ""))
-            tasks.append((item, cell, Task(job=job, number=number, state=state, why=why)))
-    return tasks
+    return [
+        Task(cell, item.time, number, *known.get(f"{item.token}_{number}", (item.job, "", "")))
+        for item in made
+        for number, cell in enumerate(item.cells)
+    ]
 
 
 def queued(nights: Nights, night: str, worker: Worker) -> dict[str, str]:
@@ -381,23 +387,14 @@ def queued(nights: Nights, night: str, worker: Worker) -> dict[str, str]:
 
     Without the job of this worker: a cell that is ending may be submitted again.
     """
-    return {
-        cell: task.job
-        for _, cell, task in _tasks(worker.runner, submissions(nights, night))
-        if task.state in PENDING and task.name != worker.job
-    }
+    tasks = _tasks(nights, night, worker.runner)
+    return {t.cell: t.job for t in tasks if t.state in PENDING and t.name != worker.job}
 
 
-def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None:
-    """Cells that wait in Slurm, and why, as Slurm says; None where nothing was submitted."""
-    made = submissions(nights, night)
-    if not made:
-        return None
-    return {
-        cell: f"Slurm {task.name}: {task.why}"
-        for _, cell, task in _tasks(runner, made)
-        if task.state in {"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"}
-    }
+def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, Task] | None:
+    """Return the cells that wait in Slurm; None where nothing was submitted."""
+    tasks = _tasks(nights, night, runner)
+    return {t.cell: t for t in tasks if t.state in WAITING} if tasks else None
 
 
 def coming(nights: Nights, night: str, cells: list[str], worker: Worker) -> list[str]:
@@ -406,26 +403,17 @@ def coming(nights: Nights, night: str, cells: list[str], worker: Worker) -> list
     return [name for name in cells if name in there]
 
 
-def held(waits: Mapping[str, str] | None) -> dict[str, str]:
-    """Return those of the waiting cells whose job does not start before a person acts."""
-    return {
-        cell: why
-        for cell, why in (waits or {}).items()
-        if any(word in why.lower() for word in STUCK)
-    }
+def held(waits: Mapping[str, Task] | None) -> list[Task]:
+    """Return those of the waiting tasks that do not start before a person acts."""
+    tasks = (waits or {}).values()
+    return [task for task in tasks if any(word in task.why.lower() for word in STUCK)]
 
 
-def release_lines(held: Mapping[str, str], runner: Runner) -> list[str]:
+def release_lines(held: Sequence[Task], runner: Runner) -> list[str]:
     """Return the lines that a person has to run so that these jobs go on."""
     argv = ("sinfo", "--noheader", "--Node", "--states=drain,drained,down,fail", "--format=%N")
-    nodes = sorted(set(_ask(runner, argv).split()))
-    jobs = sorted(
-        {
-            why.removeprefix("Slurm ").partition(":")[0]
-            for why in held.values()
-            if HELD in why.lower()
-        }
-    )
+    nodes = sorted(set(_ask(runner, argv).split())) if held else ()
+    jobs = sorted({task.name for task in held if HELD in task.why.lower()})
     return [
         *(f"scontrol update nodename={node} state=resume" for node in nodes),
         *(f"scontrol release {job}" for job in jobs),
@@ -482,35 +470,32 @@ def collect(nights: Nights, night: str, worker: Worker) -> int:
 
     A job that never began and is not known any more counts too: an attempt that did not run.
     """
-    made = submissions(nights, night)
-    if not made:
-        return 0
-    tasks = _tasks(worker.runner, made)
-    is_known = any(task.state for _, _, task in tasks)
-    if not (is_known or _ask(worker.runner, ("sinfo", "--noheader"))):
+    tasks = _tasks(nights, night, worker.runner)
+    is_known = any(task.state for task in tasks)
+    if not tasks or not (is_known or _ask(worker.runner, ("sinfo", "--noheader"))):
         return 0  # the controller is away: nothing is known of any job
     book = nights.book(night)
     return sum(
-        _tell(nights, book, worker, name=name, task=task, time=item.time)
-        for item, name, task in tasks
+        _tell(nights, book, worker, task)
+        for task in tasks
         if task.state not in PENDING and task.name != worker.job
     )
 
 
-def _tell(nights: Nights, book: Book, worker: Worker, *, name: str, task: Task, time: str) -> int:
-    attempts = book.attempts.get(name, ())
+def _tell(nights: Nights, book: Book, worker: Worker, task: Task) -> int:
+    attempts = book.attempts.get(task.cell, ())
     ours = [a for a in attempts if a.begun and a.begun.job == task.name]
-    unknown = (State.INFRA, "Slurm does not know its job any more")
-    other = (State.INFRA, f"Slurm says {task.state}: {task.why}") if task.state else unknown
-    state, reason = ENDS.get(task.state, other)
-    count = sum(lost(nights, book, a, worker, state=state, why=reason) for a in ours)
-    later = any(a.begun and moment(a.begun.time) >= moment(time) for a in attempts)
+    other = f"Slurm says {task.state}: {task.why}"
+    why = other if task.state else "Slurm does not know its job any more"
+    state, reason = ENDS.get(task.state, (State.INFRA, why))
+    later = any(a.begun and moment(a.begun.time) >= moment(task.submitted) for a in attempts)
     if not ours and not later and task.state in ENDS:
         begun = Begun(
-            token=task.name, cell=name, plan=book.sha256, host="", engine="slurm", job=task.name,
-            seen=standing.told(book, book.plan.cell(name)), time=timestamp(worker.now()),
+            token=task.name, cell=task.cell, plan=book.sha256, host="", engine="slurm",
+            job=task.name, seen=standing.told(book, book.plan.cell(task.cell)),
+            time=timestamp(worker.now()),
         )  # fmt: skip
-        number = nights.begin(book.plan.night, begun)
-        never = CellAttempt(number=number, begun=begun, ended=None)
-        count += lost(nights, book, never, worker, state=state, why=reason)
-    return count
+        known = max((item.number for item in attempts), default=0)
+        if number := nights.begin(book.plan.night, begun, known=known):
+            ours = [CellAttempt(number=number, begun=begun)]
+    return sum(lost(nights, book, a, worker, state=state, why=reason) for a in ours)

@@ -32,12 +32,10 @@ def read(nights: Nights, night: str) -> NightSummary | None:
     return NightSummary.from_bytes(data, name=where) if data else None
 
 
-def known(data: bytes | None) -> NightSummary | None:
-    """Return the last night's summary for the next plan; None where none can be used."""
-    if not data:
-        return None
+def known(nights: Nights, night: str) -> NightSummary | None:
+    """Return the summary of an earlier night; None where none can be used."""
     try:
-        return NightSummary.from_bytes(data, name="summary")
+        return read(nights, night)
     except ConfigError:  # of another version: without it a plan asks more
         return None
 

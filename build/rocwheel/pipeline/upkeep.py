@@ -95,7 +95,7 @@ def problems(
     nights: Nights,
     now: datetime,
     limit: float,
-    waits: Mapping[str, str] | None,
+    waits: Mapping[str, slurm.Task] | None,
     line: Callable[..., str],
 ) -> list[str]:
     """Say what is wrong with the newest nights: each a line that names its cause.
@@ -109,8 +109,7 @@ def problems(
     standings = standing.stand(book, now)
     age = (now - moment(book.plan.made)).total_seconds()
     over = all(item.settled or item.cell.kind in summing.TELLING for item in standings.values())
-    held = slurm.held(waits)
-    lines = [f"{cell}: held by the scheduler: {why}" for cell, why in held.items()]
+    lines = [f"{task.cell}: held by the scheduler: {task}" for task in slurm.held(waits)]
     if age > limit:
         lines.append(f"{night}: the newest night is {duration(age)} old")
     started = book.attempts or not any(map(planning.is_to_run, book.plan.cells))

@@ -17,7 +17,6 @@ from rocwheel.trust import TrustError, chain, envelope, statements
 from rocwheel.trust import evidence as stored
 from rocwheel.trust.evidence import BUNDLE, Evidence
 from rocwheel.trust.policy import Case, KeyRole
-from rocwheel.trust.statements import Judgement
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -103,20 +102,19 @@ def bundle(
             what = f"{channel.option}: a promotion needs the signature of a promoter's key"
             raise TrustError(what, hint="add --signer")
         return lines
-    about = Judgement(
-        action="promote",
-        family=place.family,
-        channel=channel.name,
-        url=place.url,
-        by=who.by,
-        time=who.time,
-        reason=who.reason,
-        policy=policy,
-        inputs=sorted(evidence.lines),
-        evidence=facts,
+    own = {
+        "action": "promote",
+        "channel": channel.name,
+        "family": place.family,
+        "by": who.by,
+        "reason": who.reason,
+        **facts,
+    }
+    inputs = sorted(evidence.lines)
+    summary = statements.summary(
+        manifest, time=who.time, url=place.url, policy=policy, inputs=inputs, own=own
     )
-    unsigned = envelope.unsigned(statements.summary(manifest, about))
-    whole = lines + envelope.sign(unsigned, signer, name="the summary")
+    whole = lines + envelope.sign(envelope.unsigned(summary), signer, name="the summary")
     if KeyRole.PROMOTER in required:
         for link in chain.follow(manifest.sha256, whole, channel.trust, now=who.now):
             if not link.holds and link.role in {"bundle", KeyRole.PROMOTER.value}:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
+
+import msgspec
 
 from rocwheel import assets
 from rocwheel.console import duration
@@ -104,18 +106,12 @@ def colour(state: State) -> str:
     return "warn" if state in look else "bad"
 
 
-def meaning(results: Results, found: Fault) -> str:
-    """Return what a state means, for a first-time reader."""
-    if found.state is State.PASS and results.shard:
-        return SHARD_PASSED
-    return MEANINGS[found.state]
-
-
 def render(
     results: Results, found: Fault, libraries: Mapping[str, str], last: LastRun | None = None
 ) -> bytes:
     """Render the page; `last` is the run of the same cell it is compared with."""
     trails = Trails(results, last)
+    is_passed_shard = found.state is State.PASS and results.shard
     text = assets.template("report/assets/page.html", duration=_duration).render(
         css=assets.style("report/assets/page.css"),
         js=assets.text("report/assets/page.js"),
@@ -129,13 +125,13 @@ def render(
         to_do=TO_DO[found.state],
         against=trail.summary(results, last) if results.tests else "",
         mended=trail.mended(results, last),
-        meaning=meaning(results, found),
+        meaning=SHARD_PASSED if is_passed_shard else MEANINGS[found.state],
         elsewhere=elsewhere(results),
         number=len(results.failures),
         failures=[trails.of(test) for test in results.failures[:SHOWN]],
         shown=SHOWN,
         flaky=[trails.of(t) for t in results.tests if t.outcome is Outcome.FLAKY],
-        left=_left(results),
+        left=[test for test in results.tests if test.outcome is Outcome.NOT_RUN],
         libraries=libraries_of(results, libraries),
         figures=[
             (name, number, last.figures.get(name, ()) if last else ())
@@ -168,13 +164,25 @@ def elsewhere(results: Results) -> str:
 
 def libraries_of(results: Results, known: Mapping[str, str]) -> tuple[LibraryUse, ...]:
     """Return what each ROCm library's tests say; `known` ones are listed also without a test."""
-    names = dict.fromkeys(name for test in results.tests for name in test.libraries)
-    ordered = sorted({*names, *(known if names else ())}, key=str.lower)
-    return tuple(_use(results, name, known.get(name, "")) for name in ordered)
+    tagged: dict[str, list[TestResult]] = {}
+    for test in results.tests:
+        for name in test.libraries:
+            tagged.setdefault(name, []).append(test)
+    return tuple(
+        LibraryUse(
+            name=name,
+            tests=len(tests := tagged.get(name, [])),
+            exercised=sum(name in test.evidence for test in tests),
+            passed=sum(test.outcome is Outcome.PASSED for test in tests),
+            bad=sum(test.outcome.bad for test in tests),
+            note=known.get(name, ""),
+        )
+        for name in sorted({*tagged, *(known if tagged else ())}, key=str.lower)
+    )
 
 
 def bars(results: Results, lane: str) -> Iterator[Bar]:
-    """Return a lane's processes and their tests; short passing tests in a row become one."""
+    """Yield the processes of a lane, then the attempts in them that did not pass."""
     scale = WIDTH / _end(results)
     for process in results.processes:
         if process.lane == lane:
@@ -184,54 +192,15 @@ def bars(results: Results, lane: str) -> Iterator[Bar]:
                 kind="process",
                 title=f"process {process.number}: {process.ended}",
             )
-    attempts = sorted(
-        (
-            (attempt, test.test)
-            for test in results.tests
-            for attempt in test.attempts
-            if attempt.lane == lane
-        ),
-        key=lambda item: item[0].start_ms,
-    )
-    pending: Bar | None = None
-    count = 0
-    for attempt, name in attempts:
-        left, width = attempt.start_ms * scale, max(0.5, attempt.duration_ms * scale)
-        joins = pending and left - (pending.left + pending.width) < 1 and width < 2  # noqa: PLR2004
-        if attempt.outcome is Outcome.PASSED and pending and joins:
-            count += 1
-            title = f"{count} tests passed"
-            pending = Bar(
-                left=pending.left, width=left + width - pending.left, kind="passed", title=title
-            )
-            continue
-        if pending:
-            yield pending
-            pending = None
-        title = f"{name}: {attempt.outcome.value}, {attempt.duration_ms / 1000:.2f} s"
-        bar = Bar(left=left, width=width, kind=attempt.outcome.value, title=title)
-        if attempt.outcome is Outcome.PASSED:
-            pending, count = bar, 1
-        else:
-            yield bar
-    if pending:
-        yield pending
-
-
-def _use(results: Results, name: str, note: str) -> LibraryUse:
-    tests = [test for test in results.tests if name in test.libraries]
-    return LibraryUse(
-        name=name,
-        tests=len(tests),
-        exercised=sum(name in test.evidence for test in tests),
-        passed=sum(test.outcome is Outcome.PASSED for test in tests),
-        bad=sum(test.outcome.bad for test in tests),
-        note=note,
-    )
-
-
-def _left(results: Results) -> list[TestResult]:
-    return [test for test in results.tests if test.outcome is Outcome.NOT_RUN]
+    for test in results.tests:
+        for attempt in test.attempts:
+            if attempt.lane == lane and attempt.outcome is not Outcome.PASSED:
+                yield Bar(
+                    left=attempt.start_ms * scale,
+                    width=max(1.0, attempt.duration_ms * scale),
+                    kind=attempt.outcome.value,
+                    title=f"{test.test}: {attempt.outcome.value}, {_duration(attempt.duration_ms)}",
+                )
 
 
 def _end(results: Results) -> int:
@@ -251,17 +220,7 @@ def _data(results: Results, trails: Trails) -> str:
             "again": trails.again(test.test) if test.outcome.bad else "",
             "reason": test.reason or (test.worst.message if test.worst else ""),
             "attempts": [
-                {
-                    "outcome": attempt.outcome.value,
-                    "lane": attempt.lane,
-                    "process": attempt.process,
-                    "log": trails.log(attempt),
-                    "before": trails.before(test.test, attempt),
-                    "ms": attempt.duration_ms,
-                    "message": attempt.message,
-                    "detail": attempt.detail,
-                    "output": attempt.output,
-                }
+                {**msgspec.to_builtins(attempt), **asdict(trails.place(test.test, attempt))}
                 for attempt in test.attempts
                 if attempt.outcome.bad or len(test.attempts) > 1
             ],

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import Final
 
-from rocwheel.report.night_summary import CellChange, NightSummary, causes, changes
+from rocwheel.report.night_summary import CellChange, Changed, NightSummary, causes, changes
 
 FEED: Final = "status/feed.atom"  # keys, below the store
 BADGE: Final = "status/badge.json"
@@ -28,6 +28,11 @@ def headline(summary: NightSummary) -> str:
         return f"{red} red"
     words = {"good": "green", "warn": "machines or flaky tests", "idle": "not finished"}
     return words.get(summary.colour, "empty")
+
+
+def loud(summaries: Sequence[NightSummary]) -> list[Changed]:
+    """Return what changed in the newest night that people are told of."""
+    return [item for item in changes(summaries) if item.change not in QUIET]
 
 
 def badge(summaries: Sequence[NightSummary]) -> bytes:
@@ -52,11 +57,11 @@ def feed(summaries: Sequence[NightSummary], *, title: str, page: str) -> bytes:
     ET.SubElement(ET.SubElement(root, "author"), "name").text = "rocwheel"
     for number in range(len(summaries), 0, -1):
         summary = summaries[number - 1]
-        loud = [item for item in changes(summaries[:number]) if item.change not in QUIET]
-        if loud or number == 1:
+        told = loud(summaries[:number])
+        if told or number == 1:
             entry = ET.SubElement(root, "entry")
             lines = [f"{len(c.cells)} {c.first.word}: {c.first.reason}" for c in causes(summary)]
-            lines += [f"{item.change.value}: {item.cell.name}" for item in loud]
+            lines += [f"{item.change.value}: {item.cell.name}" for item in told]
             _add(
                 entry,
                 title=f"{summary.night}: {headline(summary)}",

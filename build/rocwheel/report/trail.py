@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from rocwheel.console import count
-from rocwheel.results import Attempt, LastRun, ProcessRecord, Results, TestResult
+from rocwheel.results import Attempt, LastRun, Results, TestResult
 
 LINES: Final = 12  # of what a test printed last
 PROGRAM: Final = "rocwheel"
@@ -36,9 +36,7 @@ class AttemptPlace:
 class AttemptEnd:
     """One way a test ended, in one attempt or in several."""
 
-    outcome: str
-    message: str
-    detail: str
+    first: Attempt
     output: str
     places: tuple[AttemptPlace, ...]
 
@@ -64,35 +62,24 @@ class Trails:
     def __init__(self, results: Results, last: LastRun | None) -> None:
         self._command = results.environment.get("command", "")
         self._last = last
-        self._processes = {(item.lane, item.number): item for item in results.processes}
-        self._places = _places(results, self._processes)
+        self._places = _places(results)
 
     def of(self, test: TestResult) -> Trail:
-        return Trail(
-            test=test,
-            again=self.again(test.test),
-            change=self._change(test),
-            ends=tuple(self._ends(test)),
-        )
+        change = ""
+        if self._last:
+            was = self._last.bad.get(test.test)
+            change = f"{was} in the last run too" if was else "new: not so in the last run"
+        ends = tuple(self._ends(test))
+        return Trail(test=test, again=self.again(test.test), change=change, ends=ends)
 
     def again(self, test: str) -> str:
         """Return the line that runs one test again, with the same wheels."""
         words = shlex.split(self._command)
         return shlex.join([PROGRAM, *words, f"--test={test}"]) if words else ""
 
-    def before(self, test: str, attempt: Attempt) -> str:
-        """Return the test that ran before an attempt in its process, "" for the first."""
-        return self._places[attempt.lane, attempt.process, attempt.start_ms, test].before
-
-    def log(self, attempt: Attempt) -> str:
-        process = self._processes.get((attempt.lane, attempt.process))
-        return process.log if process else ""
-
-    def _change(self, test: TestResult) -> str:
-        if self._last is None:
-            return ""
-        was = self._last.bad.get(test.test)
-        return f"{was} in the last run too" if was else "new: not so in the last run"
+    def place(self, test: str, attempt: Attempt) -> AttemptPlace:
+        """Return where an attempt at a test ran."""
+        return self._places[attempt.lane, attempt.process, attempt.start_ms, test]
 
     def _ends(self, test: TestResult) -> Iterator[AttemptEnd]:
         groups: dict[tuple[str, ...], list[Attempt]] = {}
@@ -100,16 +87,10 @@ class Trails:
             same = (item.outcome.value, *(_DIFFERS.sub("", t) for t in (item.message, item.detail)))
             groups.setdefault(same, []).append(item)
         for attempts in groups.values():
-            first = attempts[0]
             yield AttemptEnd(
-                outcome=first.outcome.value,
-                message=first.message,
-                detail=first.detail,
+                first=attempts[0],
                 output=next((item.output for item in attempts if item.output), ""),
-                places=tuple(
-                    self._places[item.lane, item.process, item.start_ms, test.test]
-                    for item in attempts
-                ),
+                places=tuple(self.place(test.test, item) for item in attempts),
             )
 
 
@@ -131,27 +112,25 @@ def summary(results: Results, last: LastRun | None) -> str:
     )
 
 
-def _places(
-    results: Results, processes: Mapping[tuple[str, int], ProcessRecord]
-) -> dict[tuple[str, int, int, str], AttemptPlace]:
+def _places(results: Results) -> dict[tuple[str, int, int, str], AttemptPlace]:
     """Return where each attempt ran, by lane, process, start and test."""
-    runs: dict[tuple[str, int], list[tuple[Attempt, str]]] = {}
-    for test in results.tests:
-        for attempt in test.attempts:
-            runs.setdefault((attempt.lane, attempt.process), []).append((attempt, test.test))
-    found = {}
-    for (lane, number), ran in runs.items():
-        # what began in the same millisecond keeps the order of the file
-        ran.sort(key=lambda item: item[0].start_ms)
-        known = processes.get((lane, number))
-        for place, (attempt, name) in enumerate(ran):
-            found[lane, number, attempt.start_ms, name] = AttemptPlace(
-                lane=lane,
-                process=number,
-                ended=known.ended if known else "",
-                log=known.log if known else "",
-                number=place + 1,
-                before=ran[place - 1][1] if place else "",
-                ms=attempt.duration_ms,
-            )
-    return found
+    processes = {(item.lane, item.number): item for item in results.processes}
+    ran = [(attempt, test.test) for test in results.tests for attempt in test.attempts]
+    ran.sort(key=lambda item: item[0].start_ms)  # at the same millisecond in the file's order
+    places: dict[tuple[str, int, int, str], AttemptPlace] = {}
+    last: dict[tuple[str, int], tuple[int, str]] = {}  # in each process: number of a test, name
+    for attempt, name in ran:
+        where = attempt.lane, attempt.process
+        known = processes.get(where)
+        number, before = last.get(where, (0, ""))
+        last[where] = (number + 1, name)
+        places[attempt.lane, attempt.process, attempt.start_ms, name] = AttemptPlace(
+            lane=attempt.lane,
+            process=attempt.process,
+            ended=known.ended if known else "",
+            log=known.log if known else "",
+            number=number + 1,
+            before=before,
+            ms=attempt.duration_ms,
+        )
+    return places

@@ -241,10 +241,8 @@ def _made(job: ImageJob, here: Workplace, plan: ImagePlan, engine: ContainerEngi
     """Make the image where the engine lacks it. Raises what an incomplete or heavy one raises."""
     made = making.make(plan, engine, here, network=job.options.build_network)
     spec = trial.inside(made.image, (), engine=engine, folder=here.cache / container.PLACE)
-    with contents.programs(
-        spec, made.image.config, cache=here.cache, runner=here.runner
-    ) as programs:
-        trial.refuse_missing(plan, programs)
+    with contents.entered(spec, runner=here.runner) as inside:
+        trial.refuse_missing(plan, inside)
     here.console.info(f"   {size(made.image.size)}")
     made.refuse_heavy(job.subject.budget)
     return made

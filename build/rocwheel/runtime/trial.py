@@ -21,11 +21,10 @@ from rocwheel.errors import ConfigError, HostError
 from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
 from rocwheel.home import Home
-from rocwheel.host.machine import Programs
 from rocwheel.image.found import Found
 from rocwheel.image.recipe import copy_tool
 from rocwheel.manifest import MANIFEST
-from rocwheel.process import Command, GuestPath, HostRunner
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.results import Results
 from rocwheel.runtime import closure
 from rocwheel.runtime.making import PYTHON, ImagePlan
@@ -84,10 +83,10 @@ def inside(
     )
 
 
-def refuse_missing(plan: ImagePlan, programs: Programs) -> None:
+def refuse_missing(plan: ImagePlan, runner: Runner) -> None:
     """Raise HostError with the libraries that something in the image needs and it has not."""
     asked = Command(argv=("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p"), timeout=60)
-    if lacks := closure.missing(plan.closure, programs.answer(asked)):
+    if lacks := closure.missing(plan.closure, runner.capture(asked)):
         listed = ", ".join(f"{name} (for {who})" for name, who in lacks.items())
         raise HostError(
             f"{plan.subject.reference}: neither ROCm nor the base brings {listed}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -164,8 +165,10 @@ class _Shelf:
         for name, number, before in self._chained():
             (python, suite, keyid), where = name.split("/")[1:4], self._where(name)
             if not number:
-                why = f"{where}: role: {self.case.trust.name(keyid)} is no runner's key"
-                refused[_unchecked(self.data[name])] = why
+                with suppress(TrustError):  # it is read for the message alone
+                    sha256 = _verdict(envelope.parse(self.data[name], name="").statement)
+                    why = f"{where}: role: {self.case.trust.name(keyid)} is no runner's key"
+                    refused[sha256] = why
                 continue
             signed = envelope.read(self.data[name], self.case.trust, name=where)
             verdict = check_result(signed, verdicts, number=number, previous=before)
@@ -214,20 +217,11 @@ class _Shelf:
         return self.place.store.locate(self.infos[name].key)
 
 
-def _unchecked(data: bytes) -> str:
-    """Return the digest of the verdict that an envelope names, for a message; "" for none."""
-    try:
-        return _verdict(envelope.parse(data, name="").statement)
-    except TrustError:
-        return ""
-
-
 def check_provenance(
     signed: Envelope, manifest: Manifest, case: Case, seen: datetime | None
 ) -> None:
     """Raise TrustError unless it is a builder's word on exactly this manifest's set."""
-    statement = signed.statement
-    _of_kind(signed, statements.PROVENANCE)
+    statement = _of_kind(signed, statements.PROVENANCE)
     definition = statement.part("buildDefinition")
     claimed = statement.part("runDetails", "metadata").get("finishedOn")
     if why := case.refusal(signed.signatures, KeyRole.BUILDER, claimed, seen):
@@ -243,17 +237,18 @@ def check_provenance(
         raise _broken(signed.name, "externalParameters: not the manifest's")
 
 
-def _of_kind(signed: Envelope, kind: str) -> None:
+def _of_kind(signed: Envelope, kind: str) -> Statement:
     if signed.statement.predicate_type != kind:
         raise _broken(signed.name, f"predicateType: {signed.statement.predicate_type}, not {kind}")
+    return signed.statement
 
 
 def check_result(
     signed: Envelope, verdicts: Mapping[str, Verdict], *, number: int, previous: str
 ) -> Verdict:
     """Return the verdict that a test result states; raise TrustError where they differ."""
-    _of_kind(signed, statements.TEST_RESULT)
-    own, sha256 = signed.statement.own, _verdict(signed.statement)
+    statement = _of_kind(signed, statements.TEST_RESULT)
+    own, sha256 = statement.own, _verdict(statement)
     verdict = verdicts.get(sha256)
     if verdict is None:
         what = f"the verdict {sha256[:12]} that it signs is gone or cannot be read"
@@ -261,7 +256,7 @@ def check_result(
     parts = own.get("parts")
     shards = parts if isinstance(parts, list) else ()
     wanted = statements.result(verdict, number=number, previous=previous, parts=shards)
-    if signed.statement != wanted:
+    if statement != wanted:
         wrong = [name for name, value in wanted.own.items() if own.get(name) != value]
         what = ", ".join(wrong) or "subject or configuration"
         raise _broken(signed.name, f"{what}: not what stands in the verdict and what came before")

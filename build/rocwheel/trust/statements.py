@@ -8,14 +8,13 @@ from a manifest or a verdict is made from it by one function, so that a check is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from rocwheel import __version__
 from rocwheel.build_record import BuildRecord
-from rocwheel.manifest import Manifest, Source
+from rocwheel.manifest import MANIFEST, Manifest, Source
 from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
 from rocwheel.verdict import State, Verdict
 
@@ -27,11 +26,6 @@ SLSA: Final = "1.0"
 OWN: Final = "rocwheel"  # the field of a predicate that is ours
 RESULTS: Final = {State.PASS: "PASSED", State.FLAKY: "WARNED"}  # every other state is FAILED
 NOT_KNOWN: Final = "not recorded: Bazel's events of this build name no digests of what it fetched"
-
-
-def manifest_subject(manifest: str) -> StatementSubject:
-    """Return the manifest as a subject: its digest is the identity of the set."""
-    return _subject("manifest.json", manifest)
 
 
 def provenance(manifest: Manifest, record: BuildRecord, *, finished: str) -> Statement:
@@ -105,7 +99,7 @@ def result(verdict: Verdict, *, number: int, previous: str, parts: Sequence[str]
     return Statement(
         predicate_type=TEST_RESULT,
         subject=(
-            manifest_subject(verdict.manifest),
+            _subject(MANIFEST, verdict.manifest),
             *(_subject(name, digest) for name, digest in sorted(verdict.wheels.items())),
         ),
         predicate={
@@ -129,54 +123,42 @@ def result(verdict: Verdict, *, number: int, previous: str, parts: Sequence[str]
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """Why a promotion, a yank or a rollback was right, as its summary states it."""
+def summary(
+    manifest: Manifest,
+    *,
+    time: str,
+    url: str,
+    policy: Mapping[str, str],
+    inputs: Sequence[str],
+    own: Mapping[str, Any],
+) -> Statement:
+    """State that a set was verified: by a policy's digests, on statements with these digests.
 
-    action: str
-    family: str
-    channel: str
-    url: str
-    by: str
-    time: str
-    reason: str = ""
-    policy: Mapping[str, str] = field(default_factory=dict)  # digests of what was decided by
-    inputs: Sequence[str] = ()  # digests of the statements that it rests on
-    evidence: Mapping[str, Any] = field(default_factory=dict)  # cells, bypass, approvals
-
-
-def summary(manifest: Manifest, about: Judgement) -> Statement:
-    """State that a set was verified, by which policy and on which statements."""
+    `own` says who released it, where and why: cells, bypass, approvals.
+    """
     return Statement(
         predicate_type=SUMMARY,
         subject=subjects(manifest),
         predicate={
             "verifier": {"id": BUILD_TYPE, "version": {OWN: __version__}},
-            "timeVerified": about.time,
-            "resourceUri": about.url,
-            "policy": {"uri": BUILD_TYPE, "digest": dict(about.policy)},
+            "timeVerified": time,
+            "resourceUri": url,
+            "policy": {"uri": BUILD_TYPE, "digest": dict(policy)},
             "inputAttestations": [
-                {"uri": digest, "digest": {"sha256": digest}} for digest in about.inputs
+                {"uri": digest, "digest": {"sha256": digest}} for digest in inputs
             ],
             "verificationResult": "PASSED",
             "verifiedLevels": ["SLSA_BUILD_LEVEL_1"],
             "slsaVersion": SLSA,
-            OWN: {
-                "action": about.action,
-                "channel": about.channel,
-                "family": about.family,
-                "by": about.by,
-                "reason": about.reason,
-                **about.evidence,
-            },
+            OWN: dict(own),
         },
     )
 
 
 def subjects(manifest: Manifest) -> tuple[StatementSubject, ...]:
-    """Return the manifest and all of its wheels as subjects."""
+    """Return the manifest, whose digest is the identity of the set, and its wheels as subjects."""
     wheels = sorted((wheel.filename, wheel.sha256) for wheel in manifest.wheels)
-    return (manifest_subject(manifest.sha256), *(_subject(*wheel) for wheel in wheels))
+    return (_subject(MANIFEST, manifest.sha256), *(_subject(*wheel) for wheel in wheels))
 
 
 def _subject(name: str, sha256: str) -> StatementSubject:

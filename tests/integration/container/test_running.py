@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +19,7 @@ import pytest
 from support.engines import BASE
 
 from rocwheel import container
-from rocwheel.container import ContainerLimits, ContainerSpec, Mount, User
-from rocwheel.container.running import _end_monitor, _monitors
+from rocwheel.container import ContainerSpec, Mount, User
 from rocwheel.errors import CommandError, HostError
 from rocwheel.image import contents
 from rocwheel.process import Command, GuestPath
@@ -60,17 +58,6 @@ def sh(script: str, **settings) -> Command:
 def gone(engine, name: str, seconds: float = 240.0) -> bool:
     until = time.monotonic() + seconds
     while name in engine.containers():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def gone_when_idle(engine, spec: ContainerSpec) -> bool:
-    """Turn the clock of a kept container until it has ended; the end of a turn turns it back."""
-    until = time.monotonic() + 240
-    while spec.name in engine.containers():
-        os.utime(spec.folder / "alive", (0, 0))
         if time.monotonic() > until:
             return False
         time.sleep(0.1)
@@ -235,169 +222,6 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(spec, asked, host, engine):
-    """What was started in it goes on; the clock is turned, not waited for."""
-    first, second = spec.kept(30), spec.kept(60)
-    try:
-        with container.kept(first, runner=host) as one:
-            one.run(sh("nohup sleep 900 > /tmp/out 2>&1 & echo $! > /tmp/server"))
-        assert engine.containers().count(first.name) == 1
-        assert container.leftovers(asked, cache=spec.folder.parent, runner=host) == ()
-        with container.kept(second, runner=host) as two:
-            assert two.capture(sh('kill -0 "$(cat /tmp/server)" && echo there')) == "there\n"
-        assert (second.folder / "alive").read_text() == "60\n"
-        with container.kept(
-            replace(spec, limits=ContainerLimits(shm="2g")).kept(30), runner=host
-        ) as other:
-            assert other.spec.name != first.name
-        engine.remove(other.spec.name)
-        assert gone_when_idle(engine, second)
-    finally:
-        for name in engine.containers():
-            if name.startswith("rocwheel-kept-"):
-                engine.remove(name)
-
-
-def test_a_turn_that_sleeps_keeps_its_container(spec, engine):
-    """However long it is stopped (Ctrl-Z): the container's clock is turned, not waited for."""
-    spec = spec.kept(1)
-    child = start_child(spec, engine, entered="kept")
-    try:
-        assert child.stdout.readline() == "starting\n"
-        assert child.stdout.readline() == "up\n", child.communicate()[1]
-        child.send_signal(signal.SIGSTOP)
-        first = int(engine("inspect", "--format={{.State.Pid}}", spec.name))
-        until = time.monotonic() + 240
-        while not engine("exec", spec.name, "find", "/rocwheel/groups", "-name", "turn"):
-            assert time.monotonic() < until
-        for _ in range(2):  # looks of the container's first process, with a sleep between them
-            os.utime(spec.folder / "alive", (0, 0))
-            before = looks(first)
-            until = time.monotonic() + 240
-            while (now := looks(first)) == before or not now:
-                assert spec.name in engine.containers(), "it ended under its turn"
-                assert time.monotonic() < until
-                time.sleep(0.1)
-        child.kill()
-        child.communicate(timeout=240)
-        assert gone_when_idle(engine, spec)  # nobody holds it any more
-    finally:
-        child.kill()
-        child.communicate()
-        engine.remove(spec.name)
-
-
-def looks(first: int) -> set[str]:
-    """The `sleep` that a kept container's first process waits for: another one after each look."""
-    found, new = {first}, {first}
-    while new:
-        new = {
-            int(word)
-            for pid in new
-            for file in Path(f"/proc/{pid}/task").glob("*/children")
-            for word in text_of(file).split()
-        }
-        found |= new
-    return {f"{pid}" for pid in found if command_line(pid).startswith("sleep 5")}
-
-
-def text_of(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
-
-
-@pytest.mark.parametrize("how", ["a stranger's", "of other folders", "ended"])
-def test_a_container_of_others_with_the_kept_ones_name_is_left_alone(
-    how, spec, host, engine, tmp_path
-):
-    spec = spec.kept(30)
-    ours = [f"--label={name}={value}" for name, value in spec.labels.items()]
-    (tmp_path / "theirs").mkdir()
-    mount = f"--mount=type=bind,source={tmp_path / 'theirs'},target=/rocwheel/run"
-    engine(
-        *("create" if how == "ended" else "run --detach").split(),
-        *("--network=none", f"--name={spec.name}"),
-        *((*ours, mount) if how == "of other folders" else ()),
-        *(BASE, "sleep", "1000"),
-    )
-    try:
-        identity = engine("inspect", "--format={{.Id}}", spec.name)
-        with (
-            pytest.raises(HostError, match="is none of ours") as refused,
-            container.kept(spec, runner=host),
-        ):
-            pass
-        assert "--keep-container" in refused.value.hint
-        assert engine("inspect", "--format={{.Id}}", spec.name) == identity
-    finally:
-        engine.remove(spec.name)
-
-
-def test_a_paused_kept_container_is_said_to_be_paused(spec, asked, host, engine, tmp_path):
-    odd = Mount(host=tmp_path / "data" / ".." / "data", guest=guest("/odd"))  # and known again
-    spec = replace(spec, mounts=(*spec.mounts, odd)).kept(30)
-    try:
-        with container.kept(spec, runner=host):
-            pass
-        engine("pause", spec.name)
-        with (
-            pytest.raises(HostError, match="is paused") as refused,
-            container.kept(spec, runner=host),
-        ):
-            pass
-        assert "unpause" in refused.value.hint
-        assert container.leftovers(asked, cache=spec.folder.parent, runner=host) == ()
-        engine("unpause", spec.name)
-        with container.kept(spec, runner=host) as again:
-            assert again.capture(sh("echo there")) == "there\n"
-    finally:
-        engine("unpause", spec.name, check=False)
-        engine.remove(spec.name)
-
-
-def test_a_kept_container_is_not_the_one_of_a_folder_that_was_replaced(
-    spec, host, engine, tmp_path
-):
-    """It goes on seeing the old one, also where a link leads elsewhere now."""
-    link = tmp_path / "data"
-    link.rename(tmp_path / "old")
-    (tmp_path / "new").mkdir()
-    seen = []
-    try:
-        for name in ("old", "new", "old"):
-            link.unlink(missing_ok=True)
-            link.symlink_to(name)
-            (tmp_path / name / "which").write_text(name)
-            with container.kept(spec.kept(30), runner=host) as inside:
-                seen.append(inside.capture(sh("cat /data/which")))
-        assert seen == ["old", "new", "old"]
-        shutil.rmtree(tmp_path / "old")
-        (tmp_path / "old").mkdir()
-        (tmp_path / "old/which").write_text("made again")
-        with container.kept(spec.kept(30), runner=host) as inside:
-            assert inside.capture(sh("cat /data/which")) == "made again"
-    finally:
-        for name in engine.containers():
-            if name.startswith("rocwheel-kept-"):
-                engine.remove(name)
-
-
-@pytest.mark.parametrize("engine", ["podman"], indirect=True)  # Docker has no such monitor
-def test_what_a_killed_client_of_podman_had_begun_is_ended(spec, engine):
-    """Its monitor waits for a start that nobody asks for any more, and Podman may not know of it."""
-    engine("create", f"--name={spec.name}", "--network=none", spec.image, "sleep", "900")
-    try:
-        engine("init", spec.name)
-        assert len(_monitors(spec.name)) == 1
-        assert _monitors(spec.name[:-1]) == []
-        _end_monitor(spec.name, time.monotonic)
-        assert _monitors(spec.name) == []
-    finally:
-        engine.remove(spec.name)
-
-
 @pytest.mark.parametrize("way", ["run", "interact"])
 def test_a_container_that_is_removed_under_us_is_one_error(way, spec, host, engine, tmp_path):
     (tmp_path / "data").chmod(0o777)
@@ -515,9 +339,7 @@ def test_an_image_is_asked_where_the_cache_cannot_or_shall_not_be_written(
     spec = replace(spec, folder=cache / container.PLACE / spec.run, user=User(uid=0, gid=0))
     facts = contents.ask(spec, "sha256:0", cache=cache, runner=host, remember=remember)
     assert facts.interpreters
-    with contents.programs(
-        spec, "sha256:0", cache=cache, runner=host, remember=remember
-    ) as programs:
-        assert programs.has("sh")
+    with contents.entered(spec, runner=host, remember=remember) as inside:
+        assert contents.ImagePrograms(inside).has("sh")
     assert set(tmp_path.iterdir()) == there
     assert spec.name not in engine.containers()

@@ -78,9 +78,11 @@ def smoke(interpreter, tmp_path_factory):
     """The smoke suite gated on the CPU, with JAX from the index; its environment is kept."""
     folder = tmp_path_factory.mktemp("smoke")
     wheels = WheelsUnderTest(manifest="", jax_version=JAX, wheels=())
-    request = asked(interpreter, folder, wheels=wheels, device=DeviceChoice.CPU, keep=True)
+    request = asked(interpreter, folder, wheels=wheels, device=DeviceChoice.CPU)
     host = gate.host(folder)
-    gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room.shutil, "rmtree", lambda *_args, **_options: None)
+        gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
     (env,) = (host.cache / "gate/work").glob("*/environment/env")
     yield request, gated, env / "bin/python"
     shutil.rmtree(host.cache / "gate")

@@ -12,7 +12,6 @@ import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from support import tarballs
@@ -253,7 +252,7 @@ def test_a_local_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment
     local = subject.of_manifest(request_.manifest, request_.python, tmp_path / "wh")
     request_ = replace(request_, wheels=local)
     assert gate(request_, host, console).found.state is State.PASS
-    path = Path(unquote(urlsplit(request_.wheels.wheels[0].url).path))
+    path = request_.wheels.wheels[0].path
     with path.open("ab") as file:
         file.write(b"x")
     assert gate(request_, host, console).found.state is State.INFRA
@@ -709,7 +708,7 @@ def test_a_test_that_rewrites_another_is_no_pass(request_, host, console, checko
     assert "a file of the tests changed while tests ran: test_b.py" in gated.found.message
 
 
-def test_what_failed_runs_again_with_the_same_packages_and_devices(at, tmp_path, capsys):
+def test_what_failed_runs_again_with_the_same_packages(at, tmp_path, capsys):
     results = rich()
     line = ["gate", f"--wheels={tmp_path}", "--family=gfx90a", "--python=3.12", "--suite=smoke"]
     line += ["--failed-of=before"]
@@ -718,13 +717,7 @@ def test_what_failed_runs_again_with_the_same_packages_and_devices(at, tmp_path,
     (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
     make_set(tmp_path, pythons=("3.12",))
     assert main(line) == State.NO_RUNNER.exit_code
-    said = capsys.readouterr()
-    assert "no-runner" in said.out
-    assert "have changed since" not in said.err
-    about["tests"] = "0" * 64
-    (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
-    assert main(line) == State.NO_RUNNER.exit_code
-    assert "the files of smoke have changed since" in capsys.readouterr().err
+    assert "no-runner" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "gate-results")
     assert main([*line, "--dry-run"]) == State.NO_RUNNER.exit_code
     assert "smoke on gfx90a, CPython 3.12: no-runner" in capsys.readouterr().out

@@ -113,9 +113,7 @@ def test_the_file_is_found_above_and_its_folders_are_relative_to_it(ask, tmp_pat
     assert str(app.cache) == "/elsewhere"
 
 
-def test_pyproject_has_a_table_for_it(ask, tmp_path):
-    (tmp_path / "pyproject.toml").write_text("[tool.rocwheel.dist_wheels]\ncompiler = 'gcc'\n")
-    assert ask()[1].compiler == "gcc"
+def test_a_variable_names_the_file(ask, tmp_path):
     (tmp_path / "other.toml").write_text("[dist_wheels]\ncompiler = 'hermetic'\n")
     assert ask(ROCWHEEL_CONFIG="other.toml")[1].compiler == "hermetic"
 
@@ -138,14 +136,6 @@ def test_a_mistake_is_located(ask, tmp_path, text, where, said):
         _ = ask()[0].cache
     assert f"{tmp_path}/rocwheel.toml{where}" in str(caught.value)
     assert said in caught.value.hint
-
-
-def test_a_mistake_in_pyproject_is_located(ask, tmp_path):
-    text = "[project]\nlocked = 1\n[tool.rocwheel.dist_wheels]\nlocked = 'x'\n"
-    (tmp_path / "pyproject.toml").write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        ask()
-    assert f"{tmp_path}/pyproject.toml:4: dist_wheels.locked: " in str(caught.value)
 
 
 FAMILY = "'gfx942': a gfx target, not a family"

@@ -47,21 +47,7 @@ def test_a_dry_run_says_how_the_image_is_made(log, capsys, named):
     assert "build " not in asked
 
 
-def test_a_dry_run_says_from_what_the_image_is_made(log, capsys):
-    assert main(["--dry-run", "demo", "--executor=docker", "--base=bare:12"]) == 0
-    assert capsys.readouterr().out.splitlines()[0].endswith("--recipe debian_12 --base bare:12")
-    line = ["demo", "--executor=docker", "--base=bare:12", "--build-network=host"]
-    assert main(["--dry-run", *line]) == 0
-    assert "--base bare:12 --build-network host" in capsys.readouterr().out.splitlines()[0]
-
-
 def test_where_the_engine_cannot_pull_the_error_names_base(log, capsys):
     assert main(["demo", "--executor=docker"]) == 8
-    assert "--base" in capsys.readouterr().err
+    assert "image build --base" in capsys.readouterr().err
     assert "pull debian@sha256:" in log.read_text()
-
-
-@pytest.mark.parametrize("words", [[], ["--executor=docker", "--builder-image=own:1"]])
-def test_a_base_of_no_image_is_refused(log, capsys, words):
-    assert main(["demo", "--base=bare:12", *words]) == 3
-    assert "--base: no image is made here" in capsys.readouterr().err

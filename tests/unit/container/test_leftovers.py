@@ -14,7 +14,7 @@ import pytest
 
 import rocwheel
 from rocwheel.container import claimed
-from rocwheel.container.folders import DAY, LOCK, abandoned, clear
+from rocwheel.container.folders import DAY, abandoned, clear
 from rocwheel.container.owner import is_alive, owner
 from rocwheel.errors import HostError
 from rocwheel.image import building
@@ -83,26 +83,15 @@ def a_folder(place: Path, name: str, mark: str = "", *, age: float = 0.0) -> Pat
     return place / name
 
 
-def kept_folder(place: Path, name: str, *, minutes: int, idle: float) -> Path:
-    alive = a_folder(place, name) / "alive"
-    alive.write_text(f"{minutes}\n")
-    then = time.time() - idle
-    os.utime(alive, (then, then))
-    return alive.parent
-
-
 def test_only_folders_that_nobody_uses_are_left_over(tmp_path):
     a_folder(tmp_path, "alive", owner(), age=9 * DAY)
     a_folder(tmp_path, "of-another-machine", gone(boot="x", machine="y"), age=9 * DAY)
     a_folder(tmp_path, "of-a-job-container", gone(space="1"), age=9 * DAY)
     a_folder(tmp_path, "made-by-hand", age=DAY / 2)
-    kept_folder(tmp_path, "kept-in-use", minutes=30, idle=10)
-    kept_folder(tmp_path, "kept-for-long", minutes=3 * 1440, idle=3 * DAY)
     left = [
         a_folder(tmp_path, "gone", gone()),
         a_folder(tmp_path, "forgotten", age=2 * DAY),
         a_folder(tmp_path, "before-a-power-cut", gone(boot="x")),
-        kept_folder(tmp_path, "kept-and-ended", minutes=30, idle=2 * DAY),
         tmp_path / "never-made",
     ]
     (tmp_path / "never-made.owner").symlink_to(gone())
@@ -110,22 +99,8 @@ def test_only_folders_that_nobody_uses_are_left_over(tmp_path):
     used -= {item.name for item in left} | {f"{item.name}.owner" for item in left}
     assert abandoned(tmp_path) == tuple(sorted(left))
     clear(tmp_path)
-    assert {item.name for item in tmp_path.iterdir()} == used | {LOCK}
+    assert {item.name for item in tmp_path.iterdir()} == used
     assert abandoned(tmp_path) == ()
-
-
-def test_a_folder_that_is_claimed_meanwhile_is_not_removed(tmp_path, monkeypatch):
-    """Between the look and the removal."""
-    folder = a_folder(tmp_path, "kept", age=2 * DAY)
-
-    def found(place: Path) -> tuple[Path, ...]:
-        left = abandoned(place)
-        os.utime(folder)
-        return left
-
-    monkeypatch.setattr("rocwheel.container.folders.abandoned", found)
-    clear(tmp_path)
-    assert folder.is_dir()
 
 
 def test_the_next_one_clears_away_what_dead_ones_left(tmp_path):
@@ -134,7 +109,7 @@ def test_the_next_one_clears_away_what_dead_ones_left(tmp_path):
         assert not dead.exists()
         assert one.is_dir()
         assert two.is_dir()
-    assert [item.name for item in tmp_path.iterdir()] == [LOCK]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_cache_that_takes_no_folder_is_one_error(tmp_path):
@@ -155,7 +130,6 @@ from pathlib import Path
 from rocwheel.container import EngineKind, ContainerSpec, User, claimed
 from rocwheel.container.engine import ContainerEngine
 from rocwheel.container.folders import abandoned, clear
-from rocwheel.container.running import _write
 
 CHANGES = {"os.mkdir", "os.symlink", "os.rename", "os.remove", "os.rmdir", "open", "os.utime"}
 place = Path(sys.argv[1])
@@ -167,12 +141,9 @@ spec = ContainerSpec(engine=engine, image="x", run="abc", folder=place / "abc", 
 
 def run():
     with claimed(spec.folder):
-        _write(spec)
+        for name, text in spec.files.items():
+            (spec.folder / name).write_text(text)
 
-def kept():
-    _write(spec.kept(30))
-
-program = globals()[sys.argv[2]]
 for moment in itertools.count():
     pid = os.fork()
     if pid == 0:
@@ -181,7 +152,7 @@ for moment in itertools.count():
             if event in CHANGES and next(left) == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
         sys.addaudithook(look)
-        program()
+        run()
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status != -signal.SIGKILL:
@@ -198,9 +169,9 @@ for moment in itertools.count():
 """
 
 
-def killed(place: Path, program: str) -> list[dict]:
+def killed(place: Path) -> list[dict]:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, place, program],
+        [sys.executable, "-c", KILLED, place],
         env={**os.environ, "PYTHONPATH": str(Path(rocwheel.__file__).parents[1])},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -209,25 +180,15 @@ def killed(place: Path, program: str) -> list[dict]:
 
 def test_whenever_a_run_is_killed_its_folder_is_found(tmp_path):
     place = tmp_path / "containers"
-    moments = killed(place, "run")
+    moments = killed(place)
     for item in moments:
-        left = {*item["left"]} - {LOCK}
+        left = {*item["left"]}
         assert all(name.startswith(("abc/", "abc.owner")) or name == "abc" for name in left)
         assert item["found"] == (["abc"] if left else [])
-        assert {*item["still"]} <= {LOCK}
+        assert item["still"] == []
     assert any("abc/group" in item["left"] for item in moments)
     assert any(item["left"] == ["abc.owner"] for item in moments)
-    assert {item.name for item in place.iterdir()} <= {LOCK}
-
-
-def test_whenever_one_that_is_kept_is_killed_its_folder_is_found_a_day_later(tmp_path):
-    moments = killed(tmp_path / "containers", "kept")
-    for item in moments:
-        names = {name for name in item["left"] if name != LOCK and "/" not in name}
-        assert item["found"] == []
-        assert item["found later"] == sorted(names)
-        assert {*item["still"]} <= {LOCK}
-    assert any(item["found later"] for item in moments)
+    assert not list(place.iterdir())
 
 
 def test_the_context_of_an_image_build_is_claimed_from_the_first(tmp_path):

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from rocwheel import container
 from rocwheel.container import (
     ContainerEngine,
     ContainerLimits,
@@ -21,8 +20,7 @@ from rocwheel.container import (
 )
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import limits
-from rocwheel.errors import HostError
-from rocwheel.process import Command, GuestPath, HostRunner
+from rocwheel.process import Command, GuestPath
 
 
 @pytest.fixture
@@ -110,35 +108,6 @@ def test_gpus_are_passed_with_the_numeric_groups_that_own_them(spec, tmp_path):
     assert given.count("--group-add=44") == 1
 
 
-def test_the_same_folders_find_the_same_kept_container(spec, tmp_path):
-    other = replace(spec, run="def", folder=spec.folder.with_name("def"))
-    assert other.kept(30).name == spec.kept(30).name
-    more = Mount(host=tmp_path, guest=GuestPath(PurePosixPath("/x")))
-    assert replace(spec, mounts=(more,)).kept(30).name != spec.kept(30).name
-    for asked in (
-        {"sandbox": True},
-        {"limits": ContainerLimits(cpus="2")},
-        {"env": {"HTTP_PROXY": "http://p"}},
-        {"network": "host"},
-    ):
-        assert replace(spec, **asked).kept(30).name != spec.kept(30).name
-    assert spec.kept(60).start == spec.kept(30).start  # the minutes are read while it runs
-    assert spec.kept(60).files["alive"] == "60\n"
-    assert "--detach" in words(spec.kept(30))
-    assert "--interactive" not in words(spec.kept(30))
-
-
-def test_a_kept_container_whose_files_cannot_be_written_is_one_error(spec, tmp_path):
-    (tmp_path / "file").touch()
-    kept = replace(spec, folder=tmp_path / "file" / "containers" / "x").kept(30)
-    with (
-        pytest.raises(HostError, match="Not a directory") as refused,
-        container.kept(kept, runner=HostRunner({})),
-    ):
-        pass
-    assert "ROCWHEEL_CACHE_DIR" in refused.value.hint
-
-
 def test_what_a_dry_run_shows_first_makes_all_that_is_mounted(spec, tmp_path):
     """Pasted as it is printed, where a line is a line."""
     caches = Mount(host=tmp_path / "a b", guest=GuestPath(PurePosixPath("/c")), writable=True)
@@ -148,10 +117,6 @@ def test_what_a_dry_run_shows_first_makes_all_that_is_mounted(spec, tmp_path):
         subprocess.run(str(command), shell=True, check=True)
     assert {file.name: file.read_text() for file in spec.folder.iterdir()} == spec.files
     assert (tmp_path / "a b").is_dir()
-    kept = spec.kept(30)  # may be pasted again
-    for command in (*kept.prepare, *kept.prepare):
-        subprocess.run(str(command), shell=True, check=True)
-    assert (kept.folder / "turns").is_fifo()
 
 
 def test_what_only_takes_its_name_is_known_as_ours_too(spec):

@@ -8,7 +8,7 @@ import pytest
 
 from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.dist.build_request import Executor
-from rocwheel.dist.executor import BuildEnvironment, container_spec
+from rocwheel.dist.executor import container_spec
 from rocwheel.errors import ConfigError
 from rocwheel.image.found import Found
 
@@ -38,19 +38,3 @@ def test_a_password_never_gets_into_the_environment_of_a_container(tmp_path, val
     with pytest.raises(ConfigError, match="HTTPS_PROXY: has a user name or password") as refused:
         spec(tmp_path, Executor(pass_proxies=True), HTTPS_PROXY=value)
     assert "hunter2" not in f"{refused.value} {refused.value.hint}"
-
-
-def test_a_dry_run_of_a_turn_shows_the_container_that_is_kept(tmp_path):
-    """Not the one that ends with the command: its name is another."""
-    executor = Executor(kind="docker", image="x:1", keep_minutes=30)
-    place = BuildEnvironment(executor=executor, spec=spec(tmp_path, executor), image=IMAGE)
-    *_, start = place.opening()
-    assert "--detach" in start.argv
-    name = next(word for word in start.argv if word.startswith("--name=rocwheel-kept-"))
-    assert name.removeprefix("--name=") in place.command(start, 1).argv
-
-
-def test_a_dry_run_says_when_the_container_ends(tmp_path):
-    for minutes, says in ((0, "with its input"), (90, "after 90 min without a turn")):
-        executor = Executor(kind="docker", image="x:1", keep_minutes=minutes)
-        assert BuildEnvironment(executor=executor).ends == says

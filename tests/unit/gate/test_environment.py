@@ -47,7 +47,7 @@ def test_a_folder_of_wheels_needs_no_manifest(tmp_path):
     assert {wheel.sha256 for wheel in wheels.wheels} == {
         wheel.sha256 for wheel in manifest.wheels if wheel.python in ("", "3.12")
     }
-    assert all(wheel.url.startswith("file:///") for wheel in wheels.wheels)
+    assert all(wheel.path and wheel.path.is_file() for wheel in wheels.wheels)
     with pytest.raises(WheelError, match=r"0 plugin wheels for CPython 3\.13"):
         subject.of_folder(tmp_path, PythonVersion.parse("3.13"))
     with pytest.raises(ConfigError, match="no such folder"):
@@ -58,10 +58,8 @@ WHEELS = WheelsUnderTest(
     manifest="",
     jax_version="0.9.1",
     wheels=(
-        WheelUnderTest(
-            filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a", url="u"
-        ),
-        WheelUnderTest(filename="l.whl", project="jaxlib", version="0.9.1", sha256="b", url=""),
+        WheelUnderTest(filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a"),
+        WheelUnderTest(filename="l.whl", project="jaxlib", version="0.9.1", sha256="b"),
     ),
 )
 INTERPRETER = Interpreter(version=PYTHON, full="3.12.1", executable=Path("/py"), headers=True)

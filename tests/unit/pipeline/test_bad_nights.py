@@ -18,6 +18,7 @@ from rocwheel.index import channels
 from rocwheel.ledger.nights import Begun, Cell, Ended, NightPlan, Nights, Order
 from rocwheel.model import timestamp
 from rocwheel.pipeline import notify, slurm, standing, summing, upkeep
+from rocwheel.pipeline.slurm import Task
 from rocwheel.report import night_feed, night_page
 from rocwheel.values import replace
 from rocwheel.verdict import State
@@ -263,7 +264,7 @@ def test_check_says_what_no_cell_says(places):
     night(nights, "one", "slurm", None, NOW - timedelta(hours=6))
     assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {}, line)[0]
     pages.publish("one")
-    held = {UNIT: "Slurm 12_0: launch failed requeued held"}
+    held = {UNIT: Task(UNIT, "", 0, "12", "PENDING", "launch failed requeued held")}
     assert "requeued held" in upkeep.problems(nights, NOW, LIMIT, held, line)[0]
     assert "old" in upkeep.problems(nights, NOW + timedelta(days=2), LIMIT, {}, line)[0]
     plan = nights.plan("one")[0]
@@ -273,7 +274,7 @@ def test_check_says_what_no_cell_says(places):
 
 @pytest.mark.parametrize(
     ("engine", "waits", "said"),
-    [("slurm", None, True), ("local", None, True), ("slurm", {UNIT: "Slurm 7_0: Resources"}, False),
+    [("slurm", None, True), ("local", None, True), ("slurm", {UNIT: Task(UNIT, "", 0, "7", "PENDING", "Resources")}, False),
      ("github", None, False)],
 )  # fmt: skip
 def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(

@@ -22,10 +22,9 @@ MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
 
 def made(tmp_path) -> envelope.Statement:
     """A statement to sign."""
-    about = statements.Judgement(
-        action="promote", family="gfx90a", channel="", url="", by="me", time="2026-05-01T12:00:00Z"
-    )
-    return statements.summary(make_set(tmp_path / "wh", pythons=("3.12",)), about)
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    about = {"time": "2026-05-01T12:00:00Z", "url": "", "policy": {}, "inputs": (), "own": {}}
+    return statements.summary(manifest, **about)
 
 
 def round_trip(tmp_path, signer) -> None:

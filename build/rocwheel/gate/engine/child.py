@@ -1,7 +1,7 @@
 """One worker process as the engine sees it: pipes, a log, a file of stacks, and its end.
 
-Between the two stands a supervisor (`supervisor.py`), whose end means that nothing of the worker
-is left. No call here blocks: what a stopped worker does not read waits in a buffer.
+Between the two stands `worker/supervisor.py`, whose end means that nothing of the worker is left.
+No call here blocks: what a stopped worker does not read waits in a buffer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rocwheel.process import HostRunner
 
 WORKER: Final = "gate/engine/worker/__main__.py"
-SUPERVISOR: Final = "gate/engine/supervisor.py"
+SUPERVISOR: Final = "gate/engine/worker/supervisor.py"
 DUMP_SIGNAL: Final = 62  # as in the worker
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 OUTPUT_HEAD, OUTPUT_TAIL = 16 << 10, 48 << 10  # bytes kept of what one test printed

@@ -21,13 +21,14 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.gate.engine import protocol, supervisor
+from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.child import Child, describe
 from rocwheel.gate.engine.findings import Findings
 from rocwheel.gate.engine.lane_work import LaneMode, LaneWork
 from rocwheel.gate.engine.plan import Snapshot
 from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.gate.engine.supply import Supply
+from rocwheel.gate.engine.worker import supervisor
 from rocwheel.results import CUT_SHORT, Outcome, Results
 from rocwheel.verdict import State
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from rocwheel.gate.engine.protocol import Event
     from rocwheel.gate.engine.scheduler import Step
     from rocwheel.process import Command
-    from rocwheel.results import Attempt
 
 TICK: Final = 0.05  # seconds between looks at deadlines
 DUMP_SECONDS: Final = 5.0  # for a stuck process to write its stacks, or not to
@@ -77,7 +77,8 @@ class TestRunner:
             while not self._over():
                 self._turn()
         except KeyboardInterrupt:
-            self._cut(State.NOT_RUN, CUT_SHORT)
+            self._findings.fault(State.NOT_RUN, CUT_SHORT)
+            self._stop = CUT_SHORT
         finally:
             self._stop_all()
             supervisor.adopt(orphans=False)
@@ -330,15 +331,13 @@ class TestRunner:
         self._findings.enter(work, event.test, attempt, event.evidence, again=not self._closing)
         if not outcome.bad:
             work.absolve()
-        elif work.mode is LaneMode.READY and (error := self._sticky(attempt)):
-            self._kill(work, f"its device is of no more use to it: {error}")
-        elif work.mode is LaneMode.READY and work.is_suspicious:
-            self._kill(work, f"{len(work.streak)} failures in a row")
-
-    def _sticky(self, attempt: Attempt) -> str:
-        """Return the text of an error that every later test of the process would meet."""
-        text = f"{attempt.message}\n{attempt.detail}"
-        return next((error for error in self._plan.sticky if error in text), "")
+        elif work.mode is LaneMode.READY:
+            text = f"{attempt.message}\n{attempt.detail}"
+            # an error that every later test of the process would meet
+            if error := next((error for error in self._plan.sticky if error in text), ""):
+                self._kill(work, f"its device is of no more use to it: {error}")
+            elif work.is_suspicious:
+                self._kill(work, f"{len(work.streak)} failures in a row")
 
     def _tries_afresh(self, work: LaneWork, why: str) -> bool:
         """Return whether a fresh process is to collect a file again: once, after another's work."""
@@ -439,7 +438,9 @@ class TestRunner:
             self._findings.check_exit(work, how, status, killed=killed)
         self._findings.close_streak(work)
         if work.rerun and mode is not LaneMode.STARTING:
-            self._leave_rerun(work)
+            rerun, left, work.rerun, work.left = work.rerun, work.left, None, []
+            if rerun.confirms and left:  # the suspect itself did not get through
+                self._outcomes.confirmed(*rerun.tests, failed=False)
 
     def _no_import(self, work: LaneWork, how: str) -> None:
         """Record that the import of a file ended its process, unless another is to try it."""
@@ -472,12 +473,6 @@ class TestRunner:
         )
         self._supply.take_back(work)
         self._findings.enter(work, str(step.test), attempt, again=not self._closing)
-
-    def _leave_rerun(self, work: LaneWork) -> None:
-        rerun, left = work.rerun, work.left
-        work.rerun, work.left = None, []
-        if rerun and rerun.confirms and left:  # the suspect itself did not get through
-            self._outcomes.confirmed(*rerun.tests, failed=False)
 
     def _no_start(self, work: LaneWork, how: str) -> None:
         """Try again once; a session that cannot begin has nothing to say of any test."""
@@ -556,10 +551,6 @@ class TestRunner:
         child.close()
         self._findings.process(work, ended)
         work.child = None
-
-    def _cut(self, state: State, reason: str) -> None:
-        self._findings.fault(state, reason)
-        self._stop = reason
 
     def _stop_all(self) -> None:
         """Leave no process behind, however the run ends."""

@@ -55,7 +55,13 @@ class Scheduler:
         self._sums: dict[str, tuple[float, int]] = {}  # file -> measured seconds and tests
         self._held: dict[str, _Piece] = {}
         self._running: dict[str, tuple[str, float]] = {}  # lane -> test, since when
-        order = sorted(files, key=lambda file: _rank(file, estimates))
+
+        def rank(file: str) -> tuple[bool, float, int, str]:
+            """Return what to sort by: files never run come first, the largest before the others."""
+            known = estimates.files.get(file)
+            return known is not None, -(known or 0.0), -estimates.sizes.get(file, 0), file
+
+        order = sorted(files, key=rank)
         self._waiting = [_Piece(file=file, tests=None) for file in order]
 
     def next(self, lane: str, now: float) -> Step | None:
@@ -167,9 +173,3 @@ class Scheduler:
             total = sum(seconds for seconds, _ in self._sums.values())
             number = sum(count for _, count in self._sums.values())
         return total / number if number else UNKNOWN_TEST
-
-
-def _rank(file: str, estimates: Estimates) -> tuple[bool, float, int, str]:
-    """Sort key: files never run come first, the largest of them before the others."""
-    known = estimates.files.get(file)
-    return (known is not None, -(known or 0.0), -estimates.sizes.get(file, 0), file)

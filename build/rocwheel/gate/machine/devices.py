@@ -10,7 +10,7 @@ from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Accelerator, Allotment, Maker
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
-from rocwheel.gate.setup_errors import InfraError, NoRunnerError
+from rocwheel.gate.setup_errors import NoRunnerError
 from rocwheel.host import cgroup
 from rocwheel.values import replace
 
@@ -54,7 +54,16 @@ def choose(request: GateRequest, host: Host) -> Allotted:
         return Allotted(
             allotment=accelerators.cpu(), per_process=1, most=most, threads=usable // most
         )
-    allotment = _allotment(request, host)
+    if request.device is DeviceChoice.NVIDIA:
+        allotment = accelerators.nvidia(host.runner, host.environ)
+        if not allotment.devices:
+            raise NoRunnerError(
+                "this machine has no NVIDIA GPU", hint="nvidia-smi -L lists those it has"
+            )
+    else:
+        allotment = accelerators.amd(host.root, host.environ)
+        targets, name = request.family.targets, request.family.name
+        allotment = accelerators.of_targets(allotment, targets, name=name)
     if min(request.suite.gpus) > 1 and not request.suite.partitions:
         boards = {device.board: device for device in reversed(allotment.devices)}
         first = tuple(device for device in allotment.devices if device in boards.values())
@@ -122,25 +131,3 @@ def lanes(
         for number in range(allotted.jobs):
             own = f"{name}.{number}" if allotted.jobs > 1 else name
             yield Lane(name=own, devices=mine, env={**threads, **env, **masks})
-
-
-def _allotment(request: GateRequest, host: Host) -> Allotment:
-    if request.device is DeviceChoice.NVIDIA:
-        found = accelerators.nvidia(host.runner, host.environ)
-        if not found.devices:
-            raise NoRunnerError(
-                "this machine has no NVIDIA GPU", hint="nvidia-smi -L lists those it has"
-            )
-    else:
-        found = accelerators.amd(host.root, host.environ)
-        found = accelerators.of_targets(found, request.family.targets, name=request.family.name)
-    if not request.serials:
-        return found
-    kept = tuple(device for device in found.devices if device.serial in request.serials)
-    if len(kept) < len(request.serials):
-        missing = request.serials - {device.serial for device in kept}
-        raise InfraError(
-            f"device {', '.join(sorted(missing))}: not on this machine",
-            hint="run it on the machine of the first run, or name the tests with --test",
-        )
-    return replace(found, devices=kept)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import yaml
-from packaging.version import Version
 
 from amdgpu_family_matrix import Family
 from rocwheel import files
@@ -59,14 +58,7 @@ def calibrated(
 
 def write(ci: Path, counted: dict[str, dict[str, dict[str, Numbers]]]) -> Path:
     """Write the numbers; return where."""
-    ordered = {
-        suite: {
-            family: dict(sorted(by_jax.items(), key=lambda item: Version(item[0])))
-            for family, by_jax in sorted(found.items())
-        }
-        for suite, found in sorted(counted.items())
-    }
-    body = yaml.safe_dump({"counted": ordered}, sort_keys=False, width=100)
+    body = yaml.safe_dump({"counted": counted}, width=100)
     files.write(path := ci / suites.CALIBRATION, (HEAD + body).encode())
     return path
 

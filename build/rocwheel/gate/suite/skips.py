@@ -103,22 +103,23 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
 
     def covers(self, other: Skip) -> bool:
         """Return whether it leaves out all that another entry does, where both apply."""
+        apart = self.targets and other.targets and self.targets.isdisjoint(other.targets)
+        ranges = (str(self.rocm), str(self.jax)) == (str(other.rocm), str(other.jax))
+        if apart or not ranges or self.suites.isdisjoint(other.suites):
+            return False
         if other.keyword:
             return self.keyword.lower() == other.keyword.lower() and self.unless == other.unless
         return self.meets(other.pattern)
 
     def applies(self, context: SkipContext) -> bool:
         """Return whether the entry is meant for such a run."""
-        if context.suite not in self.suites:
+        if context.suite not in self.suites or not self.jax.contains(context.jax, prereleases=True):
             return False
         if self.targets and not self.targets & context.targets:
             return False
         if context.rocm is None:
-            return not self.targets and not str(self.rocm) and self._jax(context)
-        return self.rocm.contains(context.rocm, prereleases=True) and self._jax(context)
-
-    def _jax(self, context: SkipContext) -> bool:
-        return self.jax.contains(context.jax, prereleases=True)
+            return not self.targets and not str(self.rocm)
+        return self.rocm.contains(context.rocm, prereleases=True)
 
     def __str__(self) -> str:
         """Say why, as a report shows it."""
@@ -146,7 +147,7 @@ def load(ci: Path, *, today: date, new: tuple[Path, str] | None = None) -> tuple
                 hint=f"ask {entry.owner}: try it with `rocwheel skips verify`, remove or renew it",
             )
     for one, other in permutations(entries, 2):
-        if one.covers(other) and _overlap(one, other):
+        if one.covers(other):
             raise ConfigError(
                 f"{other.where}: {other.named}: {one.named} at {one.where} covers it",
                 hint="remove one of the two",
@@ -181,12 +182,6 @@ class SkipAudit(Value, frozen=True, kw_only=True):
         rows = (now | dict.fromkeys(self.passing, "passes now")).items()
         yield from columns(("test", "now"), list(rows))
         yield from (f"{where}: meets no test" for where in self.unmet)
-
-
-def _overlap(one: Skip, other: Skip) -> bool:
-    targets = not one.targets or not other.targets or bool(one.targets & other.targets)
-    ranges = (str(one.rocm), str(one.jax)) == (str(other.rocm), str(other.jax))
-    return bool(one.suites & other.suites) and targets and ranges
 
 
 class _File(Value, frozen=True, kw_only=True):

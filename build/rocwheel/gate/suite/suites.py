@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from rocwheel import files, git, yaml_file
-from rocwheel.console import duration
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips
 from rocwheel.gate.suite.skips import Skip
@@ -138,9 +137,11 @@ class Suite(Demand, frozen=True, kw_only=True):
 
 def _refuse_numbers(numbers: Numbers, *at: str) -> None:
     """Refuse numbers of no JAX, of nothing that is demanded, or that prove nothing."""
-    if at and not _is_version(at[-1]):
+    try:
+        Version(at[-1] if at else "0")
+    except InvalidVersion as exc:
         hint = 'write "0.10.2": {must_run: …}'
-        raise FieldError(f"{at[-1]!r} is no version of JAX", *at, hint=hint)
+        raise FieldError(f"{at[-1]!r} is no version of JAX", *at, hint=hint) from exc
     for name in numbers.keys() - set(Demand.__struct_fields__):
         raise FieldError("unknown key", *at, name, hint=suggest(name, Demand.__struct_fields__))
     if not numbers.get("must_run", 1):
@@ -178,27 +179,6 @@ def load_all(ci: Path) -> tuple[Suite, ...]:
     """Read every suite of a `ci` folder. Raises ConfigError."""
     paths = sorted((ci / FOLDER).glob("*.yaml"))
     return tuple(_suite(path) for path in paths)
-
-
-HEADER: Final = ("suite", "GPUs", "tests", "deadline", "must run", "families", "about")
-
-
-def row(suite: Suite, required_by: Sequence[str], families: int) -> tuple[str, ...]:
-    """Return a suite in a table below `HEADER`."""
-    return (
-        suite.name,
-        " or ".join(map(str, suite.gpus)) if suite.needs_gpu else "none",
-        suite.source.folder or "JAX's own",
-        duration(suite.deadlines.suite),
-        str(suite.demand.must_run),
-        f"{len(required_by)} of {families}",
-        suite.about,
-    )
-
-
-def document(suite: Suite, required_by: Sequence[str]) -> dict[str, Any]:
-    """Return the same for a program."""
-    return {**msgspec.to_builtins(suite), "required_by": list(required_by)}
 
 
 def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
@@ -285,11 +265,3 @@ def _refuse_open(requirement: str, number: int) -> None:
     if pins != ["=="]:
         problem = f"{requirement!r} has no exact version"
         raise FieldError(problem, "requirements", number, hint=hint)
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True

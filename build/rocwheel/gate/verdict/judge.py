@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from rocwheel.results import Fault, Outcome, Results, TestResult
+from rocwheel.results import Fault, Outcome, Results
 from rocwheel.values import replace
 from rocwheel.verdict import SILENT, Demand, State
 
@@ -70,13 +70,12 @@ def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
         what = f"{number} files" if number > 1 else "a file"
         message = f"{what} could not be collected: {first.file}: {first.message}"
         yield Fault(state=State.COLLECT_ERROR, message=message)
-    excused = frozenset(test.test for test in _excused(results, demand))
     for outcome, state in (
         (Outcome.CRASHED, State.CRASH),
         (Outcome.TIMED_OUT, State.TIMEOUT),
         (Outcome.FAILED, State.FAIL),
     ):
-        bad = [t for t in results.failures if t.outcome is outcome and t.test not in excused]
+        bad = [t for t in results.failures if t.outcome is outcome]
         if bad:
             what = f"{len(bad)} tests {outcome.value}" if len(bad) > 1 else outcome.value
             why = bad[0].reason or (bad[0].worst.message if bad[0].worst else "")
@@ -102,30 +101,14 @@ def _uncalled(results: Results, demand: Demand) -> Iterator[Fault]:
             yield Fault(state=State.FAIL, message=message)
 
 
-def _excused(results: Results, demand: Demand) -> Iterator[TestResult]:
-    """Crashes and hangs that passed when tried again, poisoners: each kind within its budget."""
-    for outcome, budget in (
-        (Outcome.CRASHED, demand.crash_budget),
-        (Outcome.TIMED_OUT, demand.timeout_budget),
-    ):
-        once = [t for t in results.failures if t.outcome is outcome and _passed_again(t)]
-        if len(once) <= budget:
-            yield from once
-    poisoners = [test for test in results.failures if test.victims]
-    if len(poisoners) <= demand.poison_budget:
-        yield from poisoners
-
-
-def _passed_again(test: TestResult) -> bool:
-    return test.attempts[-1].outcome in (Outcome.PASSED, Outcome.XFAILED)
-
-
 def _device(results: Results) -> Fault | None:
     """Suspect a device when tests fail on it, and only on it, and pass on the others."""
     failed_on: Counter[str] = Counter()
     devices = {lane.name: ", ".join(d.serial for d in lane.devices) for lane in results.lanes}
+    good = (Outcome.PASSED, Outcome.XFAILED)
     for test in results.tests:
-        if len(test.attempts) > 1 and test.attempts[0].outcome.bad and _passed_again(test):
+        outcomes = [attempt.outcome for attempt in test.attempts]
+        if len(outcomes) > 1 and outcomes[0].bad and outcomes[-1] in good:
             first, last = (devices.get(test.attempts[n].lane, "") for n in (0, -1))
             if first and first != last:
                 failed_on[first] += 1

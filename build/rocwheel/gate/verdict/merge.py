@@ -77,12 +77,9 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
             f"{twice}: in two shards: they were not cut alike",
             hint="run the shards of one set against one store, or all without one",
         )
+    why = "its shard has no results"
     left = tuple(
-        TestResult(
-            test=file,
-            outcome=Outcome.NOT_RUN,
-            reason="its shard has no results",
-        )
+        TestResult(test=file, outcome=Outcome.NOT_RUN, reason=why)
         for file in first.suite_files
         if file not in there
     )

@@ -133,6 +133,11 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
     suite, known = request.suite, request.known
     packages = setup.environment.packages if setup.environment else ()
     pytest = [item.partition("==")[2] for item in packages if item.startswith("pytest==")]
+    unknown = ""  # why these tests cannot be run again with the same rocwheel
+    if setup.tool.endswith(DIRTY):
+        unknown = "files of rocwheel differ from its commit"
+    elif results.tests and setup.tool == __version__:
+        unknown = "this rocwheel does not know the commit it was built from"
     return Ran(
         definition=known.definition if known else "",
         skips=known.skips if known else "",
@@ -140,18 +145,5 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
         selection=suite.select,
         pytest=next(iter(pytest), ""),
         collected=collected(results),
-        unofficial=(
-            *request.unofficial,
-            *filter(None, (setup.uncompared,)),
-            *_unknown(setup.tool, results),
-        ),
+        unofficial=(*request.unofficial, *filter(None, (setup.uncompared, unknown))),
     )
-
-
-def _unknown(tool: str, results: Results) -> tuple[str, ...]:
-    """Return why these tests cannot be run again with the same rocwheel."""
-    if tool.endswith(DIRTY):
-        return ("files of rocwheel differ from its commit",)
-    if results.tests and tool == __version__:
-        return ("this rocwheel does not know the commit it was built from",)
-    return ()

@@ -11,7 +11,7 @@ from support.topology import GIB, Gpu, machine, mi300x, mi300x_cpx
 import amdgpu_family_matrix as matrix
 from rocwheel.gate.machine import devices
 from rocwheel.gate.request import DeviceChoice
-from rocwheel.gate.setup_errors import InfraError, NoRunnerError
+from rocwheel.gate.setup_errors import NoRunnerError
 
 
 def asked(
@@ -21,7 +21,6 @@ def asked(
     lanes=0,
     jobs=0,
     memory=0,
-    serials=(),
     device=DeviceChoice.FAMILY,
     partitions=False,
 ):
@@ -36,7 +35,6 @@ def asked(
         jobs=jobs,
         family=matrix.family(family),
         lanes=lanes,
-        serials=frozenset(serials),
         device=device,
     )
 
@@ -106,14 +104,6 @@ def test_an_inherited_mask_leaves_fewer_gpus(host):
     found = share(asked(gpus=(8, 4, 2)), host(*mi300x(8), ROCR_VISIBLE_DEVICES="2,3,4"))
     assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == ["0,1"]
     assert found[0].env["ROCR_VISIBLE_DEVICES"] == "2,3"
-
-
-def test_a_rerun_keeps_to_the_devices_of_the_first_run(host):
-    serial = f"{mi300x(2)[1].unique_id:016x}"
-    (lane,) = share(asked(serials=[serial]), host(*mi300x(2)))
-    assert lane.name == "gpu1"
-    with pytest.raises(InfraError, match="feed: not on this machine"):
-        devices.choose(asked(serials=["feed"]), host(*mi300x(2)))
 
 
 def test_the_cpu_is_taken_only_when_named_or_nothing_else_is_needed(host):

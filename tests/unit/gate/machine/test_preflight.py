@@ -19,10 +19,8 @@ WHEELS = WheelsUnderTest(
     manifest="",
     jax_version="0.9.1",
     wheels=(
-        WheelUnderTest(
-            filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a", url="u"
-        ),
-        WheelUnderTest(filename="l.whl", project="jaxlib", version="0.9.1", sha256="b", url=""),
+        WheelUnderTest(filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a"),
+        WheelUnderTest(filename="l.whl", project="jaxlib", version="0.9.1", sha256="b"),
     ),
 )
 

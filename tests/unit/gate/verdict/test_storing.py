@@ -103,7 +103,7 @@ def test_the_page_of_merged_shards_leads_to_the_logs_of_each(shop, manifest, log
     trails = Trails(merged, None)
     for test in (test for test in merged.tests if test.outcome is Outcome.FAILED):
         for attempt in test.attempts:
-            log = page / os.path.normpath(f"logs/{trails.log(attempt)}")
+            log = page / os.path.normpath(f"logs/{trails.place(test.test, attempt).log}")
             assert log.read_bytes() == b"said %d" % attempt.process
             assert f"shards/{attempt.lane[0]}-of-2" in str(log.resolve())
         assert {p.ended for end in trails.of(test).ends for p in end.places} == {

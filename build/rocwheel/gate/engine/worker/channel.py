@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from contextlib import suppress
 from typing import Any
 
 HIGH_DESCRIPTOR = 800  # a test that closes the first few hundred descriptors misses ours
@@ -43,6 +42,15 @@ class EventWriter:
             self._held = data
             return
         self._held = b""
+        self._send(data)
+
+    def flush(self) -> None:
+        """Send what was held."""
+        if self._held and not self.forked:
+            data, self._held = self._held, b""
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
         try:
             if _fstat(self._descriptor)[1:3] != self._identity:
                 _exit(LOST_PIPE)
@@ -50,14 +58,6 @@ class EventWriter:
                 data = data[_write(self._descriptor, data) :]
         except OSError:
             _exit(LOST_PIPE)
-
-    def flush(self) -> None:
-        """Send what was held."""
-        if self._held and not self.forked:
-            data, self._held = self._held, b""
-            with suppress(OSError):
-                while data:
-                    data = data[_write(self._descriptor, data) :]
 
 
 class CommandReader:

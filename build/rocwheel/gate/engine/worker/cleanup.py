@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from _pytest import reports, runner
 
+from .supervisor import children, command_of, stat_of
 from .text import readable
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all thr
 RECURSION, USER, IMPORT = "recursion limit", "user", "__import__"
 END_SECONDS = 10.0  # for killed processes to disappear
 THREAD_SECONDS = 5.0  # for threads to end that Python waits for
-ARGUMENTS_SECONDS = 5.0  # for a new program to have its arguments
 TIMERS = (
     (signal.ITIMER_REAL, "an alarm"),
     (signal.ITIMER_VIRTUAL, "a timer of its CPU time"),
@@ -39,9 +39,9 @@ LIMITS = (
 )  # fmt: skip
 
 # Tests replace what they like: what is needed here is kept.
-_fstat, _clock, _threads, _getsignal, _setsignal, _geteuid, _getegid = (
-    os.fstat, time.monotonic, threading.enumerate, signal.getsignal, signal.signal, os.geteuid,
-    os.getegid,
+_fstat, _getpid, _clock, _threads, _getsignal, _setsignal, _geteuid, _getegid = (
+    os.fstat, os.getpid, time.monotonic, threading.enumerate, signal.getsignal, signal.signal,
+    os.geteuid, os.getegid,
 )  # fmt: skip
 _start, _main_thread, _sleep, _exit = (
     _thread.start_new_thread, threading.main_thread, time.sleep, os._exit,
@@ -184,35 +184,31 @@ class Leftovers:
                 continue
             if name == RECURSION:
                 sys.setrecursionlimit(expected)
-                self.found.append(f"another {name}")
-                continue
-            if name == IMPORT:
+            elif name == IMPORT:
                 builtins.__import__ = expected
-                self.found.append(f"another {name}")
-                continue
-            if name == USER:
-                self.found.append(f"another {name}")
+            elif name == USER:
                 self.spoiled = True
+            elif isinstance(name, str):
+                setattr(sys, name.removeprefix("sys."), expected)
+            else:
+                if expected is not None:
+                    _setsignal(name, expected)
+                    self.found.append(f"a handler of {signal.Signals(name).name}")
                 continue
-            if isinstance(name, str):
-                setattr(sys, name, expected)
-                self.found.append(f"another sys.{name}")
-            elif expected is not None:
-                _setsignal(name, expected)
-                self.found.append(f"a handler of {signal.Signals(name).name}")
+            self.found.append(f"another {name}")
 
     def _kill(self) -> None:
         """End processes the body started, and what those leave to us, their subreaper."""
         until = _clock() + END_SECONDS
         while started := set(_children()) - self._processes - _helpers():
             for pid in started:
-                command = _command_of(pid)
+                command = command_of(pid)
                 if command:
                     self.found.append(f"process {pid}: {command}")
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             for pid in started:
-                while _clock() < until and _stat(pid):
+                while _clock() < until and stat_of(pid):
                     time.sleep(0.002)
             self._processes |= started
             if _clock() > until:
@@ -233,7 +229,7 @@ class Leftovers:
 def _state() -> dict[Any, Any]:
     """Signal handlers and standard streams of this process."""
     state: dict[Any, Any] = {number: _getsignal(number) for number in KEPT_SIGNALS}
-    state["stdout"], state["stderr"] = sys.stdout, sys.stderr
+    state["sys.stdout"], state["sys.stderr"] = sys.stdout, sys.stderr
     state[RECURSION], state[USER] = sys.getrecursionlimit(), (_geteuid(), _getegid())
     state[IMPORT] = builtins.__import__
     state |= {limit: resource.getrlimit(limit[0]) for limit in LIMITS}
@@ -246,11 +242,7 @@ def _children() -> list[int]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return []
-    found: list[int] = []
-    with suppress(OSError):
-        for task in Path("/proc/self/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    return found
+    return children(_getpid())
 
 
 def _helpers() -> set[int]:
@@ -259,40 +251,3 @@ def _helpers() -> set[int]:
     server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", 0)
     pids = (getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None))
     return {pid for pid in pids if pid}
-
-
-def _stat(pid: int) -> list[str]:
-    """Return a process's fields of proc_pid_stat(5) from its state on; none of a dead one.
-
-    One that waits for its parent to ask is dead.
-    """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    fields = text.rpartition(")")[2].split()
-    return [] if fields[0] in "ZX" else fields
-
-
-def _command_of(pid: int) -> str:
-    """Return a process's command line, or its name in brackets; "" of a dead one.
-
-    A new program has none for an instant: descriptors are closed before its arguments are laid
-    (`begin_new_exec` and `setup_arg_pages` in Linux's fs/exec.c), so a process that waited for that
-    pipe may look too early. Where they lie somewhere, and lie there still, an empty one stays so.
-    """
-    until = _clock() + ARGUMENTS_SECONDS
-    while fields := _stat(pid):
-        try:
-            text = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if command := text.replace(b"\0", b" ").decode(errors="backslashreplace").strip():
-                return command[:200]
-            place = fields[45:47]  # arg_start and arg_end, 0 for who may not ask
-            is_laid = int(place[1]) > int(place[0]) and _stat(pid)[45:47] == place
-            if is_laid or _clock() > until:
-                name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
-                return f"[{name.strip()}]"
-        except OSError:
-            return ""
-        time.sleep(0.001)
-    return ""

@@ -293,7 +293,8 @@ class Session:
         if expected is item and item is not None:
             return
         # the session's fixtures have many users: what is theirs is the process's
-        own = any(node is not previous.session for node in _stack(previous))
+        stack: Any = previous.session._setupstate.stack  # noqa: SLF001
+        own = any(node is not previous.session for node in stack)
         try:
             # what pytest_runtest_teardown does; the hook itself may be called once per test only
             kept: Any = item or previous.session
@@ -310,10 +311,6 @@ class Session:
             else:
                 self._channel.emit("stray", test="", message=readable(what))
         self._no_child()
-
-
-def _stack(item: pytest.Item) -> list[Any]:
-    return list(item.session._setupstate.stack)  # noqa: SLF001
 
 
 def _printed() -> int:
