@@ -151,7 +151,7 @@ def _rights(place: Machine) -> Iterator[Row]:
         return
     try:
         if isinstance(store, S3Store):
-            who = store.contact().who
+            who = store.who()
             yield Row(name="who we are there", found=who or "the server does not say")
         if isinstance(store, FileStore):
             if not os.access(_nearest(store.root), os.W_OK):
@@ -172,7 +172,7 @@ def _clock(place: Machine) -> Row:
     now = place.now or datetime.now(tz=timezone.utc)
     found = f"{now:%Y-%m-%d %H:%M} UTC"
     try:
-        theirs = place.store.contact().clock if isinstance(place.store, S3Store) else None
+        theirs = place.store.clock() if isinstance(place.store, S3Store) else None
     except StoreError:  # which another row tells
         theirs = None
     if theirs is None:

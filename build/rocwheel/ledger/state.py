@@ -170,7 +170,6 @@ class IndexState:
     spent: int = 0  # the last entry that spent names
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     removes: bool = False  # the direction of the last entry that changed something
-    problems: tuple[str, ...] = ()
     # Number of each entry that could not be folded as it was committed, and why.
     damage: Mapping[int, str] = field(default_factory=dict)
     is_whole: bool = False  # folded from the first entry on: no snapshot could be used
@@ -272,7 +271,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
     if entry.previous != state.head and not state.is_skip:
         blamed = entry.number if state.head else state.number  # or the first entries are lost
         text = f"entry {entry.number} of the log follows another one than is there"
-        changed = replace(_damaged(changed, blamed, text), torn=True)
+        changed = replace(changed, damage={**changed.damage, blamed: text}, torn=True)
     direction = entry.action.adds or entry.action.removes
     return replace(
         changed,
@@ -288,12 +287,8 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
 def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
     """Return the state after an entry that is damaged or does not fit: it changes nothing."""
     number = state.number + 1
-    return replace(_damaged(state, number, problem), number=number, head=digest, is_skip=not digest)
-
-
-def _damaged(state: IndexState, number: int, problem: str) -> IndexState:
     damage = {**state.damage, number: problem}
-    return replace(state, problems=(*state.problems, problem), damage=damage)
+    return replace(state, damage=damage, number=number, head=digest, is_skip=not digest)
 
 
 # What each action does

@@ -183,7 +183,8 @@ def _imaged(
         for recipe in recipes
         for image, python in images.wanted(setting.images, recipe, family.name)
     ]
-    wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=row.rocm, family=family.name)
+    rocm = row.first.rocm
+    wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=rocm, family=family.name)
     return images.recorded(release, wheels, asked)
 
 

@@ -124,7 +124,7 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
     for staging, release in channel.pairs(store, family.name):
         rows = status.read(staging, release, family, channel, now=now, asks_pages=False).sets
         for row in rows:
-            if row.state == "released" and row.yanked < row.files:
+            if row.state == "released" and row.known.yanked < row.files:
                 manifest = None
                 if row.released > newest.green_since:
                     manifest = manifests.find(release, row.set_id)

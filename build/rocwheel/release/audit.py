@@ -178,7 +178,7 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
         yield f"{place.store.locate(place.state)}: not what the log says: {mends}"
     if again.number < state.number:
         yield f"{place.store.locate(place.log(again.number + 1))}: missing, put it back"
-    for problem in set(again.problems) - set(state.problems):
+    for problem in {*again.damage.values()} - {*state.damage.values()}:
         yield f"{place.location}: {problem}"
 
 

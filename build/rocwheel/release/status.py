@@ -29,25 +29,39 @@ from rocwheel.trust import TrustError
 class SetStatus:
     """Where one set stands."""
 
-    set_id: str
-    standing: Standing
-    is_released: bool  # it stands so at the release; otherwise at staging
-    jax: str
-    rocm: str
-    pythons: tuple[str, ...]
-    staged: str  # time, "" when it never was
-    released: str
+    known: Known  # as the release knows it, else as staging does
+    here: Known | None  # as staging knows it
+    is_released: bool  # the release knows it
     age: timedelta  # since it was staged (or released, where it was not staged here)
-    files: int
-    yanked: int
-    decision: Decision | None  # of a staged set that is not released
+    decision: Decision | None = None  # of a staged set that is not released
     problem: str = ""  # why there is none although it should be
+
+    @property
+    def set_id(self) -> str:
+        return self.known.id
+
+    @property
+    def first(self) -> Known:
+        return self.here or self.known
+
+    @property
+    def jax(self) -> str:
+        return self.first.jax or ("-" if self.set_id == FOREIGN else "")
+
+    @property
+    def released(self) -> str:
+        """When it was; "" where it never was."""
+        return self.known.first if self.is_released else ""
+
+    @property
+    def files(self) -> int:
+        return self.known.files if self.known.standing is Standing.LISTED else 0
 
     @property
     def state(self) -> str:
         """Released, gated (staged, and may be promoted), staged, rolled back, pruned, foreign."""
-        if self.standing is not Standing.LISTED:
-            return "rolled back" if self.standing is Standing.HELD else "pruned"
+        if self.known.standing is not Standing.LISTED:
+            return "rolled back" if self.known.standing is Standing.HELD else "pruned"
         if self.set_id == FOREIGN:
             return "foreign"
         if self.is_released:
@@ -74,24 +88,30 @@ class SetStatus:
         return "; ".join(("may be promoted", *notes))
 
     def row(self) -> tuple[str, ...]:
-        yanked = f", {self.yanked} yanked" if self.yanked else ""
+        yanked = f", {self.known.yanked} yanked" if self.known.yanked else ""
         return (
             self.set_id[:12],
             self.state,
             self.jax,
-            self.rocm,
-            " ".join(self.pythons),
+            self.first.rocm,
+            " ".join(self.first.pythons),
             duration(self.age.total_seconds()),
             f"{self.files}{yanked}",
             self.next,
         )
 
     def to_json(self) -> dict[str, Any]:
-        names = ("state", "jax", "rocm", "pythons", "staged", "released", "files", "yanked")
         return {
             "set": self.set_id,
-            **{name: getattr(self, name) for name in names},
+            "state": self.state,
+            "jax": self.jax,
+            "rocm": self.first.rocm,
+            "pythons": self.first.pythons,
+            "staged": self.here.first if self.here else "",
+            "released": self.released,
             "age_seconds": round(self.age.total_seconds()),
+            "files": self.files,
+            "yanked": self.known.yanked,
             "blocked_by": msgspec.to_builtins(self.decision.blocking if self.decision else ()),
             "next": self.next,
         }
@@ -152,12 +172,19 @@ def read(
         **{known.id: (None, NOT_LOOKED) for known in waiting},
         **{file.set_id: file.decision(staging, family, channel, before, now) for file in files},
     }
-    sets = [
-        _status(
-            staged.sets.get(set_id), released.sets.get(set_id), *judged.get(set_id, (None, "")), now
+    sets = []
+    for set_id, known in {**staged.sets, **released.sets}.items():
+        here = staged.sets.get(set_id)
+        decision, problem = judged.get(set_id, (None, ""))
+        row = SetStatus(
+            known=known,
+            here=here,
+            is_released=set_id in released.sets,
+            age=now - moment((here or known).first),
+            decision=decision,
+            problem=problem,
         )
-        for set_id in {*staged.sets, *released.sets}
-    ]
+        sets.append(row)
     return Overview(
         sets=tuple(sorted(sets, key=lambda item: (item.age, item.set_id))),
         problems=(*problems(staging, staged, staged.damage), *problems(release, released, damage)),
@@ -188,8 +215,7 @@ def overview(
 
 def problems(place: Place, state: IndexState, damage: Mapping[int, str]) -> tuple[str, ...]:
     """Return what is wrong with a log, and what was stopped before the pages showed it."""
-    texts = dict.fromkeys((*state.problems, *damage.values()))
-    found = [f"{place.location}: {text}" for text in texts]
+    found = [f"{place.location}: {text}" for text in dict.fromkeys(damage.values())]
     if not operations.is_settled(state) and (place.is_staging or not damage):
         ways = f"`{place.command('repair')}`, or any command that changes this index,"
         found.append(
@@ -237,31 +263,3 @@ def _file(staging: Place, set_id: str) -> _File:
     if manifest is None:
         return _File(set_id=set_id, problem="its manifest is not there")
     return _File(set_id=set_id, manifest=manifest, found=verdicts.find(staging, set_id))
-
-
-def _status(
-    here: Known | None,
-    there: Known | None,
-    decision: Decision | None,
-    problem: str,
-    now: datetime,
-) -> SetStatus:
-    leading = there or here
-    if leading is None:
-        raise ValueError("a set of neither place")  # a bug
-    first = here or leading
-    return SetStatus(
-        set_id=leading.id,
-        standing=leading.standing,
-        is_released=there is not None,
-        jax=first.jax or ("-" if leading.id == FOREIGN else ""),
-        rocm=first.rocm,
-        pythons=first.pythons,
-        staged=here.first if here else "",
-        released=there.first if there else "",
-        age=now - moment(first.first),
-        files=leading.files if leading.standing is Standing.LISTED else 0,
-        yanked=leading.yanked,
-        decision=decision,
-        problem=problem,
-    )

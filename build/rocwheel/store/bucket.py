@@ -12,7 +12,6 @@ import base64
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -57,14 +56,6 @@ PASSING: Final = frozenset({408, CONFLICT, 429})  # a retry may be answered othe
 
 class BrokenError(Exception):
     """A connection broke while a body was read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contact:
-    """What a server says of us and of the time."""
-
-    who: str  # "" where it does not say
-    clock: datetime | None
 
 
 class Bucket:
@@ -121,9 +112,9 @@ class Bucket:
 
     # Requests
 
-    def contact(self) -> Contact:
-        """Return who we are to the server, and its clock. Raises StoreError."""
-        return Contact(clock=_now(self._ask()), who=self._who())
+    def clock(self) -> datetime | None:
+        """Return the server's time. Raises StoreError."""
+        return _now(self._ask())
 
     def _ask(self) -> Any:
         """Ask for the bucket; 403 is an answer: it is there. Raises StoreError."""
@@ -139,12 +130,16 @@ class Bucket:
                     raise
                 return exc.response
 
-    def _who(self) -> str:
-        """Whom these credentials stand for, "" where the server does not say."""
+    def who(self) -> str:
+        """Return whom these credentials stand for, "" where the server does not say.
+
+        Raises StoreError where there is no such bucket.
+        """
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
 
+        self.see()
         options = self._options
         once = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1})
         with suppress(BotoCoreError, ClientError, KeyError):
