@@ -90,6 +90,7 @@ class Root:
 
     projects: frozenset[str] = frozenset()
     number: int = 0
+    project: str = ""
 
     def to_json(self) -> bytes:
         return _json(self.number, projects=[{"name": name} for name in sorted(self.projects)])

@@ -63,7 +63,7 @@ class Form:
 
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
     """Return all objects of one page at a place; what is served first comes last."""
-    project = page.project if isinstance(page, Page) else ""
+    project = page.project
     compat = "" if place.is_staging else COMPAT
     html = page.to_html(family=place.family, index_url=place.url, compat=compat)
     views = place.views(project, folder_keys=folder_keys)
@@ -100,7 +100,7 @@ def settle(
     """
 
     def step(page: Shown) -> int:
-        return rank(page.project) if isinstance(page, Page) else 2
+        return rank(page.project) if page.project else 2
 
     if not pages:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rocwheel import files
@@ -32,26 +32,23 @@ class Adopt(Operation):
     """List files as foreign; their `.metadata` files are written beside them."""
 
     entries: tuple[Entry, ...]
-    metadata: Mapping[str, bytes] = field(default_factory=dict)
+    metadata: Mapping[str, bytes]
     begins: bool = False  # pages are here and no log: even without a file there shall be one
 
     def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {entry.project for entry in self.entries}
 
     def decide(self, state: IndexState) -> Transition | None:
-        new = tuple(
-            entry
-            for entry in self.entries
-            if entry.filename not in state.listing(entry.project).names
-        )
+        known = {name for project in self.wanted(state) for name in state.listing(project).names}
+        new = tuple(entry for entry in self.entries if entry.filename not in known)
         if new:
             return self.entry(state, Action.ADOPT, brings=[Holding(set=FOREIGN, files=new)])
         return self.entry(state, Action.ADOPT) if self.begins and not state.head else None
 
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
-        self.place.each(
-            lambda entry: operations.put_metadata(self.place, entry, self.metadata[entry.filename]),
-            self.entries,
+        place, data = self.place, self.metadata
+        place.each(
+            lambda entry: operations.put_metadata(place, entry, data[entry.filename]), self.entries
         )
 
 
