@@ -247,13 +247,9 @@ def status(app: App, options: StatusOptions) -> int:
     """
     target = Target(app, options)
     channel, now = target.judging(app), app.now()
+    pairs, hours = target.pairs(), options.older_than
     overview = standing.overview(
-        target.pairs(),
-        target.family,
-        channel,
-        now=now,
-        hours=options.older_than,
-        look=options.look,
+        pairs, target.family, channel, now=now, hours=hours, look=options.look
     )
     for text in overview.problems:
         app.console.warn(text)

@@ -63,21 +63,13 @@ class Form:
 
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
     """Return all objects of one page at a place; what is served first comes last."""
-    project = page.project
-    compat = "" if place.is_staging else COMPAT
+    compat, number = "" if place.is_staging else COMPAT, page.number
     html = page.to_html(family=place.family, index_url=place.url, compat=compat)
-    views = place.views(project, folder_keys=folder_keys)
+    views = reversed(place.views(page.project, folder_keys=folder_keys))
+    key, headers = place.json(page.project), place.json_headers
     return (
-        Form(
-            key=place.json(project),
-            headers=place.json_headers,
-            number=page.number,
-            body=page.to_json(),
-        ),
-        *(
-            Form(key=key, headers=place.view_headers, number=page.number, body=html)
-            for key in reversed(views)
-        ),
+        Form(key=key, headers=headers, number=number, body=page.to_json()),
+        *(Form(key=key, headers=place.view_headers, number=number, body=html) for key in views),
     )
 
 

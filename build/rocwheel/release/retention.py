@@ -95,13 +95,10 @@ class PrunePlan:
     def lines(self) -> list[str]:
         place = self.operation.place
         leaving = self.operation.leaving(self.state)
-        gone = [
-            (name, why)
-            for known, why in self.operation.expired(self.state)
-            for name in leaving[known.id]
-        ]
-        gone += [(name, "no set holds it") for name in self.spend.free(self.state)]
-        keys = [(place.key(name), why) for name, why in gone]
+        keys = []
+        for known, why in self.operation.expired(self.state):
+            keys += [(place.key(name), why) for name in leaving[known.id]]
+        keys += [(place.key(name), "no set holds it") for name in self.spend.free(self.state)]
         keys += [(key, "spent before") for key in self.left]
         return [f"prune    {place.store.locate(key)} ({why})" for key, why in keys]
 

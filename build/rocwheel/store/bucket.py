@@ -95,7 +95,7 @@ class Bucket:
             raise StoreError(
                 f"{self.url}: {exc}", hint="check the endpoint and the AWS configuration"
             ) from exc
-        client.meta.events.register_first("before-send.s3", _before_request)
+        client.meta.events.register_first("before-send.s3", lambda **_: ending.check())
         client.meta.events.register_first("needs-retry.s3", _before_retry)
         return client
 
@@ -350,10 +350,6 @@ class _Upload:
         before = self._file.tell()
         advance(self._count, self._file.seek(offset, whence) - before)
         return self._file.tell()
-
-
-def _before_request(**_: object) -> None:
-    ending.check()
 
 
 def _before_retry(
