@@ -258,13 +258,6 @@ class ContainerOptions:
         values="recipes",
         default="manylinux_2_28",
     )
-    pythons: tuple[Path, ...] = _container(
-        "--container-python DIR",
-        "Prefix of a CPython of this machine to mount; repeatable.",
-        is_path=True,
-        is_readable=False,
-        default=(),
-    )
     network: str = _container(
         "--container-network NAME",
         "The container's network: none, host, or one of the engine's.",

@@ -27,6 +27,12 @@ from rocwheel.watch import Pump
 # neither stand for the other, and only a `Runner` turns one into the other.
 GuestPath = NewType("GuestPath", PurePosixPath)
 
+
+def guest(text: str) -> GuestPath:
+    """Name a path as commands see it."""
+    return GuestPath(PurePosixPath(text))
+
+
 TAIL_LINES: Final = 40
 CAPTURE_SECONDS: Final = 1800.0  # for a short command that says no other
 GRACE_SECONDS: Final = (10.0, 5.0)  # after SIGINT, after SIGTERM
@@ -41,6 +47,7 @@ PASSED_ENV: Final = (
     *(name.upper() for name in PROXIES),
 )  # fmt: skip
 # Programs that take no other's variable for their CA bundle: git-config(1), http.sslCAInfo; pip.
+CA_BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 OWN_BUNDLE: Final = ("GIT_SSL_CAINFO", "PIP_CERT")
 
 
@@ -68,8 +75,7 @@ def base_env(
 
 def ca_bundle(environ: Mapping[str, str]) -> str:
     """Return the file of certificates that servers are trusted by; "" for each program's own."""
-    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
-    return next(filter(None, (environ.get(name, "") for name in names)), "")
+    return next(filter(None, (environ.get(name, "") for name in CA_BUNDLES)), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,8 +193,17 @@ class HostRunner:
             output="\n".join(pump.lines),
             seconds=time.monotonic() - started,
         )
+        if isinstance(pump.error, (OSError, ValueError)):
+            where = (
+                log if log and not isinstance(pump.error, BrokenPipeError) else "what it printed"
+            )
+            why = getattr(pump.error, "strerror", None) or pump.error
+            raise HostError(
+                f"{where}: {why}, while {command.argv[0]} ran",
+                hint="free some space or keep the terminal open, and run the same command again",
+            ) from pump.error
         if pump.error is not None:
-            raise _unheard(command, pump.error, log) from pump.error
+            raise pump.error
         if check and returncode:
             raise _failure(command, returncode, done.output, log)
         return done
@@ -297,17 +312,6 @@ def _timed_out(command: Command, seconds: float) -> CommandError:
     return CommandError(
         f"{command.argv[0]}: no end after {seconds:g} s: {command}",
         hint="run it by hand to see where it hangs",
-    )
-
-
-def _unheard(command: Command, error: Exception, log: Path | None) -> Exception:
-    """Return what to raise when the output of a command could not be passed on."""
-    if not isinstance(error, (OSError, ValueError)):
-        return error
-    where = log if log and not isinstance(error, BrokenPipeError) else "what it printed"
-    return HostError(
-        f"{where}: {getattr(error, 'strerror', None) or error}, while {command.argv[0]} ran",
-        hint="free some space or keep the terminal open, and run the same command again",
     )
 
 

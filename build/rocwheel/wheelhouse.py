@@ -36,10 +36,9 @@ def assembling(folder: Path) -> Iterator[Path]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             scratch = stack.enter_context(folders.scratch(folder / UNFINISHED, "set"))
-        except OSError as exc:
-            raise HostError(f"{folder}: {exc.strerror}", hint=hint) from exc
-        except HostError as exc:
-            raise HostError(str(exc), hint=hint) from exc
+        except (OSError, HostError) as exc:
+            what = f"{folder}: {exc.strerror}" if isinstance(exc, OSError) else str(exc)
+            raise HostError(what, hint=hint) from exc
         yield scratch
 
 
@@ -67,7 +66,10 @@ def publish(scratch: Path, manifest: Manifest, record: BuildRecord) -> tuple[Pat
     except OSError:  # not empty: an earlier run, or one beside us, made the same set
         check(target, manifest)
         is_new = False
-    _point(folder / CURRENT, target.name)
+    fresh = folder / f".{CURRENT}-{os.getpid()}"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target.name)
+    fresh.replace(folder / CURRENT)  # in one step
     return target, is_new
 
 
@@ -86,11 +88,3 @@ def check(folder: Path, manifest: Manifest) -> None:
                 f"{path}: SHA-256 is {digest}, the manifest says {wheel.sha256}",
                 hint=f"the file was changed: remove {folder} and build again",
             )
-
-
-def _point(link: Path, name: str) -> None:
-    """Replace a symbolic link in one step."""
-    fresh = link.with_name(f".{link.name}-{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(name)
-    fresh.replace(link)

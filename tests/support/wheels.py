@@ -499,7 +499,7 @@ class Entry:
     compressed: int | None = None
     extra: bytes = b""
     local_extra: bytes = b""
-    zip64: bool = False
+    zip64: bool = False  # of the local header
     descriptor: str = ""  # "", "signed", "plain", "signed64": sizes follow the data
     before: bytes = b""  # bytes in front of the local header
     offset: int | None = None
@@ -523,8 +523,6 @@ class Zip:
     directory_offset: int | None = None
     disk: int = 0
     zip64: bool = False
-    zip64_count: int | None = None
-    locator_at: int | None = None
     gap: bytes = b""  # between the members and the directory
     after_directory: bytes = b""
     end_twice: bool = False
@@ -549,10 +547,9 @@ class Zip:
         size = len(records) if self.directory_size is None else self.directory_size
         start = at if self.directory_offset is None else self.directory_offset
         if self.zip64:
-            end = len(out) if self.locator_at is None else self.locator_at
-            total = count if self.zip64_count is None else self.zip64_count
+            end = len(out)
             out += struct.pack(
-                "<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, total, total, size, start
+                "<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, count, count, size, start
             )
             out += struct.pack("<IIQI", 0x07064B50, 0, end, 1)
         for _ in range(1 + self.end_twice):
@@ -575,13 +572,9 @@ def _entry(entry: Entry, offset: int) -> tuple[bytes, bytes]:
     local_name = entry.name if entry.local_name is None else entry.local_name
     shown = (0, 0, 0) if entry.descriptor else (crc, compressed, size)
     local_extra = entry.local_extra
-    extra = entry.extra
-    central = (crc, compressed, size)
     if entry.zip64:
         local_extra = struct.pack("<HHQQ", 1, 16, shown[2], shown[1]) + local_extra
         shown = (shown[0], 0xFFFFFFFF, 0xFFFFFFFF)
-        extra = struct.pack("<HHQQ", 1, 16, size, compressed) + extra
-        central = (crc, 0xFFFFFFFF, 0xFFFFFFFF)
     if entry.local_size is not None:
         shown = (shown[0], shown[1], entry.local_size)
     local = struct.pack(
@@ -598,9 +591,9 @@ def _entry(entry: Entry, offset: int) -> tuple[bytes, bytes]:
         mode = 0o40755 if entry.name.endswith(b"/") else 0o100644
     record = struct.pack(
         "<IHHHHHHIIIHHHHHII", 0x02014B50, entry.made_by << 8 | 20, entry.needed, flags, entry.method,
-        *STAMP, *central, len(entry.name), len(extra), len(entry.member_comment),
+        *STAMP, crc, compressed, size, len(entry.name), len(entry.extra), len(entry.member_comment),
         entry.disk, 0, mode << 16 & 0xFFFFFFFF | entry.dos, offset if entry.offset is None else entry.offset,
-    ) + entry.name + extra + entry.member_comment  # fmt: skip
+    ) + entry.name + entry.extra + entry.member_comment  # fmt: skip
     return local, record
 
 

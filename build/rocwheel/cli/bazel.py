@@ -59,11 +59,9 @@ def configure(app: App, options: ConfigureOptions) -> None:
             loop.preview_configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
         )
         return
-    done = loop.configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
-    app.console.info(f"wrote {done.rc_file}; by hand:")
-    app.emit(
-        {"rc_file": str(done.rc_file), "commands": list(done.commands)}, "\n".join(done.commands)
-    )
+    path, lines = loop.configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
+    app.console.info(f"wrote {path}; by hand:")
+    app.emit({"rc_file": str(path), "commands": lines}, "\n".join(lines))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,7 +171,7 @@ def _click_option(made: fields.OptionField) -> Decorator:
     if made.only:
         settings["type"] = click.Choice(made.only)
     elif made.is_path:
-        settings["type"] = click.Path(path_type=Path, readable=made.is_readable)
+        settings["type"] = click.Path(path_type=Path)
     elif isinstance(made.values, str) and made.values.isupper():
         settings["type"] = getattr(known, made.values)
     elif made.values:

@@ -73,109 +73,6 @@ class GatedSetOptions(TargetOptions):
     )
 
 
-run_options = together(
-    once(
-        "--wheels",
-        type=_TEXT_PATH,
-        metavar="DIR",
-        help="Local wheels instead of staged ones; nothing is stored.",
-    ),
-    option(
-        "--device",
-        type=click.Choice(["gpu", "nvidia", "cpu"]),
-        default="gpu",
-        show_default=True,
-        help="The family's own GPUs; others only by name, and without storing a verdict.",
-    ),
-    once(
-        "--rocm",
-        metavar="SOURCE",
-        type=known.FILE,
-        help="ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's own.",
-    ),
-    once(
-        "--jax-tests",
-        type=_TEXT_PATH,
-        metavar="DIR",
-        help="A JAX checkout with the tests; default: the commit the wheels were built of.",
-    ),
-    option(
-        "--with",
-        "requirements",
-        multiple=True,
-        metavar="NAME==VERSION",
-        help="A further package in the environment; repeatable.",
-    ),
-    once("--shard", default="1/1", metavar="I/N", help="One part of N."),
-    option("--test", "tests", multiple=True, metavar="ID", help="Only this test or file."),
-    once(
-        "--failed-of",
-        metavar="PATH",
-        type=_TEXT_PATH,
-        help="Only what failed in these results, with the same packages.",
-    ),
-    option(
-        "--lanes",
-        type=click.IntRange(min=0),
-        default=0,
-        help="Most test processes at once; default: one per device.",
-    ),
-    option(
-        "--jobs",
-        type=click.IntRange(min=0),
-        default=0,
-        help="Processes on one GPU; default: what the suite, memory and CPUs allow.",
-    ),
-    option(
-        "--deadline",
-        type=click.FloatRange(min=0),
-        default=0.0,
-        metavar="SECONDS",
-        help="For everything; default: the suite's deadline and half an hour.",
-    ),
-    option(
-        "--patience",
-        type=click.FloatRange(min=0),
-        default=3600.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for devices that others hold.",
-    ),
-    once(
-        "--installed",
-        type=click.Path(path_type=Path),
-        metavar="PYTHON",
-        help="The Python of an environment that has the set and a ROCm in /opt/rocm, as a runtime "
-        "image has, instead of a fresh one; nothing is stored.",
-    ),
-    option(
-        "--packages",
-        "folders",
-        type=click.Path(path_type=Path),
-        multiple=True,
-        metavar="DIR",
-        help="With --installed: a folder of packages that the suite needs beside it.",
-    ),
-    option(
-        "--slots",
-        type=click.Path(path_type=Path),
-        default=SLOTS,
-        show_default=True,
-        help="Lock files of the devices, shared by everything on this machine.",
-    ),
-    option("--runner", default="", metavar="LABEL", help="Label of this runner."),
-    section(
-        "Output",
-        once(
-            "--output",
-            type=_TEXT_PATH,
-            metavar="DIR",
-            help="Where reports and logs go; default: gate-results/<suite>-<python>.",
-        ),
-    ),
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
     """Options of `gate` and `skips verify`."""
@@ -210,7 +107,105 @@ class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
                 help="A suite of ci/suites (required); repeatable.",
             ),
         ),
-        run_options,
+        once(
+            "--wheels",
+            type=_TEXT_PATH,
+            metavar="DIR",
+            help="Local wheels instead of staged ones; nothing is stored.",
+        ),
+        option(
+            "--device",
+            type=click.Choice(["gpu", "nvidia", "cpu"]),
+            default="gpu",
+            show_default=True,
+            help="The family's own GPUs; others only by name, and without storing a verdict.",
+        ),
+        once(
+            "--rocm",
+            metavar="SOURCE",
+            type=known.FILE,
+            help="ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's own.",
+        ),
+        once(
+            "--jax-tests",
+            type=_TEXT_PATH,
+            metavar="DIR",
+            help="A JAX checkout with the tests; default: the commit the wheels were built of.",
+        ),
+        option(
+            "--with",
+            "requirements",
+            multiple=True,
+            metavar="NAME==VERSION",
+            help="A further package in the environment; repeatable.",
+        ),
+        once("--shard", default="1/1", metavar="I/N", help="One part of N."),
+        option("--test", "tests", multiple=True, metavar="ID", help="Only this test or file."),
+        once(
+            "--failed-of",
+            metavar="PATH",
+            type=_TEXT_PATH,
+            help="Only what failed in these results, with the same packages.",
+        ),
+        option(
+            "--lanes",
+            type=click.IntRange(min=0),
+            default=0,
+            help="Most test processes at once; default: one per device.",
+        ),
+        option(
+            "--jobs",
+            type=click.IntRange(min=0),
+            default=0,
+            help="Processes on one GPU; default: what the suite, memory and CPUs allow.",
+        ),
+        option(
+            "--deadline",
+            type=click.FloatRange(min=0),
+            default=0.0,
+            metavar="SECONDS",
+            help="For everything; default: the suite's deadline and half an hour.",
+        ),
+        option(
+            "--patience",
+            type=click.FloatRange(min=0),
+            default=3600.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long to wait for devices that others hold.",
+        ),
+        once(
+            "--installed",
+            type=click.Path(path_type=Path),
+            metavar="PYTHON",
+            help="The Python of an environment that has the set and a ROCm in /opt/rocm, as a "
+            "runtime image has, instead of a fresh one; nothing is stored.",
+        ),
+        option(
+            "--packages",
+            "folders",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            metavar="DIR",
+            help="With --installed: a folder of packages that the suite needs beside it.",
+        ),
+        option(
+            "--slots",
+            type=click.Path(path_type=Path),
+            default=SLOTS,
+            show_default=True,
+            help="Lock files of the devices, shared by everything on this machine.",
+        ),
+        option("--runner", default="", metavar="LABEL", help="Label of this runner."),
+        section(
+            "Output",
+            once(
+                "--output",
+                type=_TEXT_PATH,
+                metavar="DIR",
+                help="Where reports and logs go; default: gate-results/<suite>-<python>.",
+            ),
+        ),
     )
 
 

@@ -30,21 +30,6 @@ DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has
 _PATH = click.Path(path_type=Path)
 
 
-class _Named(click.Path):
-    """A path that is written to: the empty text would be the working directory."""
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> str | bytes | os.PathLike[str]:
-        if value == "":
-            self.fail("it names nothing; write ./ for this folder", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-_NAMED = _Named(path_type=Path)
 _wheels = click.argument("wheels", nargs=-1, required=True, metavar="WHEEL...", type=_PATH)
 _policy = option(
     "--policy", type=_PATH, help="Policy file; default: wheel_policy.yaml of the data in use."
@@ -53,7 +38,7 @@ _output = option(
     "--output",
     required=True,
     metavar="DIR",
-    type=_NAMED,
+    type=click.Path(),
     help="Folder for the new wheels; a file that is there is never overwritten.",
 )
 
@@ -66,24 +51,27 @@ class WheelsOptions:
 
     def paths(self, app: App) -> list[Path]:
         """Return the paths of the wheels, below the working directory. Raises ConfigError."""
-        return [_there(app.cwd / path) for path in self.wheels]
-
-
-def _there(path: Path) -> Path:
-    """Return a path that was named, if it exists. Raises ConfigError.
-
-    A misspelt path says nothing about a wheel, so it has not the exit code of a wheel that is bad.
-    """
-    if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises for a name too long
-        raise ConfigError(f"{path}: No such file or directory", hint="name an existing wheel")
-    return path
+        paths = [app.cwd / path for path in self.wheels]
+        for path in paths:
+            # A misspelt path says nothing about a wheel: it has not the exit code of a bad one.
+            if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises for a name too long
+                raise ConfigError(
+                    f"{path}: No such file or directory", hint="name an existing wheel"
+                )
+        return paths
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions(WheelsOptions, DryRun):
     """What commands that write wheels have in common."""
 
-    output: Path
+    output: str
+
+    def folder(self, app: App) -> Path:
+        """Return the folder for the new wheels. Raises UsageError for the empty text."""
+        if not self.output:
+            raise click.UsageError("--output: it names nothing; write ./ for this folder")
+        return app.cwd / self.output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +146,7 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     sonames = judging.libraries(root) if root else None
     targets = _targets(options.gfx_targets)
     expected = judging.Expectation(gfx_targets=targets, rocm_sonames=sonames)
-    tried = judging.Installers.find(app.runner) if options.installs else None
+    tried = judging.Installers(app.runner) if options.installs else None
     paths, policy = options.paths(app), options.load(app)
     verdicts = judging.verify_given(paths, policy, expected, installers=tried)
     lines = show.verdict_lines(verdicts, tried)
@@ -260,7 +248,7 @@ def repair(app: App, options: WheelRepairOptions) -> None:
 
     rules = options.load(app)
     plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths(app))
-    out, runner, console = app.cwd / options.output, app.runner, app.console
+    out, runner, console = options.folder(app), app.runner, app.console
     if options.dry_run:
         parallel.each(partial(repairing.check, out=out, runner=runner, console=console), plans)
         document = {"dry_run": True, "wheels": [show.plan_document(plan) for plan in plans]}
@@ -273,17 +261,14 @@ def repair(app: App, options: WheelRepairOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelDiffOptions:
+class WheelDiffOptions(WheelsOptions):
     """Options of `wheel diff`."""
 
-    first: Path
-    second: Path
     exit_code: bool
 
 
 @command("diff", WheelDiffOptions, parent=wheel)
-@click.argument("first", metavar="A", type=_PATH)
-@click.argument("second", metavar="B", type=_PATH)
+@click.argument("wheels", nargs=2, metavar="A B", type=_PATH)
 @option("--exit-code", is_flag=True, help=f"End with status {DIFFERENT} when they differ.")
 def diff(app: App, options: WheelDiffOptions) -> int:
     """Show what differs, down to what shared objects need and have GPU code for.
@@ -292,10 +277,10 @@ def diff(app: App, options: WheelDiffOptions) -> int:
     """
     from rocwheel.wheel import diff as comparing
 
-    differences = comparing.diff(_there(app.cwd / options.first), _there(app.cwd / options.second))
+    differences = comparing.diff(*options.paths(app))
     app.emit(
         {"differences": [asdict(item) for item in differences]},
-        "\n".join(comparing.lines(differences)) if differences else None,
+        "\n".join(map(str, differences)) if differences else None,
     )
     return DIFFERENT if differences and options.exit_code else 0
 
@@ -304,7 +289,7 @@ def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) 
     """Show or carry out what `retag` and `reversion` plan."""
     from rocwheel.wheel import rename
 
-    folder = app.cwd / options.output
+    folder = options.folder(app)
     for note in (note for plan in plans for note in plan.notes):
         app.console.warn(note)
     documents = [plan.document(folder) for plan in plans]

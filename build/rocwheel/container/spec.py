@@ -6,16 +6,16 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
-from rocwheel.process import Command, GuestPath
+from rocwheel.process import Command, GuestPath, guest
 
 LABEL: Final = "org.rocwheel"
-HOME: Final = GuestPath(PurePosixPath("/rocwheel/home"))
-RUN: Final = GuestPath(PurePosixPath("/rocwheel/run"))  # read-only: token, passwd, group
+HOME: Final = guest("/rocwheel/home")
+RUN: Final = guest("/rocwheel/run")  # read-only: token, passwd, group
 TEMPORARY: Final = ("/tmp", "/var/tmp", "/run", "/rocwheel/groups", str(HOME))  # noqa: S108 - inside, in memory
 # The first process says the token, by which we know that our folders are the ones it sees, and
 # then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
@@ -110,7 +110,7 @@ class ContainerSpec:
         """The given ones and our own: where commands see who they are."""
         own = [Mount(host=self.folder, guest=RUN)]
         own += [
-            Mount(host=self.folder / name, guest=GuestPath(PurePosixPath("/etc") / name))
+            Mount(host=self.folder / name, guest=guest(f"/etc/{name}"))
             for name in ("passwd", "group")
         ]
         return (*own, *self.mounts)

@@ -24,8 +24,8 @@ from rocwheel.manifest import Manifest, RocmDelivery, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
-from rocwheel.wheel.inspect import WheelReport
-from rocwheel.wheel.repair import repair
+from rocwheel.wheel.inspect import WheelReport, inspect
+from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.verify import Expectation, Installers, installs, verify
 from rocwheel.wheel.verify.rules import Finding, Severity
 
@@ -66,7 +66,7 @@ def build(
                 console=console,
             )
             with console.step("Wheels: repair and verify", key="wheels"):
-                by = Installers.find(runner, folder=scratch)
+                by = Installers(runner, folder=scratch)
                 entries, findings = _wheels(inputs, runs, scratch, by=by, console=console)
                 shutil.rmtree(scratch / RAW)
         manifest = _manifest(inputs, entries)
@@ -128,14 +128,8 @@ def _wheel(
     """One wheel: its entry of the manifest, made from the same reading that `verify` judges."""
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
     version = canonical_version(inputs.tree.jax_version, spec.wheel_version.effective)
-    repaired = repair(
-        raw,
-        into,
-        policy=planned.policy,
-        kind=kind,
-        runner=runner,
-        console=console,
-    )
+    plan = plan_repair(raw, policy=planned.policy, kind=kind)
+    repaired = apply(plan, into, runner=runner, console=console)
     expected = Expectation(
         kind=kind,
         project=project_name(kind, spec.rocm_number),
@@ -146,7 +140,7 @@ def _wheel(
         rocm_sonames=root.sonames if kind.needs_rocm else None,
         siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
     )
-    report = repaired.inspect()
+    report = inspect(repaired.path, hashes=True)
     found = verify(report, policy=planned.policy, expected=expected)
     _refuse(repaired.path.name, found)
     return _entry(kind, python, report), found

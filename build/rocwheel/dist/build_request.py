@@ -74,10 +74,9 @@ class Request(Wanted, source.SourceRequest):
         """Make a request of what people gave; read the remote's files. Raises ConfigError."""
         _check_limits(options.executor)
         trees = filter(None, (options.jax_source_dir, options.xla_source_dir, home.root))
-        pythons = tuple(path.resolve() for path in options.executor.pythons)
         values = {item.name: getattr(options, item.name) for item in fields(BuildOptions)}
         values["remote"] = bazel.read_remote(**vars(options.remote), workspaces=tuple(trees))
-        values["executor"] = Executor(**{**vars(options.executor), "pythons": pythons})
+        values["executor"] = Executor(**vars(options.executor))
         return cls(**{**values, "home": home, **rest})
 
 

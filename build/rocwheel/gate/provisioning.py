@@ -72,11 +72,9 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
 
 def environment(provided: Provided) -> dict[str, str]:
     """Return what a test process must know of ROCm; the wheels find its libraries by themselves."""
-    known = {
-        "ROCM_PATH": str(provided.root or ""),
-        "ROCWHEEL_ROCM_VERSION": provided.record.version,
-    }
-    return {name: value for name, value in known.items() if value}
+    root = {"ROCM_PATH": str(provided.root)} if provided.root else {}
+    version = provided.record.version
+    return root | ({"ROCWHEEL_ROCM_VERSION": version} if version else {})
 
 
 def _plan(request: GateRequest, host: Host) -> rocm.RocmPlan:

@@ -75,7 +75,6 @@ class GateRequest(GateOptions):
     skips: tuple[Skip, ...] = ()
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
     history: SuiteHistory | None = None
-    weights: Mapping[str, int] = field(default_factory=dict)  # of files, to cut shards by
     known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
 
@@ -97,11 +96,6 @@ class GateRequest(GateOptions):
             tests=self.tests | tests,
             constraints=tuple(results.environment.get("packages", "").split()),
         )
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """What is required beside the wheels and JAX."""
-        return (*sorted(self.suite.requirements), *self.requirements)
 
     @property
     def whole(self) -> bool:

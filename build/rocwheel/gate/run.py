@@ -134,9 +134,7 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
         results = run_record.empty(request, state, str(error))
     results = replace(results, environment=run_record.about(request, host, setup))
     found = judge(results, request.demand)
-    verdict = run_record.verdict(request, host, setup, results, found)
-    if verdict:
-        verdict = replace(verdict, started=started.isoformat(), ended=host.now().isoformat())
+    verdict = run_record.verdict(request, host, setup, results, found, started=started)
     return GateResult(results=results, found=found, verdict=verdict, error=error)
 
 
@@ -240,7 +238,7 @@ def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
     top = request.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
         raise ConfigError(f"{request.key}: no tests", hint="add --jax-tests with a JAX checkout")
-    return discovery.find(source, top, request.shard, request.weights)
+    return discovery.find(source, top, request.shard)
 
 
 def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
@@ -322,7 +320,7 @@ def _plan_install(
         interpreter=interpreter,
         folder=folder,
         cache=host.cache,
-        requirements=(*request.packages, *rocm),
+        requirements=(*sorted(request.suite.requirements), *request.requirements, *rocm),
         constraints=request.constraints,
         with_jax=request.suite.with_jax,
     )

@@ -82,9 +82,6 @@ def prepare(
         own = Path("gate-results") / f"{suite.name}-{options.python}{suffix}"
         if output:
             own = output / suite.name if len(wanted) > 1 else output
-        weights: Mapping[str, int] = {}
-        if shard.count > 1 and place:  # on several machines only a store knows them
-            weights = history.weights(place, suite.name, options.wheels.manifest, host.cache)
         request = GateRequest(
             **vars(options),
             suite=suite,
@@ -94,7 +91,6 @@ def prepare(
             skips=listed,
             known=suites.known(options.home, suite, listed),
             history=history.read(place, suite.name, host.cache),
-            weights=weights,
             command=command(suite.name),
         )
         if failed_of:

@@ -27,7 +27,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.release.operations import Who
-from rocwheel.runtime import image_recipe, making, packages, record, trial
+from rocwheel.runtime import closure, image_recipe, making, packages, record, trial
 from rocwheel.runtime.making import ImagePlan, Subject
 from rocwheel.runtime.options import ImageOptions
 from rocwheel.runtime.record import ImageRecord, ImageVerdict
@@ -228,7 +228,9 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
         subject=subject,
         base=base,
         rocm=tree,
-        closure=making.files_of(subject.profile, tree, reports, subject.recipe, manifest),
+        closure=closure.whole(tree.root)
+        if subject.profile == "devel"
+        else closure.needed(tree.root, reports, subject.recipe.files, targets=manifest.gfx_targets),
         wheels=mine,
         pins=pins,
         where=where,

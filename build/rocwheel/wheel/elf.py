@@ -1,6 +1,6 @@
 """What a shared object needs, offers and where it looks for it, read from a stream.
 
-`Scan` is fed a file's bytes in order, once, and keeps only windows of it: the front, the dynamic
+`_Scan` is fed a file's bytes in order, once, and keeps only windows of it: the front, the dynamic
 segment, the section table, and the front of every HIP bundle. The few tables that lie behind what
 was already seen are asked for again (`again`). What the loader uses is what counts: NEEDED,
 SONAME and RUNPATH come from the dynamic segment, not from section names. Format: System V gABI,
@@ -9,8 +9,10 @@ chapter 5, and the GNU symbol versioning of the LSB.
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -54,25 +56,18 @@ class ElfError(Exception):
     """An ELF file whose headers cannot be right; the message says which."""
 
 
-@dataclass(kw_only=True)
-class Budget:
-    """What the tables of all ELF files of one wheel may hold together.
+class Budget(Counter[str]):
+    """What the tables of all ELF files of one wheel hold together, by the field of `LIMITS`.
 
     Tables may overlap and may name one string a thousand times, so that a file of a few KB claims
-    to hold gigabytes. The largest published wheel needs a hundredth of this.
+    to hold gigabytes. The largest published wheel needs a hundredth of what is allowed.
     """
-
-    entries: int = LIMITS.elf_entries
-    names: int = LIMITS.elf_names
-    fronts: int = LIMITS.bundle_fronts
-    objects: int = LIMITS.code_objects
 
     def take(self, what: str, count: int) -> None:
         """Raise ElfError where no more of it is left."""
-        left = getattr(self, what) - count
-        setattr(self, what, left)
-        if left < 0:
-            raise ElfError(f"tables with more {what} than any wheel has")
+        self[what] += count
+        if self[what] > getattr(LIMITS, what):
+            raise ElfError(f"tables with more {what.rpartition('_')[2]} than any wheel has")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +88,14 @@ class ElfFacts:
 
     def highest(self, prefix: str) -> tuple[int, ...]:
         """Return the highest version that is needed of `GLIBC`, `CXXABI` …; () for none."""
-        return highest_version((name for names in self.versions.values() for name in names), prefix)
+        numbers: list[tuple[int, ...]] = [()]
+        for name in itertools.chain.from_iterable(self.versions.values()):
+            if match := _VERSION.match(name):
+                if match[1] == prefix:
+                    numbers.append(tuple(map(int, match[2].split("."))))
+            elif prefix == "GLIBC" and name in _RELR:
+                numbers.append(_RELR[name])
+        return max(numbers)
 
     @property
     def exports_pjrt(self) -> bool:
@@ -104,24 +106,6 @@ class ElfFacts:
         """Return for each gfx target how many code objects there are, and their bytes unpacked."""
         return hip.sum_of_objects(self.bundles)
 
-    @property
-    def gfx_targets(self) -> tuple[str, ...]:
-        """Targets that every bundle of the file has code for."""
-        sets = [bundle.targets for bundle in self.bundles]
-        return tuple(sorted(frozenset.intersection(*sets))) if sets else ()
-
-
-def highest_version(names: Iterable[str], prefix: str) -> tuple[int, ...]:
-    """Return the highest numeric version among symbol versions such as `GLIBC_2.27`."""
-    numbers: list[tuple[int, ...]] = [()]
-    for name in names:
-        if match := _VERSION.match(name):
-            if match[1] == prefix:
-                numbers.append(tuple(map(int, match[2].split("."))))
-        elif prefix == "GLIBC" and name in _RELR:
-            numbers.append(_RELR[name])
-    return max(numbers)
-
 
 def scan(
     path: str, size: int, stream: Callable[[], Iterable[bytes]], *, budget: Budget | None = None
@@ -130,7 +114,7 @@ def scan(
 
     Raises ElfError when headers cannot be right, or when `budget` has been spent.
     """
-    reading = Scan(path, size, budget=budget or Budget())
+    reading = _Scan(path, size, budget=Budget() if budget is None else budget)
     for piece in stream():
         reading.feed(piece)
     while missing := reading.again():
@@ -139,14 +123,16 @@ def scan(
             missing -= len(piece)
             if missing <= 0:
                 break
-    return reading.facts()
+    if reading.facts is None:
+        raise ElfError("tables that contradict each other")
+    return reading.facts
 
 
-class Scan:
+class _Scan:
     """The facts of one ELF file, gathered while its bytes pass by.
 
     Feed every byte in order; then, while `again()` is not 0, feed that many from the first again;
-    then take `facts()`.
+    then take `facts`.
     """
 
     def __init__(self, path: str, size: int, *, budget: Budget) -> None:
@@ -159,7 +145,7 @@ class Scan:
         self._fronts: list[_Range] = []  # those of them that may hold the front of a bundle
         self._bundles: list[hip.Bundle] = []
         self._first_time = True
-        self._facts: ElfFacts | None = None
+        self.facts: ElfFacts | None = None
         self._want((0, min(FRONT, size)))
 
     def feed(self, piece: bytes) -> None:
@@ -186,18 +172,8 @@ class Scan:
         """At the end of the bytes: how many of them, from the first, must be fed once more."""
         self._first_time = False
         self._at = 0
-        self._facts = self._decode()
+        self.facts = self._decode()
         return max((window[1] for window in self._open), default=0)
-
-    @property
-    def bundles(self) -> tuple[hip.Bundle, ...]:
-        """Bundles of GPU code, in the order of the file; all of them after the last byte."""
-        return tuple(sorted(self._bundles, key=lambda bundle: bundle.offset))
-
-    def facts(self) -> ElfFacts:
-        if self._facts is None:
-            raise ElfError("tables that contradict each other")
-        return self._facts
 
     def _want(self, window: _Range) -> None:
         start, end = window
@@ -229,7 +205,7 @@ class Scan:
                 continue
             at = first + number * hip.ALIGNMENT
             if hip.looks_like(piece[at : at + len(hip.PLAIN)]):
-                self._budget.take("fronts", 1)
+                self._budget.take("bundle_fronts", 1)
                 start = self._at + at
                 window = (start, min(start + hip.FRONT, self.size))
                 self._windows[window] = bytearray(window[1] - window[0])
@@ -242,7 +218,7 @@ class Scan:
             front = bytes(self._windows.pop(window))
             bundle = hip.parse(front, offset=window[0], room=self.size - window[0])
             if bundle:
-                self._budget.take("objects", len(bundle.objects))
+                self._budget.take("code_objects", len(bundle.objects))
                 self._bundles.append(bundle)
 
     def _decode(self) -> ElfFacts | None:
@@ -269,11 +245,11 @@ class Scan:
         strings_size = dynamic.get(_DT_STRSZ, [0])[-1]
         self._want((strings_at, strings_at + strings_size))
         sections = self._get(sections_at[0], sections_at[1] - sections_at[0])
-        self._budget.take("entries", header.shnum)
+        self._budget.take("elf_entries", header.shnum)
         needs = self._described(sections, _SHT_VERNEED, dynamic.get(_DT_VERNEED), loads)
         symbols = self._described(sections, _SHT_DYNSYM, dynamic.get(_DT_SYMTAB), loads)
         strings = _Strings(self._get(strings_at, strings_size), self._budget)
-        self._budget.take("entries", len(symbols) // _SYMBOL.size)
+        self._budget.take("elf_entries", len(symbols) // _SYMBOL.size)
         versions, misfits = _versions(needs, strings)
         needed = tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, []))
         problems = [
@@ -291,7 +267,7 @@ class Scan:
             runpath=_path_list(strings, dynamic.get(_DT_RUNPATH, [])[-1:]),
             versions=versions,
             exports=self._exports(symbols, strings, dynamic, loads),
-            bundles=self.bundles,
+            bundles=tuple(sorted(self._bundles, key=lambda bundle: bundle.offset)),
             problems=tuple(problems[:PROBLEMS]),
         )
 
@@ -301,10 +277,12 @@ class Scan:
         """Return the table at an address; the section of its kind says how long it is."""
         if address is None:
             return b""
-        place = _section(sections, kind)
-        if place is None or place[0] != _offset(loads, address[-1]):
+        places = [(item[4], item[5]) for item in _SECTION.iter_unpack(sections) if item[1] == kind]
+        if len(places) > 1:
+            raise ElfError("two sections where one can be used")
+        if not places or places[0][0] != _offset(loads, address[-1]):
             raise ElfError("symbols or version needs that no section describes")
-        return self._get(*place)
+        return self._get(*places[0])
 
     def _exports(
         self,
@@ -337,7 +315,7 @@ class Scan:
         """Return the numbers of symbols that the hash table has for a name."""
 
         def get(start: int, size: int) -> bytes:  # chains may be as long as the table
-            self._budget.take("entries", 1)
+            self._budget.take("elf_entries", 1)
             return self._get(start, size)
 
         at = _offset(loads, dynamic.get(loader.DT_GNU_HASH, [0])[-1])
@@ -404,7 +382,7 @@ class _Strings:
         end = self._data.find(b"\0", offset, offset + limit + 1)
         if end < 0:
             raise ElfError("a name without an end, or longer than any path")
-        self._budget.take("names", end - offset + 1)
+        self._budget.take("elf_names", end - offset + 1)
         return self._data[offset:end].decode("utf-8", "backslashreplace")
 
 
@@ -416,14 +394,6 @@ def _offset(loads: list[Segment], address: int) -> int:
         if item.holds(address, 1):
             return address - item.address + item.offset
     raise ElfError(f"an address outside every segment ({address:#x})")
-
-
-def _section(table: bytes, kind: int) -> tuple[int, int] | None:
-    """Return offset and size of the only section of a kind. Raises ElfError where there are two."""
-    places = [(item[4], item[5]) for item in _SECTION.iter_unpack(table) if item[1] == kind]
-    if len(places) > 1:
-        raise ElfError("two sections where one can be used")
-    return places[0] if places else None
 
 
 def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:

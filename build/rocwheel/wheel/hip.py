@@ -85,41 +85,45 @@ def parse(front: bytes, *, offset: int, room: int = 1 << 62) -> Bundle | None:
     Data that merely contains the magic (a compiler library does) fails one of the checks. A bundle
     that is longer than the `room` that its file has, or does not unpack, has no objects.
     """
-    if front.startswith(PLAIN):
-        objects, size, damaged = _table(front), _extent(front), False
-        unpacked, name = size, ""
-    elif not front.startswith(PACKED) or len(front) < 32:  # noqa: PLR2004
-        return None
-    else:
+    inner, size, unpacked, name, damaged = front, 0, 0, "", False
+    if not front.startswith(PLAIN):
+        if not front.startswith(PACKED) or len(front) < 32:  # noqa: PLR2004
+            return None
         version, method = struct.unpack_from("<HH", front, 4)
         layout = _WRAPPERS.get(version)
         if layout is None or method > 1:
             return None
         *sizes, _hash = layout.unpack_from(front, 8)
         size, unpacked = sizes if len(sizes) > 1 else (0, sizes[0])
-        body = front[8 + layout.size : size or None]
         name = "zstd" if method else "zlib"
-        try:
-            inner = _unzstd(body) if method else zlib.decompressobj().decompress(body, TABLE)
-        except (zlib.error, ValueError):
-            inner = b""
-        objects = _table(inner)
+        inner = _unpacked(front[8 + layout.size : size or None], name)
         # Enough of a header that a damaged bundle is more likely than a text.
         damaged = not inner.startswith(PLAIN) and 8 + layout.size < size < unpacked < 1 << 40
+    rows = _entries(inner)
+    if not name:
+        size = unpacked = max((at + length for at, length, _ in rows), default=0)
+    objects = tuple(
+        CodeObject(target=match[1], features=match[2], offset=at, size=length)
+        for at, length, match in ((at, length, _DEVICE.match(text)) for at, length, text in rows)
+        if match
+    )
     if not objects and not damaged:
         return None
     objects = objects if size <= room else ()
     return Bundle(offset=offset, size=size, unpacked=unpacked, compression=name, objects=objects)
 
 
-def _unzstd(body: bytes) -> bytes:
+def _unpacked(body: bytes, compression: str) -> bytes:
+    """Return the table at the front; b"" where the bytes are damaged."""
     import zstandard
 
     try:
+        if compression == "zlib":
+            return zlib.decompressobj().decompress(body, TABLE)
         with zstandard.ZstdDecompressor().stream_reader(body) as reader:
             return reader.read(TABLE)
-    except zstandard.ZstdError as exc:
-        raise ValueError(str(exc)) from exc
+    except (zlib.error, zstandard.ZstdError):
+        return b""
 
 
 def _entries(front: bytes) -> list[tuple[int, int, str]]:
@@ -142,16 +146,3 @@ def _entries(front: bytes) -> list[tuple[int, int, str]]:
             return []
         rows.append((offset, size, name))
     return rows
-
-
-def _table(front: bytes) -> tuple[CodeObject, ...]:
-    rows = ((offset, size, _DEVICE.match(name)) for offset, size, name in _entries(front))
-    return tuple(
-        CodeObject(target=match[1], features=match[2], offset=offset, size=size)
-        for offset, size, match in rows
-        if match
-    )
-
-
-def _extent(front: bytes) -> int:
-    return max((offset + size for offset, size, _ in _entries(front)), default=0)

@@ -35,7 +35,7 @@ from rocwheel.wheel.metadata import (
     row_problems,
 )
 from rocwheel.wheel.python_source import Compiled, compile_members
-from rocwheel.wheel.zip_reader import CHUNK, SMALL, Stamp, ZipArchive, ZipMember
+from rocwheel.wheel.zip_reader import CHUNK, Stamp, ZipArchive, ZipMember
 
 LIBRARIES: Final = ".libs"  # ending of the folder that `auditwheel repair` grafts into
 _ROCM_PROJECT: Final = re.compile(r"jax-rocm([0-9]+)-(plugin|pjrt)\Z")
@@ -46,28 +46,7 @@ _COMMIT: Final = re.compile(r"['\"]([0-9a-f]{40})['\"]")
 _COMMIT_OF: Final = re.compile(r"([A-Za-z][\w./-]*?)(?:_commit)?['\"]?\s*[:=]\s*\Z")
 _KEY: Final = 100  # characters before a commit in which the name of its repository is looked for
 _COMMITS: Final = 100  # of one module
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemberFacts:
-    """One member, as far as people and rules want to know it."""
-
-    name: str
-    size: int  # bytes
-    compressed: int
-    mode: int  # permission and type bits, 0 where unknown
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordProblems:
-    """Where RECORD and the files of a wheel disagree, as sentences."""
-
-    rows: tuple[str, ...] = ()  # files that are listed wrongly, or not at all
-    digests: tuple[str, ...] = ()  # files whose content is not what RECORD says
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.rows
-        yield from self.digests
+_MODULE: Final = 64 << 10  # bytes of a version module that is read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +63,13 @@ class WheelReport:
     metadata: Mapping[str, tuple[str, ...]]  # fields of METADATA that rules look at
     wheel: Mapping[str, tuple[str, ...]]  # fields of WHEEL
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`, as JAX gets them
-    members: tuple[MemberFacts, ...]
+    members: tuple[ZipMember, ...]
     elf: tuple[ElfFacts, ...]
     grafted: tuple[str, ...]  # file names, without the hash that auditwheel adds
     provenance: Mapping[str, str]
     releases: Mapping[str, str | None]  # version.py -> `_release_version` (see `release_of`)
-    record: RecordProblems  # empty where RECORD was not compared
+    rows: tuple[str, ...]  # files that RECORD lists wrongly or not at all; () if not compared
+    digests: tuple[str, ...]  # files whose content is not what RECORD says
     compiled: Compiled  # empty unless checked, and of one of JAX's wheels
 
     @property
@@ -164,35 +144,27 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         reader = _Reader(archive, {row.path: row for row in rows} if hashes else None)
         elf = [facts for member in archive.members if (facts := reader.read(member))]
         provenance, releases = _provenance(archive, folder, texts)
-        members = tuple(
-            MemberFacts(name=item.name, size=item.size, compressed=item.compressed, mode=item.mode)
-            for item in archive.members
-        )
         name = f"{folder}/entry_points.txt"
         text = archive.read(name).decode("utf-8", "replace") if name in archive.by_name else ""
-        size, stamp = archive.size, archive.stamp
         sha256 = whole.result()
-    record = RecordProblems(
-        rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
-        digests=tuple(reader.problems),
-    )
     return WheelReport(
         path=path,
         filename=filename,
-        size=size,
+        size=archive.size,
         sha256=sha256,
-        stamp=stamp,
+        stamp=archive.stamp,
         checked=hashes,
         dist_info=folder,
         metadata={key: texts["METADATA"].all(key) for key in METADATA_FIELDS},
-        wheel={key: texts["WHEEL"].exactly(key) for key in WHEEL_FIELDS},
+        wheel={key: texts["WHEEL"].all(key, exact=True) for key in WHEEL_FIELDS},
         entry_points=_entry_points(text),
-        members=members,
+        members=archive.members,
         elf=tuple(elf),
-        grafted=_grafted(members),
+        grafted=_grafted(archive.members),
         provenance=provenance,
         releases=releases,
-        record=record,
+        rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
+        digests=tuple(reader.problems),
         compiled=compile_members(path) if hashes and kind_of(filename.project) else Compiled(),
     )
 
@@ -253,15 +225,14 @@ class _Reader:
     def _checked(self, member: ZipMember) -> Iterator[bytes]:
         """Yield a member's content; at its end, compare it with its row."""
         row = (self._rows or {}).get(member.name)
-        algorithm = row.digest.partition("=")[0] if row else ""
-        if row is None or member.is_dir or algorithm not in STRONG:
+        if row is None or member.is_dir or row.algorithm not in STRONG:
             yield from self._archive.stream(member)
             return
-        digest = hashlib.new(algorithm)
+        digest = hashlib.new(row.algorithm)
         for piece in self._archive.stream(member):
             digest.update(piece)
             yield piece
-        is_now = record_digest(digest.digest(), algorithm=algorithm)
+        is_now = record_digest(digest.digest(), algorithm=row.algorithm)
         if is_now != row.digest:
             self.problems.append(f"{member.name}: is {is_now}, RECORD says {row.digest}")
         elif row.size != str(member.size):
@@ -295,7 +266,7 @@ def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
     return {group: tuple(points) for group, points in groups.items()}
 
 
-def _grafted(members: tuple[MemberFacts, ...]) -> tuple[str, ...]:
+def _grafted(members: tuple[ZipMember, ...]) -> tuple[str, ...]:
     """Return the libraries in a top-level `*.libs` folder, without the hash in their names."""
     paths = (member.name.split("/") for member in members)
     names = (path[-1] for path in paths if path[0].endswith(LIBRARIES))
@@ -313,7 +284,7 @@ def _provenance(
         for member in archive.members
         if member.name.rpartition("/")[2] in ("version.py", "commit_info.py")
         and not member.name.startswith(folder)
-        and member.size <= SMALL
+        and member.size <= _MODULE
     )
     for member in itertools.islice(modules, LIMITS.provenance):
         content = archive.read(member.name)

@@ -11,7 +11,6 @@ class Limits:
     """Budgets for one wheel; every reader refuses a wheel beyond them."""
 
     # The archive.
-    members: int = 100_000
     directory: int = 16 << 20  # bytes of the central directory, and of all local headers
     total: int = 16 << 30  # bytes of all members, inflated
     total_ratio: int = 50  # all members inflated to the file's size, above `total_from` bytes

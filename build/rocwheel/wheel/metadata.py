@@ -113,6 +113,10 @@ class RecordRow(NamedTuple):
     digest: str
     size: str
 
+    @property
+    def algorithm(self) -> str:
+        return self.digest.partition("=")[0]
+
 
 class KeyValueText:
     """An e-mail-like block of `Key: value` lines, with a body after the first empty line."""
@@ -124,32 +128,26 @@ class KeyValueText:
         except UnicodeDecodeError as exc:
             raise WheelError(f"{name}: not UTF-8", hint="build the wheel again") from exc
         self.name = name
-        self._lines: list[str] = []
-        field: list[str] = []  # lines of the field that is being read
-        reader = io.StringIO(text, newline="")
-        at = 0
-        for number, line in enumerate(reader, 1):
-            if not line.strip("\r\n"):
-                break
-            if line[0] not in " \t":
-                self._lines += ["".join(field)] if field else []
-                field = []
-            if not field and not _FIELD.match(line):
+        lines = _lines(text)
+        end = next((n for n, line in enumerate(lines) if not line.strip("\r\n")), len(lines))
+        fields: list[list[str]] = []
+        for number, line in enumerate(lines[:end], 1):
+            if fields and line[0] in " \t":
+                fields[-1].append(line)
+            elif _FIELD.match(line):
+                fields.append([line])
+            else:
                 raise WheelError(
                     f"{name}: line {number} is no `Key: value`", hint="build the wheel again"
                 )
-            field.append(line)
-            at += len(line)
-        self._lines += ["".join(field)] if field else []
-        self._body = text[at:]
+        self._lines = ["".join(field) for field in fields]
+        self._body = "".join(lines[end:])
 
-    def all(self, key: str) -> tuple[str, ...]:
-        """Values of a key, in whatever case it is written."""
-        return tuple(value for name, value in self._fields() if name.lower() == key.lower())
-
-    def exactly(self, key: str) -> tuple[str, ...]:
-        """Values of a key as it is written: uv knows the keys of WHEEL in their own case only."""
-        return tuple(value for name, value in self._fields() if name == key)
+    def all(self, key: str, *, exact: bool = False) -> tuple[str, ...]:
+        """Return values of a key; with `exact` as it is written: uv reads WHEEL so."""
+        key = key if exact else key.lower()
+        fields = ((name if exact else name.lower(), value) for name, value in self._fields())
+        return tuple(value for name, value in fields if name == key)
 
     def get(self, key: str) -> str:
         """Return the value of a key that stands once, "" where it is absent. Raises WheelError."""
@@ -261,7 +259,7 @@ def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -
         elif row.path in unhashed:
             if row.digest or row.size:
                 yield f"{row.path}: has a digest in RECORD and must not have one"
-        elif row.digest.partition("=")[0] not in STRONG:
+        elif row.algorithm not in STRONG:
             yield f"{row.path}: has no SHA-256 in RECORD"
         seen.add(row.path)
     for name in sorted(files - seen - {f"{folder}/{name}" for name in UNHASHED[1:]}):
@@ -304,14 +302,14 @@ def dist_info(names: Iterable[str], *, path: object) -> str:
     return matching[0]
 
 
-def row_of(path: str, content: Iterable[bytes]) -> RecordRow:
+def row_of(path: str, content: Iterable[bytes], *, algorithm: str = "sha256") -> RecordRow:
     """Return the RECORD row of a file with this content, given in pieces."""
-    digest = hashlib.sha256()
+    digest = hashlib.new(algorithm)
     size = 0
     for piece in content:
         digest.update(piece)
         size += len(piece)
-    return RecordRow(path=path, digest=record_digest(digest.digest()), size=str(size))
+    return RecordRow(path, record_digest(digest.digest(), algorithm=algorithm), str(size))
 
 
 def _lines(text: str) -> list[str]:

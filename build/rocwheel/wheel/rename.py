@@ -8,7 +8,6 @@ not list exactly its files, or whose texts differ from it, is refused: a new REC
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from rocwheel.console import brief
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.wheel import requirements
 from rocwheel.wheel.metadata import (
+    UNHASHED,
     KeyValueText,
     RecordRow,
     WheelName,
@@ -29,7 +29,6 @@ from rocwheel.wheel.metadata import (
     edit_record,
     normal_name,
     read_record,
-    record_digest,
     release_of,
     row_of,
     row_problems,
@@ -38,7 +37,6 @@ from rocwheel.wheel.metadata import (
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder
 
-SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")
 TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECORD must confirm
 _REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CLAUSE: Final = re.compile(r"(===|==|<=|>=|~=|!=|<|>)\s*([^\s,;()]+)")
@@ -149,7 +147,7 @@ def plan_retag(
                 abis=abis or before.abis,
                 platforms=platforms or before.platforms,
             )
-            wheel = draft.headers("WHEEL")
+            wheel = draft.texts["WHEEL"]
             if tuple(sorted(wheel.all("Tag"))) != after.tags:
                 wheel.replace_all("Tag", after.tags)
                 draft.edit(f"{draft.folder}/WHEEL", wheel.to_bytes())
@@ -180,7 +178,7 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
         _, new = versions[name.project]
         with ZipArchive(path) as archive:
             draft = _Draft(archive)
-            metadata = draft.headers("METADATA")
+            metadata = draft.texts["METADATA"]
             metadata.replace("Version", {metadata.get("Version"): str(new)})
             pins, alone = _pins(metadata.all("Requires-Dist"), name, versions)
             metadata.replace("Requires-Dist", pins)
@@ -197,17 +195,14 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
     return tuple(parallel.each(plan, paths))
 
 
-def apply(plans: Iterable[Rename], folder: Path) -> tuple[Path, ...]:
+def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[Path, ...]:
     """Write the planned wheels into a folder, all or none.
 
-    Raises WheelError when a file of another content has one of the names, HostError when the
-    folder cannot be written.
+    With `keep=False` they are held against those that have their names, and go away. Raises
+    WheelError when a file of another content has one of the names, HostError when the folder
+    cannot be written.
     """
-    return _write(plans, Outbox(folder))
-
-
-def _write(plans: Iterable[Rename], outbox: Outbox) -> tuple[Path, ...]:
-    with outbox as box:
+    with Outbox(folder, keep=keep) as box:
 
         def write(plan: Rename) -> Path:
             with ZipArchive(plan.source, stamp=plan.stamp) as archive:
@@ -228,13 +223,12 @@ def check(plans: Iterable[Rename], folder: Path) -> None:
     Only wheels whose name is taken are written, aside, to be compared. Raises as `apply` does.
     """
     check_folder(folder)
-    taken = [plan for plan in plans if (folder / str(plan.after)).exists()]
-    if taken:
-        _write(taken, Outbox(folder, keep=False))
+    if taken := [plan for plan in plans if (folder / str(plan.after)).exists()]:
+        apply(taken, folder, keep=False)
 
 
 class _Draft:
-    """An open wheel and the new content of some of its members."""
+    """An open wheel, its texts to be changed, and the new content of some of its members."""
 
     def __init__(self, archive: ZipArchive) -> None:
         self._archive = archive
@@ -242,31 +236,26 @@ class _Draft:
         self.folder = dist_info(archive.by_name, path=archive.path)
         if self.folder != f"{self.name.stem}.dist-info":
             archive.refuse(f"its dist-info folder is {self.folder}")
-        for signature in SIGNATURES:
+        for signature in UNHASHED[1:]:
             if f"{self.folder}/{signature}" in archive.by_name:
                 archive.refuse(f"{signature}: a signed wheel cannot be changed")
         self._record = archive.read(f"{self.folder}/RECORD")
         rows = read_record(self._record, name=f"{archive.path}: RECORD", files=len(archive.members))
         for problem in row_problems(archive.by_name, rows, self.folder):
             archive.refuse(problem)
-        self._texts = {name: self._headers(name) for name in ("METADATA", "WHEEL")}
-        own = (
-            normal_name(self._texts["METADATA"].get("Name")),
-            self._texts["METADATA"].get("Version"),
-        )
+        self.texts = {
+            name: KeyValueText(
+                archive.read(f"{self.folder}/{name}"), name=f"{archive.path}: {name}"
+            )
+            for name in ("METADATA", "WHEEL")
+        }
+        metadata = self.texts["METADATA"]
+        own = normal_name(metadata.get("Name")), metadata.get("Version")
         if own != (self.name.project, self.name.version_text):
             archive.refuse(f"METADATA is of {' '.join(own)}")
         self._rows = {row.path: row for row in rows}
         self._check_texts()
         self._edits: dict[str, bytes] = {}
-
-    def headers(self, name: str) -> KeyValueText:
-        """METADATA or WHEEL, to be changed and given to `edit`."""
-        return self._texts[name]
-
-    def _headers(self, name: str) -> KeyValueText:
-        data = self._archive.read(f"{self.folder}/{name}")
-        return KeyValueText(data, name=f"{self._archive.path}: {name}")
 
     def _check_texts(self) -> None:
         """Refuse a wheel whose RECORD does not confirm its texts; libraries are not read."""
@@ -275,12 +264,8 @@ class _Draft:
             is_info = member.name.startswith(f"{self.folder}/")
             if row is None or not row.digest or not (is_info or member.size <= TEXT):
                 continue
-            algorithm = row.digest.partition("=")[0]
-            digest = hashlib.new(algorithm)
-            for piece in self._archive.stream(member):
-                digest.update(piece)
-            digest_now = record_digest(digest.digest(), algorithm=algorithm), str(member.size)
-            if digest_now != (row.digest, row.size):
+            content = self._archive.stream(member)
+            if row_of(member.name, content, algorithm=row.algorithm) != row:
                 self._archive.refuse(
                     f"{member.name}: differs from RECORD, it was changed after packing"
                 )
@@ -315,21 +300,19 @@ class _Draft:
             stamp=self._archive.stamp,
             before=self.name,
             after=after,
-            edits={},
+            edits=self._edits,
             notes=notes,
         )
         changes: dict[str, RecordRow] = {}
         for row in self._rows.values():
-            content = self._edits.get(row.path)
             path = plan.path(row.path)
-            if content is not None:
-                changes[row.path] = row_of(path, [content])
+            if row.path in self._edits:
+                changes[row.path] = row_of(path, [self._edits[row.path]])
             elif path != row.path:
                 changes[row.path] = row._replace(path=path)
-        edits = dict(self._edits)
         if changes:
-            edits[f"{self.folder}/RECORD"] = edit_record(self._record, changes)
-        return replace(plan, edits=edits)
+            self._edits[f"{self.folder}/RECORD"] = edit_record(self._record, changes)
+        return plan
 
 
 def _tags(text: str, kind: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Make a wheel fit to ship: `plan_repair`, `repair`.
+"""Make a wheel fit to ship: `plan_repair`, `apply`.
 
 A repair changes the platform tag to the oldest manylinux level that really holds, RUNPATH to the
 template of the JAX version, modes so that everybody may read every file, and version modules that
@@ -33,7 +33,7 @@ from rocwheel.wheel.metadata import (
 )
 from rocwheel.wheel.verify.libraries import is_found
 from rocwheel.wheel.wheel_policy import WheelPolicy
-from rocwheel.wheel.zip_reader import Stamp, ZipArchive
+from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, Part, check_folder, pieces
 
 INTERPRETER: Final = Path(sys.executable)
@@ -45,7 +45,6 @@ class RepairPlan:
 
     report: WheelReport
     policy: WheelPolicy
-    kind: WheelKind | None
     runpaths: Mapping[str, tuple[str, ...]]  # member -> the RUNPATH it gets
     modes: Mapping[str, int]  # member -> the type and permission bits it gets
     releases: tuple[str, ...]  # version modules that get the wheel's version
@@ -70,24 +69,6 @@ class RepairResult:
     platform: str  # platform tag
     patched: tuple[str, ...]  # members whose RUNPATH was set
     changed: bool  # False: the same bytes under the same name
-    known: WheelReport | None  # of a wheel with the same bytes, which need not be read again
-
-    def inspect(self) -> WheelReport:
-        """Read every byte of the repaired wheel, compared with RECORD. Raises WheelError."""
-        return self.known or inspect(self.path, hashes=True)
-
-
-def repair(
-    path: Path,
-    out: Path,
-    *,
-    policy: WheelPolicy,
-    kind: WheelKind | None = None,
-    runner: Runner,
-    console: Console,
-) -> RepairResult:
-    """Plan and apply."""
-    return apply(plan_repair(path, policy=policy, kind=kind), out, runner=runner, console=console)
 
 
 def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = None) -> RepairPlan:
@@ -97,7 +78,7 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
     promises.
     """
     report = inspect(path, hashes=True)
-    for problem in report.record:
+    for problem in (*report.rows, *report.digests):
         raise WheelError(
             f"{path}: {brief(problem)}", hint="build the wheel again; RECORD must hold"
         )
@@ -107,7 +88,6 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
     return RepairPlan(
         report=report,
         policy=policy,
-        kind=kind,
         runpaths=dict(_runpaths(report, policy, kind)),
         modes={
             member.name: sound_mode(member.mode)
@@ -176,20 +156,17 @@ def apply(
         path = box.write(str(after), parts, archive)
         archive.check_digest(report.sha256)  # what was planned is what was read again
     changed = bool(changes or plan.modes) or after != report.filename
-    known = None if changed or not keep else replace(report, path=path, stamp=Stamp.of(path.stat()))
-    return RepairResult(
-        path=path, platform=platform, patched=tuple(plan.runpaths), changed=changed, known=known
-    )
+    return RepairResult(path=path, platform=platform, patched=tuple(plan.runpaths), changed=changed)
 
 
 def _refuse_missing(report: WheelReport, policy: WheelPolicy, kind: WheelKind | None) -> None:
     """Raise WheelError where a library is needed that is neither inside nor expected outside."""
-    sonames = {item.path: item.soname for item in report.elf}
+    sonames, outside = {item.path: item.soname for item in report.elf}, policy.outside(kind)
     missing = [
         f"{item.path} needs {name}"
         for item in report.elf
         for name in item.needed
-        if name not in policy.outside(kind) and not is_found(item, name, sonames)
+        if name not in outside and not is_found(item, name, sonames)
     ]
     if missing:
         raise WheelError(
@@ -227,13 +204,13 @@ def _platform(report: WheelReport, facts: Iterable[ElfFacts], policy: WheelPolic
             hint="build all of it for one machine",
         )
     level = policy.best(files)
-    if level is None:
-        excess = (name for item in files for name in policy.excess(policy.manylinux[-1], item))
+    if not level:
+        excess = (name for item in files for name in policy.excess(policy.levels[-1], item))
         raise WheelError(
             f"{report.path}: no manylinux level has {brief(', '.join(sorted(set(excess))))}",
             hint="build with an older sysroot",
         )
-    return level.tag(machines.pop())
+    return f"manylinux_{level}_{machines.pop()}"
 
 
 def _parts(

@@ -37,7 +37,9 @@ def document(report: WheelReport) -> dict[str, Any]:
             for target, (count, total) in report.gpu_code.items()
         },
         "members": [
-            asdict(item) | {"mode": f"{item.mode & 0o7777:04o}"} for item in report.members
+            {name: getattr(item, name) for name in ("name", "size", "compressed")}
+            | {"mode": f"{item.mode & 0o7777:04o}"}
+            for item in report.members
         ],
         "elf": [_elf_document(item) for item in report.elf],
     }
@@ -159,7 +161,7 @@ def _elf_document(item: ElfFacts) -> dict[str, Any]:
         **asdict(item),
         "highest": {prefix: _dotted(item.highest(prefix)) for prefix in PREFIXES},
         "exports_pjrt": item.exports_pjrt,
-        "gfx_targets": item.gfx_targets,
+        "gfx_targets": list(item.gpu_code),
         "bundles": [
             asdict(replace(bundle, objects=())) | {"targets": list(map(str, bundle.objects))}
             for bundle in item.bundles
@@ -180,7 +182,7 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
         ("RPATH", _few(item.rpath)),
         ("RUNPATH", _few(item.runpath)),
         ("exports", "GetPjrtApi, the PJRT API" if item.exports_pjrt else ""),
-        ("GPU code", f"{bundles} for {len(item.gfx_targets)} targets" if item.bundles else ""),
+        ("GPU code", f"{bundles} for {len(item.gpu_code)} targets" if item.bundles else ""),
     ):
         if text:
             yield from textwrap.wrap(

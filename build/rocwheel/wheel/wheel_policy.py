@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
@@ -25,19 +24,21 @@ from rocwheel.wheel.metadata import canonical_platform
 from rocwheel.yaml_file import FieldError
 
 PRIVATE: Final = "GLIBC_PRIVATE"  # of one glibc for itself; no system promises it
-PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI", "GCC")
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Manylinux:
-    """One manylinux level: the highest symbol version by prefix that its systems have."""
+Level: TypeAlias = Annotated[
+    str, matching(r"\A[0-9]+_[0-9]+\Z", "a manylinux level", 'write for example "2_28"')
+]
 
-    level: str  # "2_28"
-    highest: Mapping[str, tuple[int, ...]]
 
-    def tag(self, machine: str) -> str:
-        return f"manylinux_{self.level}_{machine}"
+class Highest(Value, frozen=True, kw_only=True):
+    """The highest symbol versions that the systems of a manylinux level have, by prefix."""
+
+    GLIBC: Version
+    GLIBCXX: Version
+    CXXABI: Version
+    GCC: Version
 
 
 class RunpathUse(Value, frozen=True, kw_only=True):
@@ -86,80 +87,9 @@ class KindPolicy(Value, frozen=True, kw_only=True):
     extras: tuple[str, ...]  # patterns of names that an extra may require
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelPolicy:
-    """The whole file."""
+class Runpath(Value, frozen=True, kw_only=True):
+    """Where wheels look for ROCm, and what in such a list is of a build."""
 
-    manylinux: tuple[Manylinux, ...]  # from the oldest
-    symbol_versions: frozenset[str]  # that any system has on x86_64
-    oldest: str
-    platform_libraries: frozenset[str]
-    other_libraries: frozenset[str]  # that wheels outside JAX may need, too
-    rocm_libraries: frozenset[str]  # versioned SONAMEs
-    runpath_leaks: tuple[str, ...]
-    runpath_templates: Mapping[str, tuple[str, ...]]
-    runpath_uses: tuple[RunpathUse, ...]
-    kinds: Mapping[WheelKind, KindPolicy]
-
-    def outside(self, kind: WheelKind | None) -> frozenset[str]:
-        """Return SONAMEs of the libraries that wheels of a kind may need from outside."""
-        if kind is None:
-            return self.platform_libraries | self.other_libraries
-        if not kind.needs_rocm:
-            return self.platform_libraries
-        return self.platform_libraries | self.rocm_libraries
-
-    def runpaths(self, version: Version) -> tuple[tuple[str, ...], ...]:
-        """Return RUNPATHs that ROCm wheels of this version may have, the one to set first."""
-        base = Version(version.base_version)
-        for use in self.runpath_uses:
-            if use.jax.contains(base):
-                return tuple(self.runpath_templates[name] for name in use.templates)
-        return ()
-
-    def required(self, kind: WheelKind, version: Version) -> RequiredMembers:
-        """Return what a wheel of this kind and version must have."""
-        base = Version(version.base_version)
-        uses = (each for each in self.kinds[kind].required if each.jax.contains(base))
-        return next(uses, RequiredMembers(jax=SpecifierSet(), members=()))
-
-    def level(self, platform: str) -> Manylinux | None:
-        """Return the level of a tag such as manylinux_2_28_x86_64, None where it has none."""
-        match = re.fullmatch(r"manylinux_([0-9]+_[0-9]+)_\w+", canonical_platform(platform))
-        return next((item for item in self.manylinux if match and item.level == match[1]), None)
-
-    def excess(self, level: Manylinux, facts: ElfFacts) -> tuple[str, ...]:
-        """Return symbol versions that this file needs, and this level, or any, does not promise."""
-        platform = self.platform_libraries if facts.machine == "x86_64" else frozenset()
-        never = (
-            name
-            for library, names in facts.versions.items()
-            for name in names
-            if name == PRIVATE  # the lists of other machines are shorter, and begin later
-            or (library in platform and name not in self.symbol_versions)
-        )
-        higher = (
-            f"{prefix}_{'.'.join(map(str, facts.highest(prefix)))}"
-            for prefix in PREFIXES
-            if facts.highest(prefix) > level.highest[prefix]
-        )
-        return *never, *higher
-
-    def best(self, facts: Iterable[ElfFacts]) -> Manylinux | None:
-        """Return the oldest level, from `oldest` on, that holds for all files; None for none."""
-        files = tuple(facts)
-        first = next(n for n, item in enumerate(self.manylinux) if item.level == self.oldest)
-        return next(
-            (
-                item
-                for item in self.manylinux[first:]
-                if not any(self.excess(item, each) for each in files)
-            ),
-            None,
-        )
-
-
-class _Runpath(Value, frozen=True, kw_only=True):
     leaks: tuple[str, ...]
     lists: Mapping[str, tuple[str, ...]]
     templates: Mapping[str, tuple[str, ...]]
@@ -180,90 +110,114 @@ class _Runpath(Value, frozen=True, kw_only=True):
                 problem = f"unknown value {name!r}"
                 _refuse_unknown(problem, name, self.templates, "use", number, "templates", place)
 
-    def expanded(self) -> dict[str, tuple[str, ...]]:
-        """Return the templates with each name of a list replaced by each of its entries."""
-        return {
-            name: tuple(made for entry in entries for made in _expand(entry, self.lists))
-            for name, entries in self.templates.items()
-        }
+    def expanded(self, template: str) -> tuple[str, ...]:
+        """Return a template's entries, each with the names of lists replaced by their entries."""
+        entries = (re.split(_PLACEHOLDER, entry) for entry in self.templates[template])
+        return tuple(
+            "".join(chosen)
+            for parts in entries  # texts, and between them the names of lists
+            for chosen in itertools.product(
+                *(self.lists[part] if at % 2 else (part,) for at, part in enumerate(parts))
+            )
+        )
 
 
-class _Kinds(Value, frozen=True, kw_only=True):
-    jaxlib: KindPolicy
-    plugin: KindPolicy
-    pjrt: KindPolicy
+class WheelPolicy(Value, frozen=True, kw_only=True):
+    """The whole file."""
 
-
-Level: TypeAlias = Annotated[
-    str, matching(r"\A[0-9]+_[0-9]+\Z", "a manylinux level", 'write for example "2_28"')
-]
-SymbolVersion: TypeAlias = Annotated[
-    str,
-    matching(r"\A[0-9]+(\.[0-9]+)*\Z", "a symbol version", 'write for example "3.4.24"'),
-]
-
-
-class _Highest(Value, frozen=True, kw_only=True):
-    GLIBC: SymbolVersion
-    GLIBCXX: SymbolVersion
-    CXXABI: SymbolVersion
-    GCC: SymbolVersion
-
-
-class _File(Value, frozen=True, kw_only=True):
     schema: Literal[1]
-    manylinux: Mapping[Level, _Highest]
-    symbol_versions: Mapping[str, tuple[str, ...]]
+    manylinux: Mapping[Level, Highest]
+    symbol_versions: Mapping[str, tuple[str, ...]]  # by prefix, that any system has on x86_64
     oldest: str
     platform_libraries: frozenset[str]
-    other_libraries: frozenset[str]
-    rocm_libraries: Mapping[str, tuple[str, ...]]
-    runpath: _Runpath
-    kinds: _Kinds
+    other_libraries: frozenset[str]  # that wheels outside JAX may need, too
+    rocm_libraries: Mapping[str, tuple[str, ...]]  # name -> the ABI numbers of its SONAMEs
+    runpath: Runpath
+    kinds: Mapping[WheelKind, KindPolicy]
 
     def __post_init__(self) -> None:
-        """Refuse an oldest level that does not exist."""
+        """Refuse an oldest level that does not exist, and a file without one of the kinds."""
         _refuse_unknown(f"unknown value {self.oldest!r}", self.oldest, self.manylinux, "oldest")
+        for kind in WheelKind:
+            if kind not in self.kinds:
+                raise FieldError(f"{kind.value!r} is missing", "kinds", hint="describe every kind")
+
+    @property
+    def levels(self) -> list[str]:
+        """Return the manylinux levels, from the oldest."""
+        return sorted(self.manylinux, key=lambda level: [*map(int, level.split("_"))])
+
+    @property
+    def rocm_sonames(self) -> frozenset[str]:
+        libraries = self.rocm_libraries.items()
+        return frozenset(
+            f"{name}.{abi}" if abi else name for name, abis in libraries for abi in abis
+        )
+
+    def outside(self, kind: WheelKind | None) -> frozenset[str]:
+        """Return SONAMEs of the libraries that wheels of a kind may need from outside."""
+        if kind is None:
+            return self.platform_libraries | self.other_libraries
+        if not kind.needs_rocm:
+            return self.platform_libraries
+        return self.platform_libraries | self.rocm_sonames
+
+    def runpaths(self, version: Version) -> tuple[tuple[str, ...], ...]:
+        """Return RUNPATHs that ROCm wheels of this version may have, the one to set first."""
+        base = Version(version.base_version)
+        for use in self.runpath.use:
+            if use.jax.contains(base):
+                return tuple(map(self.runpath.expanded, use.templates))
+        return ()
+
+    def required(self, kind: WheelKind, version: Version) -> RequiredMembers:
+        """Return what a wheel of this kind and version must have."""
+        base = Version(version.base_version)
+        uses = (each for each in self.kinds[kind].required if each.jax.contains(base))
+        return next(uses, RequiredMembers(jax=SpecifierSet(), members=()))
+
+    def level(self, platform: str) -> str:
+        """Return the level of a tag such as manylinux_2_28_x86_64, "" where it has none."""
+        match = re.fullmatch(r"manylinux_([0-9]+_[0-9]+)_\w+", canonical_platform(platform))
+        return match[1] if match and match[1] in self.manylinux else ""
+
+    def excess(self, level: str, facts: ElfFacts) -> tuple[str, ...]:
+        """Return symbol versions that this file needs, and this level, or any, does not promise."""
+        platform = self.platform_libraries if facts.machine == "x86_64" else frozenset()
+        never = (
+            name
+            for library, names in facts.versions.items()
+            for name in names
+            if name == PRIVATE  # the lists of other machines are shorter, and begin later
+            or (library in platform and not self._exists(name))
+        )
+        higher = (
+            f"{prefix}_{'.'.join(map(str, facts.highest(prefix)))}"
+            for prefix, version in asdict(self.manylinux[level]).items()
+            if facts.highest(prefix) > version.release
+        )
+        return *never, *higher
+
+    def _exists(self, symbol_version: str) -> bool:
+        prefix, _, number = symbol_version.partition("_")
+        return number in self.symbol_versions.get(prefix, ())
+
+    def best(self, facts: Iterable[ElfFacts]) -> str:
+        """Return the oldest level, from `oldest` on, that holds for all files; "" for none."""
+        files, levels = tuple(facts), self.levels
+        fitting = (
+            level
+            for level in levels[levels.index(self.oldest) :]
+            if not any(self.excess(level, each) for each in files)
+        )
+        return next(fitting, "")
 
 
 def load(path: Path) -> WheelPolicy:
     """Read the policy. Raises ConfigError."""
-    file = yaml_file.read(path, _File)
-    levels = (
-        Manylinux(level=level, highest={k: tuple(map(int, v.split("."))) for k, v in each.items()})
-        for level, each in ((level, asdict(each)) for level, each in file.manylinux.items())
-    )
-    return WheelPolicy(
-        manylinux=tuple(sorted(levels, key=lambda item: [*map(int, item.level.split("_"))])),
-        symbol_versions=frozenset(
-            f"{prefix}_{number}"
-            for prefix, numbers in file.symbol_versions.items()
-            for number in numbers
-        ),
-        oldest=file.oldest,
-        platform_libraries=file.platform_libraries,
-        other_libraries=file.other_libraries,
-        rocm_libraries=frozenset(
-            f"{name}.{abi}" if abi else name
-            for name, abis in file.rocm_libraries.items()
-            for abi in abis
-        ),
-        runpath_leaks=file.runpath.leaks,
-        runpath_templates=file.runpath.expanded(),
-        runpath_uses=file.runpath.use,
-        kinds={WheelKind(name): policy for name, policy in asdict(file.kinds).items()},
-    )
+    return yaml_file.read(path, WheelPolicy)
 
 
 def _refuse_unknown(problem: str, name: str, valid: Collection[str], *at: str | int) -> None:
     if name not in valid:
         raise FieldError(problem, *at, hint=suggest(name, tuple(valid)))
-
-
-def _expand(entry: str, lists: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
-    names = _PLACEHOLDER.findall(entry)
-    for chosen in itertools.product(*(lists[name] for name in names)):
-        made = entry
-        for name, value in zip(names, chosen, strict=True):
-            made = made.replace(f"{{{name}}}", value, 1)
-        yield made

@@ -16,12 +16,15 @@ import os
 import re
 import stat
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Final, NamedTuple, NoReturn
+
+# ISA-L is faster still and accepts incomplete distance codes, which pip's zlib refuses
+# (https://github.com/madler/zlib/blob/master/inftrees.c).
+from zlib_ng import zlib_ng
 
 from rocwheel.console import brief
 from rocwheel.errors import WheelError
@@ -30,13 +33,9 @@ from rocwheel.wheel.limits import LIMITS
 LOCAL: Final = struct.Struct("<IHHHHHIIIHH")
 CENTRAL: Final = struct.Struct("<IHHHHHHIIIHHHHHII")
 END: Final = struct.Struct("<IHHHHIIH")
-END64: Final = struct.Struct("<IQHHIIQQQQ")
-LOCATOR: Final = struct.Struct("<IIQI")
 LOCAL_SIGNATURE: Final = 0x04034B50
 CENTRAL_SIGNATURE: Final = 0x02014B50
 END_SIGNATURE: Final = 0x06054B50
-END64_SIGNATURE: Final = 0x06064B50
-LOCATOR_SIGNATURE: Final = 0x07064B50
 DESCRIPTOR_SIGNATURE: Final = 0x08074B50
 ZIP64_EXTRA: Final = 0x0001
 # Extra fields that some readers go by and others do not: unzip and bsdtar take a mode and a link's
@@ -65,7 +64,6 @@ PART: Final = 255  # bytes of one name in it (NAME_MAX)
 READ: Final = 256 << 10  # bytes of compressed input at a time
 CHUNK: Final = 1 << 20  # bytes of inflated output at a time
 _LIKE_AN_ARCHIVE: Final = re.compile(rb"PK[\0-\x1f]")  # uv refuses such a comment, too
-SMALL: Final = 64 << 10  # bytes of a member up to which the standard library inflates it
 
 
 class Stamp(NamedTuple):
@@ -83,7 +81,10 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ZipMember:
-    """One file or folder of the archive; its local header and its central record agree."""
+    """One file or folder of the archive; its local header and its central record agree.
+
+    While the directory is read, what only the local header tells is 0 or empty.
+    """
 
     name: str
     method: int
@@ -94,10 +95,10 @@ class ZipMember:
     mode: int  # permission and type bits; 0 where the maker was not Unix
     stamp: tuple[int, int]  # DOS time and date as they stand in the archive
     start: int  # offset of the local header
-    data: int  # offset of the compressed bytes
-    end: int  # past the data and its descriptor
     central: bytes = field(repr=False)  # the whole central record
-    local: bytes = field(repr=False)  # the whole local header
+    local: bytes = field(repr=False, default=b"")  # the whole local header
+    data: int = 0  # offset of the compressed bytes
+    end: int = 0  # past the data and its descriptor
 
     @property
     def is_dir(self) -> bool:
@@ -112,19 +113,6 @@ class CentralDirectory:
     size: int  # bytes
     members: int
     comment: bytes
-    end: bytes  # the end record
-    end64: bytes  # the zip64 end record, b"" where there is none
-
-
-class _Record(NamedTuple):
-    """A central record, decoded; `offset` points to the local header."""
-
-    name: str
-    fields: tuple[int, ...]
-    compressed: int
-    size: int
-    offset: int
-    raw: bytes
 
 
 class ZipArchive:
@@ -229,27 +217,21 @@ class ZipArchive:
         Raises WheelError at the end when size or CRC are not what the archive says, or earlier
         when the compressed bytes are damaged or expand beyond the declared size.
         """
-        crc32 = codec(is_large=member.size > SMALL).crc32
         size = crc = 0
-        for piece in self._pieces(member):
+        stored = self.raw(member.data, member.data + member.compressed, step=CHUNK)
+        for piece in stored if member.method == STORED else self._inflated(member):
             size += len(piece)
             if size > member.size:
                 self.refuse(f"{member.name}: expands beyond its declared {member.size} bytes")
-            crc = crc32(piece, crc)
+            crc = zlib_ng.crc32(piece, crc)
             yield piece
         if size != member.size:
             self.refuse(f"{member.name}: holds {size} bytes and declares {member.size}")
         if crc != member.crc:
             self.refuse(f"{member.name}: its CRC is {crc:08x} and it declares {member.crc:08x}")
 
-    def _pieces(self, member: ZipMember) -> Iterator[bytes]:
-        if member.method == STORED:
-            return self.raw(member.data, member.data + member.compressed, step=CHUNK)
-        return self._inflated(member)
-
     def _inflated(self, member: ZipMember) -> Iterator[bytes]:
-        library = codec(is_large=max(member.size, member.compressed) > SMALL)
-        inflate = library.decompressobj(-15)
+        inflate = zlib_ng.decompressobj(-15)
         try:
             for packed in self.raw(member.data, member.data + member.compressed):
                 if inflate.eof:
@@ -261,7 +243,7 @@ class ZipArchive:
                     rest = inflate.unconsumed_tail
             while not inflate.eof and (piece := inflate.decompress(b"", CHUNK)):
                 yield piece
-        except library.error as exc:
+        except zlib_ng.error as exc:  # type: ignore[misc]  # its stub declares a value
             self.refuse(f"{member.name}: its deflate stream is damaged: {exc}")
         if not inflate.eof or inflate.unused_data:
             self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
@@ -280,60 +262,31 @@ class ZipArchive:
             self.refuse("its comment looks like another archive")
         if disk or first_disk or here != count:
             self.refuse("spans several disks")
-        directory = CentralDirectory(
-            offset=offset,
-            size=size,
-            members=count,
-            comment=tail[at + END.size :],
-            end=tail[at : at + END.size],
-            end64=b"",
-        )
-        end = start + at
-        locator = end - LOCATOR.size
-        if locator >= 0 and self.bytes_at(locator, 4) == LOCATOR_SIGNATURE.to_bytes(4, "little"):
-            directory = self._zip64(locator, directory)
-            end = locator - END64.size
-        elif U32 in (size, offset) or count == U16:
-            self.refuse("its zip64 end record is missing")
-        if directory.offset + directory.size != end:
+        if U32 in (size, offset) or count == U16:
+            self.refuse("of 4 GiB or 65535 members, which no wheel has")
+        if offset + size != start + at:
             self.refuse("its central directory does not lie where its end record says")
-        if directory.size > LIMITS.directory or directory.members > LIMITS.members:
-            self.refuse(f"{directory.members} members are more than a wheel has")
-        return directory
-
-    def _zip64(self, locator: int, small: CentralDirectory) -> CentralDirectory:
-        _, disk, at, disks = LOCATOR.unpack(self.bytes_at(locator, LOCATOR.size))
-        if disk or disks != 1 or at + END64.size != locator:
-            self.refuse("its zip64 locator is broken")
-        record = self.bytes_at(at, END64.size)
-        signature, length, _, _, disk, first_disk, here, count, size, offset = END64.unpack(record)
-        if signature != END64_SIGNATURE or length != END64.size - 12:
-            self.refuse("its zip64 end record is broken")
-        if disk or first_disk or here != count:
-            self.refuse("spans several disks")
-        if (
-            small.members not in (U16, count)
-            or small.size not in (U32, size)
-            or small.offset not in (U32, offset)
-        ):
-            self.refuse("its two end records disagree")
-        return replace(small, offset=offset, size=size, members=count, end64=record)
+        if size > LIMITS.directory:
+            self.refuse(f"a directory of {size} bytes is larger than any wheel's")
+        return CentralDirectory(
+            offset=offset, size=size, members=count, comment=tail[at + END.size :]
+        )
 
     def _read_members(self) -> tuple[ZipMember, ...]:
         raw = self.bytes_at(self.directory.offset, self.directory.size)
-        records: list[_Record] = []
+        records: list[ZipMember] = []
         at = 0
         while at < len(raw):
             if len(records) == self.directory.members:
                 self.refuse(f"{len(records)} members declared, and more listed")
             records.append(self._record(raw, at))
-            at += len(records[-1].raw)
+            at += len(records[-1].central)
         if len(records) != self.directory.members:
             self.refuse(f"{self.directory.members} members declared, {len(records)} listed")
         if conflict := path_conflict(record.name for record in records):
             self.refuse(conflict)
         self._check_sizes(records)
-        bounds = [*sorted(record.offset for record in records), self.directory.offset]
+        bounds = [*sorted(record.start for record in records), self.directory.offset]
         if bounds[0] != 0:
             self.refuse("bytes before its first member")
         if len(set(bounds)) != len(bounds):
@@ -342,17 +295,17 @@ class ZipArchive:
         members = []
         local = 0
         for record in records:
-            members.append(self._member(record, ends[record.offset]))
+            members.append(self._member(record, ends[record.start]))
             local += len(members[-1].local)
             if local > LIMITS.directory:
                 self.refuse("its local headers are larger than any wheel's")
         return tuple(members)
 
-    def _record(self, raw: bytes, at: int) -> _Record:
+    def _record(self, raw: bytes, at: int) -> ZipMember:
         if len(raw) - at < CENTRAL.size:
             self.refuse("its central directory is cut short")
         fields = CENTRAL.unpack_from(raw, at)
-        signature, _, needed, flags, method, _, _, _, compressed, size = fields[:10]
+        signature, made, needed, flags, method, time, date, crc, compressed, size = fields[:10]
         name_length, extra_length, comment_length, disk, _, attributes, offset = fields[10:]
         length = CENTRAL.size + name_length + extra_length + comment_length
         if signature != CENTRAL_SIGNATURE or at + length > len(raw):
@@ -366,28 +319,26 @@ class ZipArchive:
             self.refuse(f"{name}: compression method {method}; wheels are stored or deflated")
         if method == STORED and flags & FLAG_DESCRIPTOR:  # uv, while it downloads, says the same
             self.refuse(f"{name}: stored with its sizes behind it: a stream does not show its end")
-        if disk not in (0, U16):
-            self.refuse("spans several disks")
-        extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]
-        wide = self._zip64_fields(
-            name, extra, [value == U32 for value in (size, compressed, offset)] + [disk == U16]
-        )
-        size, compressed, offset, disk = (
-            full if full is not None else short
-            for full, short in zip(wide, (size, compressed, offset, disk), strict=True)
-        )
         if disk:
             self.refuse("spans several disks")
+        if U32 in (size, compressed, offset):
+            self.refuse(f"{name}: of 4 GiB, or behind them, which no wheel has")
+        extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]
+        self._zip64_sizes(name, extra, [])
         self._check_type(name, attributes)
         if _LIKE_AN_ARCHIVE.search(raw, at + length - comment_length, at + length):
             self.refuse(f"{name}: its comment looks like another archive")
-        return _Record(
+        return ZipMember(
             name=name,
-            fields=fields,
+            method=method,
+            flags=flags,
+            crc=crc,
             compressed=compressed,
             size=size,
-            offset=offset,
-            raw=raw[at : at + length],
+            mode=attributes >> 16 if made >> 8 == UNIX else 0,
+            stamp=(time, date),
+            start=offset,
+            central=raw[at : at + length],
         )
 
     def _check_type(self, name: str, attributes: int) -> None:
@@ -416,28 +367,28 @@ class ZipArchive:
             self.refuse(f"{name[:60]}…: a name of {len(raw)} bytes, too long for a file system")
         return name
 
-    def _check_sizes(self, records: list[_Record]) -> None:
+    def _check_sizes(self, records: list[ZipMember]) -> None:
         total = sum(record.size for record in records)
         if total > min(LIMITS.total, max(LIMITS.total_from, LIMITS.total_ratio * self.size)):
             self.refuse(f"{self.size} bytes that expand to {total}")
         for record in records:
-            if record.name.endswith("/") and record.size:
+            if record.is_dir and record.size:
                 self.refuse(f"{record.name}: a folder with content")
-            if record.fields[4] == STORED and record.size != record.compressed:
+            if record.method == STORED and record.size != record.compressed:
                 self.refuse(f"{record.name}: stored, but its two sizes differ")
             if record.size > max(LIMITS.ratio_from, LIMITS.ratio * record.compressed):
                 self.refuse(
                     f"{record.name}: {record.compressed} bytes that expand to {record.size}"
                 )
 
-    def _zip64_fields(
+    def _zip64_sizes(
         self, name: str, extra: bytes, wanted: list[bool], *, restated: bytes = b""
     ) -> list[int | None]:
-        """Return the 64-bit values of the `wanted` ones, None where the short one holds.
+        """Return the 64-bit sizes of the `wanted` ones, None where the short one holds.
 
         Where none is wanted, the short ones may be `restated`: zipfile did so (Python's gh-103861).
         """
-        long_sizes: bytes | None = None
+        rest: bytes | None = None
         at = 0
         while at < len(extra):
             if len(extra) - at < 4:  # noqa: PLR2004
@@ -445,86 +396,70 @@ class ZipArchive:
             tag, length = struct.unpack_from("<HH", extra, at)
             body = extra[at + 4 : at + 4 + length]
             at += 4 + length
-            if len(body) != length or (tag == ZIP64_EXTRA and long_sizes is not None):
+            if len(body) != length or (tag == ZIP64_EXTRA and rest is not None):
                 self.refuse(f"{name}: a broken extra field")
             if tag in MISLEADING_EXTRAS:
                 self.refuse(f"{name}: {MISLEADING_EXTRAS[tag]} in an extra field")
             if tag == ZIP64_EXTRA:
-                long_sizes = body
-        if long_sizes is None and any(wanted):
-            self.refuse(f"{name}: its zip64 sizes are missing")
-        rest = long_sizes or b""
+                rest = body
+        rest = rest or b""
         values: list[int | None] = []
-        for width, want in zip((8, 8, 8, 4), wanted, strict=False):
-            if want and len(rest) < width:
-                self.refuse(f"{name}: its zip64 sizes are cut short")
-            values.append(int.from_bytes(rest[:width], "little") if want else None)
-            rest = rest[width:] if want else rest
+        for want in wanted:
+            if want and len(rest) < 8:  # noqa: PLR2004
+                self.refuse(f"{name}: its zip64 sizes are missing or cut short")
+            values.append(int.from_bytes(rest[:8], "little") if want else None)
+            rest = rest[8:] if want else rest
         if rest and (any(wanted) or rest != restated):
             self.refuse(f"{name}: 64-bit sizes that nothing asks for")
         return values
 
-    def _member(self, record: _Record, bound: int) -> ZipMember:
-        name = record.name
-        _, made, _, flags, method, time, date, crc = record.fields[:8]
-        header = self.bytes_at(record.offset, LOCAL.size)
-        signature, needed, local_flags, local_method, *local_stamp = LOCAL.unpack(header)
-        *local_stamp, crc2, compressed2, size2, length, extra = local_stamp
+    def _member(self, record: ZipMember, bound: int) -> ZipMember:
+        """Return the member with its local header, which must agree with its central record."""
+        name, has_descriptor = record.name, record.flags & FLAG_DESCRIPTOR
+        header = self.bytes_at(record.start, LOCAL.size)
+        signature, needed, flags, method, *rest = LOCAL.unpack(header)
+        *stamp, crc, compressed, size, length, extra = rest
         if signature != LOCAL_SIGNATURE or needed > NEWEST:
             self.refuse(f"{name}: no local header where the directory says, or one too new")
-        data = record.offset + LOCAL.size + length + extra
-        if data + record.compressed > bound:
+        data = record.start + LOCAL.size + length + extra
+        end = data + record.compressed
+        if end > bound:
             self.refuse(f"{name}: overlaps the next member")
-        local = self.bytes_at(record.offset, data - record.offset)
-        raw_name = record.raw[CENTRAL.size : CENTRAL.size + record.fields[10]]
-        if local[LOCAL.size : LOCAL.size + length] != raw_name:
+        local = self.bytes_at(record.start, data - record.start)
+        if local[LOCAL.size : LOCAL.size + length] != name.encode():
             self.refuse(f"{name}: its local header has another name")
-        wide = self._zip64_fields(
+        wide = self._zip64_sizes(
             name,
             local[LOCAL.size + length :],
-            [size2 == U32, compressed2 == U32],
+            [size == U32, compressed == U32],
             # To some readers a descriptor is as wide as such sizes, to others as the short ones.
-            restated=b"" if flags & FLAG_DESCRIPTOR else struct.pack("<QQ", size2, compressed2),
+            restated=b"" if has_descriptor else struct.pack("<QQ", size, compressed),
         )
-        is_wide = wide[:2] != [None, None]
-        size2 = size2 if wide[0] is None else wide[0]
-        compressed2 = compressed2 if wide[1] is None else wide[1]
-        agreed = (crc2, compressed2, size2) == (crc, record.compressed, record.size)
-        deferred = flags & FLAG_DESCRIPTOR and (crc2, compressed2, size2) == (0, 0, 0)
-        shared = (local_flags, local_method, *local_stamp) == (flags, method, time, date)
+        sizes = (
+            compressed if wide[1] is None else wide[1],
+            size if wide[0] is None else wide[0],
+        )
+        agreed = (crc, *sizes) == (record.crc, record.compressed, record.size)
+        deferred = has_descriptor and (crc, *sizes) == (0, 0, 0)
+        shared = (flags, method, tuple(stamp)) == (record.flags, record.method, record.stamp)
         if not shared or not (agreed or deferred):
             self.refuse(f"{name}: its local header and the directory disagree")
-        end = data + record.compressed
         behind = self.bytes_at(end, min(bound - end, DESCRIPTOR + 1))
-        if flags & FLAG_DESCRIPTOR and not behind:
+        if has_descriptor and not behind:
             self.refuse(f"{name}: its data descriptor is missing")
         # Readers of a stream take a descriptor for as wide as the local header's sizes are.
-        layout = "<IQQ" if is_wide else "<III"
-        if behind and not (flags & FLAG_DESCRIPTOR and _is_descriptor(record, behind, layout)):
+        layout = "<III" if wide == [None, None] else "<IQQ"
+        if behind and not (has_descriptor and _is_descriptor(record, behind, layout)):
             self.refuse(f"{name}: followed by bytes that belong to no member")
-        return ZipMember(
-            name=name,
-            method=method,
-            flags=flags,
-            crc=crc,
-            compressed=record.compressed,
-            size=record.size,
-            mode=record.fields[15] >> 16 if made >> 8 == UNIX else 0,
-            stamp=(time, date),
-            start=record.offset,
-            data=data,
-            end=bound,
-            central=record.raw,
-            local=local,
-        )
+        return replace(record, local=local, data=data, end=bound)
 
 
-def _is_descriptor(record: _Record, raw: bytes, layout: str) -> bool:
+def _is_descriptor(member: ZipMember, raw: bytes, layout: str) -> bool:
     """Return whether these bytes are a data descriptor of the member, signed or not."""
-    sizes = (record.compressed, record.size)
+    sizes = (member.compressed, member.size)
     if layout == "<III" and max(sizes) > U32:
         return False
-    body = struct.pack(layout, record.fields[7], *sizes)
+    body = struct.pack(layout, member.crc, *sizes)
     return raw in (body, struct.pack("<I", DESCRIPTOR_SIGNATURE) + body)
 
 
@@ -551,16 +486,3 @@ def _key(name: str) -> str:
     import unicodedata
 
     return unicodedata.normalize("NFC", name).casefold()
-
-
-def codec(*, is_large: bool) -> ModuleType:
-    """Return the zlib for a member: zlib-ng is twice as fast, and one more import.
-
-    Both refuse the same streams. ISA-L is faster still and accepts incomplete distance codes,
-    which pip's zlib refuses (https://github.com/madler/zlib/blob/master/inftrees.c).
-    """
-    if not is_large:
-        return zlib
-    from zlib_ng import zlib_ng
-
-    return zlib_ng

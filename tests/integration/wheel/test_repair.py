@@ -20,7 +20,6 @@ from rocwheel.values import replace
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import RepairResult, apply, plan_repair
-from rocwheel.wheel.repair import repair as repair_wheel
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.wheel_policy import load as load_policy
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.needs("cc")
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
 MODULE = "jax_rocm7_plugin/_linalg.so"
-SHORT = POLICY.runpath_templates["short"]
+SHORT = POLICY.runpath.expanded("short")
 WITHOUT_GPUS = replace(
     POLICY,
     kinds={kind: replace(rules, gpu_code=False) for kind, rules in POLICY.kinds.items()},
@@ -89,7 +88,8 @@ def plugin(folder: Path, libraries: Path, *flags: str, source: str = "", **chang
 
 
 def repair(path: Path, out: Path, runner, console, **options) -> RepairResult:
-    return repair_wheel(path, out, policy=WITHOUT_GPUS, runner=runner, console=console, **options)
+    plan = plan_repair(path, policy=WITHOUT_GPUS, **options)
+    return apply(plan, out, runner=runner, console=console)
 
 
 def elf(path: Path, name: str = MODULE):
@@ -243,10 +243,7 @@ def test_files_for_two_machines_are_refused(tmp_path, console) -> None:
 
 def test_every_kind_can_be_named(tmp_path, libraries, console) -> None:
     path = plugin(tmp_path, libraries, rpath(*SHORT))
-    result = repair_wheel(
-        path, tmp_path / "out", policy=WITHOUT_GPUS, kind=WheelKind.PLUGIN, runner=NoRunner(),
-        console=console,
-    )  # fmt: skip
+    result = repair(path, tmp_path / "out", NoRunner(), console, kind=WheelKind.PLUGIN)
     assert result.path.name == path.name
 
 

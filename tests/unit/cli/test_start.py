@@ -164,7 +164,7 @@ def test_options_of_a_value_are_read_before_the_command_gets_it_and_can_be_writt
     monkeypatch.setattr(cli, "_probe", probe, raising=False)
     monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
     words = (
-        "--cache-budget=2K", "--cache-dir=c", "--container-python=py", "--executor=docker",
+        "--cache-budget=2K", "--cache-dir=c", "--executor=docker",
         "--gfx-targets=gfx942, gfx1100", "--python-versions=3.12,3.13,3.12", "--remote-cache=http://c",
         "--remote-timeout=7",
     )  # fmt: skip
@@ -174,11 +174,9 @@ def test_options_of_a_value_are_read_before_the_command_gets_it_and_can_be_writt
     assert (options.cache, options.cache_budget) == (Path("/somewhere/c"), 2048)
     assert options.pythons == (PythonVersion.parse("3.12"), PythonVersion.parse("3.13"))
     assert options.gfx_targets == ("gfx942", "gfx1100")
-    assert (options.executor.kind, options.executor.pythons) == ("docker", (Path("/somewhere/py"),))
+    assert options.executor.kind == "docker"
     assert (options.remote.cache, options.remote.timeout) == ("http://c", 7)
-    assert again == tuple(
-        word.replace("=c", "=/somewhere/c").replace("=py", "=/somewhere/py") for word in words
-    )
+    assert again == tuple(word.replace("=c", "=/somewhere/c") for word in words)
 
 
 def test_talk_options_reach_the_app_from_either_side(seen):

@@ -304,7 +304,7 @@ def test_any_set_stays_installable_and_comes_back(data, old, number, tmp_path_fa
     paths = [wheels.pjrt(number=number, version=old).write(folder), plugin.write(folder)]
     made = reversion(paths, folder / "out", **changes)
     reports = [inspect(path, hashes=True) for path in made]
-    assert all(not list(report.record) for report in reports)
+    assert not any(report.rows or report.digests for report in reports)
     new = reports[0].version
     assert str(Version(new)) == new == reports[1].version
     (pin,) = (Requirement(item) for item in reports[1].requires)
@@ -316,7 +316,7 @@ def test_any_set_stays_installable_and_comes_back(data, old, number, tmp_path_fa
     back = reversion(made, folder / "back", version=old)
     for first, last in zip(paths, back, strict=True):
         assert last.name == first.name
-        assert {d.aspect for d in diff(first, last)} <= {"compressed bytes"}
+        assert not [item for item in diff(first, last) if item.member]
 
 
 def test_data_folders_and_licences_move_with_the_version(tmp_path: Path) -> None:
@@ -339,7 +339,8 @@ def test_data_folders_and_licences_move_with_the_version(tmp_path: Path) -> None
             "demo-2.0.dist-info/WHEEL",
             "demo-2.0.dist-info/RECORD",
         ]
-    assert not list(inspect(path, hashes=True).record)
+    report = inspect(path, hashes=True)
+    assert (report.rows, report.digests) == ((), ())
 
 
 def test_one_bad_wheel_of_a_set_stops_the_whole_set(tmp_path: Path) -> None:

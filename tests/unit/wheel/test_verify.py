@@ -320,7 +320,7 @@ BROKEN = {
         None, "pin.allowed", "does not know",
     ),
     "a RUNPATH with an empty entry": (
-        with_module(runpath=":".join((*SHORT_RUNPATH, ""))), None, "elf.runpath", "has besides 1",
+        with_module(runpath=":".join((*SHORT_RUNPATH, ""))), None, "elf.runpath", "has besides ",
     ),
     "a folder that ends like the one of grafts": (
         with_module(runpath=":".join(("/tmp/x/jax_rocm7_plugin.libs", *SHORT_RUNPATH))),
@@ -355,13 +355,13 @@ BROKEN = {
     "RPATH": (
         with_module(rpath=":".join(SHORT_RUNPATH)), None, "elf.rpath", "RPATH",
     ),
-    "no RUNPATH": (with_module(runpath=""), None, "elf.runpath", "lacks 3, first $ORIGIN"),
+    "no RUNPATH": (with_module(runpath=""), None, "elf.runpath", "lacks $ORIGIN"),
     "a RUNPATH of /opt/rocm only": (
-        with_module(runpath="/opt/rocm/lib"), None, "elf.runpath", "lacks 2, first",
+        with_module(runpath="/opt/rocm/lib"), None, "elf.runpath", "lacks $ORIGIN",
     ),
     "a RUNPATH that goes on": (
         with_module(runpath=":".join((*SHORT_RUNPATH, "/usr/lib"))),
-        None, "elf.runpath", "RUNPATH has besides 1, first /usr/lib",
+        None, "elf.runpath", "RUNPATH has besides /usr/lib",
     ),
     "a RUNPATH in another order": (
         with_module(runpath=":".join(reversed(SHORT_RUNPATH))),
@@ -605,8 +605,8 @@ def test_a_report_that_was_not_checked_is_made_again(tmp_path: Path) -> None:
     text = PLUGIN.members()[f"{PLUGIN.dist_info}/RECORD"].content
     path = PLUGIN.but(record=text.replace(b"sha256=", b"sha256=A", 1)).write(tmp_path)
     shallow, deep = inspect(path), inspect(path, hashes=True)
-    assert not list(shallow.record)
-    assert len(deep.record.digests) == 1
+    assert (shallow.rows, shallow.digests) == ((), ())
+    assert len(deep.digests) == 1
     assert verify(shallow, policy=POLICY) == verify(deep, policy=POLICY) != ()
 
 

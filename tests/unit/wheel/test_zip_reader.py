@@ -21,7 +21,7 @@ from rocwheel.errors import WheelError
 from rocwheel.wheel import rename, zip_reader
 from rocwheel.wheel.limits import Limits
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
-from rocwheel.wheel.repair import repair
+from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.wheel_policy import load as load_policy
@@ -57,7 +57,7 @@ def test_a_hostile_wheel_is_refused_and_nothing_is_written(title: str, tmp_path:
     findings = verify(path, policy=POLICY)
     assert any(item.severity is Severity.ERROR for item in findings)
     with pytest.raises(WheelError, match=message or "path") as refusal:
-        repair(path, out, policy=POLICY, runner=NoRunner(), console=console)
+        apply(plan_repair(path, policy=POLICY), out, runner=NoRunner(), console=console)
     assert "\n" not in str(refusal.value)
     assert refusal.value.hint
     assert NAME in str(refusal.value)
@@ -104,7 +104,6 @@ def test_each_limit_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path = tmp_path / NAME
     path.write_bytes(SOUND)
     for limits in (
-        Limits(members=2),
         Limits(directory=10),
         Limits(total=100),
         Limits(record=10),

@@ -67,13 +67,10 @@ class SuiteFiles:
         return ("-c", "/dev/null")
 
 
-def find(
-    source: SuiteSource, top: Path, shard: Shard, weights: Mapping[str, int] | None = None
-) -> SuiteFiles:
+def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
     """Find the files below `top` (our suite's folder, or a JAX checkout).
 
-    Shards are cut by `weights`, milliseconds by file, the same for all of them. Raises ConfigError
-    when a path of the suite meets nothing, or the shard would be empty.
+    Raises ConfigError when a path of the suite meets nothing, or the shard would be empty.
     """
     if not top.is_dir():
         raise ConfigError(f"{top}: no such folder", hint="the suite's tests should be there")
@@ -96,7 +93,7 @@ def find(
         if not any(fnmatch.fnmatchcase(file, pattern) for pattern in source.exclude)
     )
     sizes = {file: (top / file).stat().st_size for file in files}
-    mine = part(weigh(sizes, weights or {}), shard)
+    mine = part(sizes, shard)
     if not mine:
         raise ConfigError(
             f"{top}: {count(len(files), 'test file')}: --shard {shard} would have none",
@@ -108,22 +105,10 @@ def find(
     )
 
 
-def weigh(sizes: Mapping[str, int], known: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the weight of each file: how long it took, or what its size makes likely.
-
-    Without any durations sizes decide alone.
-    """
-    both = [file for file in sizes if known.get(file)]
-    if not both:
-        return sizes
-    per_byte = sum(known[file] for file in both) / max(1, sum(sizes[file] for file in both))
-    return {file: known.get(file) or round(size * per_byte) for file, size in sizes.items()}
-
-
 def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
-    """Return the files of one shard: the heaviest first, each to the shard that has least.
+    """Return the files of one shard: the largest first, each to the shard that has least.
 
-    The same files with the same weights give the same shards on every machine.
+    The same files give the same shards on every machine.
     """
     loads = [0] * shard.count
     parts: list[list[str]] = [[] for _ in range(shard.count)]

@@ -15,7 +15,6 @@ from typing import Final, Literal
 from rocwheel import files
 from rocwheel.errors import (
     ConfigError,
-    ObjectDiffersError,
     ObjectMissingError,
     ObjectStaleError,
     StoreError,
@@ -44,19 +43,13 @@ class SuiteHistory(Value, frozen=True, kw_only=True):
         except ConfigError:
             return cls()
 
-    @property
-    def files(self) -> dict[str, int]:
-        """Milliseconds by file."""
-        files: dict[str, int] = defaultdict(int)
-        for name, milliseconds in self.tests.items():
-            files[name.partition("::")[0]] += milliseconds
-        return dict(files)
-
     def estimates(self, sizes: Mapping[str, int]) -> Estimates:
         """Return what the scheduler needs to know; `sizes` are the files' bytes."""
         tests = {name: number / 1000 for name, number in self.tests.items()}
-        files = {name: number / 1000 for name, number in self.files.items()}
-        return Estimates(tests=tests, files=files, sizes=sizes)
+        files: dict[str, float] = defaultdict(float)
+        for name, seconds in tests.items():
+            files[name.partition("::")[0]] += seconds
+        return Estimates(tests=tests, files=dict(files), sizes=sizes)
 
     def with_results(self, results: Results) -> SuiteHistory:
         """Add a run. Half the old duration is kept: a slow day is not the rule."""
@@ -78,19 +71,6 @@ def add(place: Place | None, suite: str, cache: Path, results: Results) -> None:
     _replace(
         place, suite, cache, lambda old: SuiteHistory.readable(old).with_results(results).to_bytes()
     )
-
-
-def weights(place: Place, suite: str, manifest: str, cache: Path) -> Mapping[str, int]:
-    """Milliseconds by file, to cut shards by: the same for all shards of a set.
-
-    The history changes while shards run, so the first of them writes down what it is and the
-    others read that. Raises StoreError, ConfigError.
-    """
-    kept = key(place, f"{suite}-{manifest[:16]}")
-    body = SuiteHistory(tests=read(place, suite, cache).files).to_bytes()
-    with suppress(ObjectDiffersError):
-        place.store.create(kept, body, headers=Headers(content_type=JSON))
-    return SuiteHistory.from_bytes(place.store.read(kept)[0], name=place.store.locate(kept)).tests
 
 
 def name_of(results: Results) -> str:

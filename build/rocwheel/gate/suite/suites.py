@@ -184,11 +184,17 @@ def load_all(ci: Path) -> tuple[Suite, ...]:
 def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
     """Return a suite of ours as a verdict must name it to count."""
     listed = [entry.identity() for entry in entries if suite.name in entry.suites]
+    folder = home.tests / suite.source.folder
+    names = (  # of our tests; what Python leaves behind is none of them
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
     pytest = next(item for item in map(Requirement, suite.requirements) if item.name == "pytest")
     return KnownSuite(
         definition=files.sha256((home.ci / FOLDER / f"{suite.name}.yaml").read_bytes()),
         skips=files.sha256(canonical_json(sorted(listed))),
-        tests=_tests(home.tests / suite.source.folder) if suite.source.folder else "",
+        tests=git.digest(folder, names) if suite.source.folder else "",
         selection=suite.select,
         pytest=next(iter(pytest.specifier)).version,
         demands=suite.demands,
@@ -199,16 +205,6 @@ def load_known(home: Home, *, today: date) -> dict[str, KnownSuite]:
     """Return every suite of ours as promotion knows it. Raises ConfigError."""
     entries = skips.load(home.ci, today=today)
     return {suite.name: known(home, suite, entries) for suite in load_all(home.ci)}
-
-
-def _tests(folder: Path) -> str:
-    """SHA-256 of a folder of tests; what Python leaves behind is none of them."""
-    names = (
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    )
-    return git.digest(folder, names)
 
 
 class _DeviceErrors(Value, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
     if twice := next((file for file, number in there.items() if number > 1), ""):
         raise ConfigError(
             f"{twice}: in two shards: they were not cut alike",
-            hint="run the shards of one set against one store, or all without one",
+            hint="run all shards with one rocwheel and one JAX",
         )
     why = "its shard has no results"
     left = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from rocwheel import __version__, files
@@ -73,7 +74,13 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
 
 
 def verdict(
-    request: GateRequest, host: Host, setup: Setup, results: Results, found: Fault
+    request: GateRequest,
+    host: Host,
+    setup: Setup,
+    results: Results,
+    found: Fault,
+    *,
+    started: datetime,
 ) -> Verdict | None:
     """Return the verdict that a finished gate stores; none on wheels that no manifest names."""
     if not request.wheels.manifest:
@@ -90,8 +97,8 @@ def verdict(
         devices=tuple(dict.fromkeys(d.device for lane in setup.lanes for d in lane.devices)),
         rocm=setup.provided,
         jax_version=request.wheels.jax_version,
-        started="",
-        ended="",
+        started=started.isoformat(),
+        ended=host.now().isoformat(),
         tool=setup.tool,
         ran=_ran(request, setup, results),
         **drawn(results, found, request.demand),

@@ -110,8 +110,8 @@ def verify(
         rocm=known[1] if known else "",
     )
     verdict = (
-        *(finding("record.row", text) for text in wheel.record.rows),
-        *(finding("record.hash", text) for text in wheel.record.digests),
+        *(finding("record.row", text) for text in wheel.rows),
+        *(finding("record.hash", text) for text in wheel.digests),
         *judge.findings(),
     )
     return tuple(sorted(verdict, key=lambda item: item.severity is not Severity.ERROR))

@@ -11,10 +11,10 @@ from typing import Final
 
 from rocwheel.model import WheelKind
 from rocwheel.wheel import requirements
-from rocwheel.wheel.inspect import WheelReport
 from rocwheel.wheel.metadata import normal_name
+from rocwheel.wheel.verify.libraries import JudgedWheel
 from rocwheel.wheel.verify.rules import Finding, finding
-from rocwheel.wheel.wheel_policy import KindPolicy, WheelPolicy
+from rocwheel.wheel.wheel_policy import KindPolicy, RequiredMembers
 
 PATCHES: Final = 10  # releases that each CPython has; a bound above them excludes all there are
 _CPYTHON: Final = re.compile(r"cp3[0-9]+\Z")
@@ -27,13 +27,10 @@ _JUDGED: Final = frozenset({"extra", "python_version", "and", "or", "in", "not"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contents:
-    """One wheel of a known kind against what the policy requires of the kind."""
+class Contents(JudgedWheel):
+    """What is asked of the files of a wheel of a known kind."""
 
-    report: WheelReport
-    policy: WheelPolicy
     kind: WheelKind
-    rocm: str  # number in the project's name
 
     def findings(self) -> Iterator[Finding]:
         for check in (
@@ -45,6 +42,10 @@ class Contents:
     @property
     def _rules(self) -> KindPolicy:
         return self.policy.kinds[self.kind]
+
+    @property
+    def _required(self) -> RequiredMembers:
+        return self.policy.required(self.kind, self.report.filename.version)
 
     def _named(self, text: str) -> str:
         return text.format(rocm=self.rocm)
@@ -61,8 +62,7 @@ class Contents:
     def _minors(self) -> set[str]:
         """CPythons that install the wheel: the minor versions of its tag, or of JAX."""
         tags = {each.removeprefix("cp3") for each in self.report.filename.pythons}
-        required = self.policy.required(self.kind, self.report.filename.version)
-        return {each for each in tags if each.isdecimal()} or {*required.pythons}
+        return {each for each in tags if each.isdecimal()} or {*self._required.pythons}
 
     def _pythons(self) -> Iterator[Finding]:
         requires = requirements.specifiers(self.report.requires_python)
@@ -77,7 +77,7 @@ class Contents:
     def _members(self) -> Iterator[Finding]:
         names = {member.name for member in self.report.members}
         libraries = {item.path for item in self.report.elf}
-        for text in self.policy.required(self.kind, self.report.filename.version).members:
+        for text in self._required.members:
             member = self._named(text)
             if member not in names:
                 yield finding("layout.required", f"{member} is missing")
@@ -89,12 +89,11 @@ class Contents:
 
         A package goes before a module, a suffix with the ABI before `.so`, that before `.py`.
         """
-        required = self.policy.required(self.kind, self.report.filename.version).members
         modules: dict[str, list[str]] = {}
         for member in self.report.members:
             if match := _MODULE.match(member.name):
                 modules.setdefault(match[1], []).append(member.name)
-        for name in map(self._named, required):
+        for name in map(self._named, self._required.members):
             match = _MODULE.match(name)
             for other in modules.get(match[1], []) if match else ():
                 if other != name:

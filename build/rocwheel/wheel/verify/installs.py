@@ -23,7 +23,6 @@ from typing import Final, NamedTuple
 import uv
 
 from rocwheel import files
-from rocwheel.console import brief
 from rocwheel.errors import CommandError
 from rocwheel.process import Command, Runner
 from rocwheel.wheel.metadata import WheelName
@@ -46,63 +45,48 @@ class InstallTarget(NamedTuple):
     abi: str  # "cp312", "cp313t"
 
 
-@dataclass(frozen=True, kw_only=True)
-class InstallClient:
-    """pip or uv, and its options for where to install, for which Python."""
-
-    name: str
-    version: str
-    argv: tuple[str, ...]
-
-    def command(self, target: InstallTarget, platforms: Sequence[str], folder: Path) -> Command:
-        """Return the command that installs `requirements.txt` beside the folder into it."""
-        common = (
-            *self.argv, "install", "--quiet", "--no-deps", "--no-index", "--require-hashes",
-            "--target", str(folder), "--python-version", f"3.{target.minor}",
-            "--requirement", str(folder.parent / "requirements.txt"),
-        )  # fmt: skip
-        more: tuple[str, ...]
-        if self.name == "uv":
-            more = (
-                "--offline", "--no-config", "--no-build", "--link-mode", "hardlink",
-                "--cache-dir", str(folder.parent / "cache"), "--python", sys.executable,
-                "--python-platform", "x86_64-manylinux_2_40",
-            )  # fmt: skip
-        else:
-            more = (
-                "--no-cache-dir", "--no-compile", "--only-binary=:all:",
-                "--disable-pip-version-check", "--ignore-requires-python", "--implementation", "cp",
-                *(part for abi in (target.abi, "abi3", "none") for part in ("--abi", abi)),
-                *(part for platform in platforms for part in ("--platform", platform)),
-            )  # fmt: skip
-        own = {"PIP_CONFIG_FILE": os.devnull}  # --isolated leaves out that of the user alone
-        return Command(argv=(*common, *more), timeout=SECONDS, env=own)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Installers:
-    """The clients that wheels are tried with, and where."""
+    """pip and uv as they are installed with us, and where they install."""
 
     runner: Runner
-    clients: tuple[InstallClient, ...]
     folder: Path | None = None  # for scratch folders, which take what a set has unpacked
-
-    @classmethod
-    def find(cls, runner: Runner, *, folder: Path | None = None) -> Installers:
-        """Return pip and uv as they are installed with us."""
-        pip = (sys.executable, "-m", "pip", "--isolated")
-        clients = (
-            InstallClient(name="pip", version=version("pip"), argv=pip),
-            InstallClient(name="uv", version=version("uv"), argv=(uv.find_uv_bin(), "pip")),
-        )
-        return cls(runner=runner, clients=clients, folder=folder)
 
     @property
     def versions(self) -> dict[str, str]:
-        return {each.name: each.version for each in self.clients}
+        return {name: version(name) for name in ("pip", "uv")}
 
     def __str__(self) -> str:
-        return " and ".join(f"{each.name} {each.version}" for each in self.clients)
+        return " and ".join(f"{name} {number}" for name, number in self.versions.items())
+
+
+def _command(
+    client: str, target: InstallTarget, platforms: Sequence[str], scratch: Path
+) -> Command:
+    """Return the command that installs `requirements.txt` into a folder of the client's name."""
+    more: tuple[str, ...]
+    if client == "uv":
+        more = (
+            uv.find_uv_bin(), "pip", "install",
+            "--offline", "--no-config", "--no-build", "--link-mode", "hardlink",
+            "--cache-dir", str(scratch / "cache"), "--python", sys.executable,
+            "--python-platform", "x86_64-manylinux_2_40",
+        )  # fmt: skip
+    else:
+        more = (
+            sys.executable, "-m", "pip", "--isolated", "install",
+            "--no-cache-dir", "--no-compile", "--only-binary=:all:",
+            "--disable-pip-version-check", "--ignore-requires-python", "--implementation", "cp",
+            *(part for abi in (target.abi, "abi3", "none") for part in ("--abi", abi)),
+            *(part for platform in platforms for part in ("--platform", platform)),
+        )  # fmt: skip
+    argv = (
+        *more, "--quiet", "--no-deps", "--no-index", "--require-hashes",
+        "--target", str(scratch / client), "--python-version", f"3.{target.minor}",
+        "--requirement", str(scratch / "requirements.txt"),
+    )  # fmt: skip
+    own = {"PIP_CONFIG_FILE": os.devnull}  # --isolated leaves out that of the user alone
+    return Command(argv=argv, timeout=SECONDS, env=own)
 
 
 def installs(paths: Sequence[Path], by: Installers) -> Mapping[Path, tuple[Finding, ...]]:
@@ -133,20 +117,18 @@ def _tried(
     paths: Sequence[Path], target: InstallTarget, by: Installers
 ) -> Iterator[tuple[Path, Finding]]:
     # uv takes a free-threaded ABI only of an interpreter that is one.
-    clients = by.clients[:1] if target.abi.endswith("t") else by.clients
-    refusal = ""
+    clients = ("pip",) if target.abi.endswith("t") else ("pip", "uv")
+    trees: list[Installed] = []
+    refused: list[tuple[Path, Finding]] = []
     with tempfile.TemporaryDirectory(prefix=".installs-", dir=by.folder) as scratch:
         try:
             trees = [_installed(paths, each, target, Path(scratch), by.runner) for each in clients]
         except CommandError as exc:
-            if len(paths) == 1:
-                yield paths[0], finding("install.refused", brief(_reason(exc)))
-                return
-            trees, refusal = [], brief(_reason(exc))
+            refused = [(path, finding("install.refused", _reason(exc))) for path in paths]
     if not trees:
         middle = len(paths) // 2
-        parts = [*_tried(paths[:middle], target, by), *_tried(paths[middle:], target, by)]
-        yield from parts or [(path, finding("install.refused", refusal)) for path in paths]
+        halves = (paths[:middle], paths[middle:]) if middle else ()
+        yield from [item for half in halves for item in _tried(half, target, by)] or refused
         return
     for path in sorted(trees[0].keys() | trees[-1].keys()):
         first, last = trees[0].get(path), trees[-1].get(path)
@@ -166,7 +148,7 @@ def _reason(failure: CommandError) -> str:
 
 def _installed(
     paths: Sequence[Path],
-    client: InstallClient,
+    client: str,
     target: InstallTarget,
     scratch: Path,
     runner: Runner,
@@ -179,8 +161,8 @@ def _installed(
     )
     (scratch / "requirements.txt").write_text("".join(lines), encoding="utf-8")
     platforms = sorted({tag for path in paths for tag in WheelName.parse(path.name).platforms})
-    folder = scratch / client.name
-    runner.capture(client.command(target, platforms, folder))
+    folder = scratch / client
+    runner.capture(_command(client, target, platforms, scratch))
     installed: dict[str, tuple[str, int]] = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()

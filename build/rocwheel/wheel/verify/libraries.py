@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rocwheel.console import brief
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, ElfFacts
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport
@@ -37,13 +38,18 @@ class Expectation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Libraries:
-    """The shared objects of one wheel against policy and expectation."""
+class JudgedWheel:
+    """One wheel, and what it is judged by."""
 
     report: WheelReport
     policy: WheelPolicy
     expected: Expectation
     kind: WheelKind | None
+    rocm: str  # number in the project's name
+
+
+class Libraries(JudgedWheel):
+    """What is asked of the shared objects of a wheel."""
 
     def findings(self) -> Iterator[Finding]:
         for check in (
@@ -72,7 +78,7 @@ class Libraries:
                     yield finding("tag.manylinux", f"{platform} is no manylinux tag")
                 continue
             level = self.policy.level(platform)
-            if level is None:
+            if not level:
                 yield finding("tag.manylinux", f"{platform} is not in ci/wheel_policy.yaml")
                 continue
             for item in self.report.elf:
@@ -109,13 +115,13 @@ class Libraries:
             yield from self._strays()
             return
         for item in self._own_elf:
-            parts = self.policy.runpath_leaks
+            parts = self.policy.runpath.leaks
             if leaks := [each for each in item.runpath if any(part in each for part in parts)]:
                 what = f"{item.path}: RUNPATH has {len(leaks)} such as {leaks[0]}"
                 yield finding("elf.runpath-leak", what)
                 continue
             if templates and item.runpath not in templates:
-                what = f"{item.path}: {_difference(item.runpath, templates[0])}"
+                what = f"{item.path}: RUNPATH {_difference(item.runpath, templates[0])}"
                 yield finding("elf.runpath", what)
 
     def _strays(self) -> Iterator[Finding]:
@@ -174,14 +180,10 @@ class Libraries:
         for item in self.report.elf:
             for bundle in item.bundles:
                 if bundle.targets != wanted:
-                    lists = {
-                        "lacks": wanted - bundle.targets, "has besides": bundle.targets - wanted,
-                    }  # fmt: skip
-                    words = (
-                        f"{word} {', '.join(sorted(each))}" for word, each in lists.items() if each
+                    what = _difference(sorted(bundle.targets), sorted(wanted))
+                    yield finding(
+                        "gfx.targets", f"{item.path}: bundle at {bundle.offset:#x} {what}"
                     )
-                    what = f"{item.path}: bundle at {bundle.offset:#x} {'; '.join(words)}"
-                    yield finding("gfx.targets", what)
                     break
 
 
@@ -200,10 +202,11 @@ def is_found(item: ElfFacts, name: str, sonames: Mapping[str, str]) -> bool:
     return False
 
 
-def _difference(runpath: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+def _difference(present: Sequence[str], wanted: Sequence[str]) -> str:
+    """Return what is missing, and what is there besides."""
     lists = {
-        "lacks": [entry for entry in wanted if entry not in runpath],
-        "has besides": [entry for entry in runpath if entry not in wanted],
+        "lacks": [entry for entry in wanted if entry not in present],
+        "has besides": [entry for entry in present if entry not in wanted],
     }
-    words = [f"{word} {len(each)}, first {each[0]}" for word, each in lists.items() if each]
-    return f"RUNPATH {'; '.join(words) or 'has the right entries in another order'}"
+    words = [f"{word} {brief(', '.join(each))}" for word, each in lists.items() if each]
+    return "; ".join(words) or "has the right entries in another order"

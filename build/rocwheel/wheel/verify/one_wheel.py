@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -13,12 +12,11 @@ from packaging.requirements import Requirement
 from rocwheel.console import count
 from rocwheel.model import WheelKind, project_name
 from rocwheel.wheel import requirements
-from rocwheel.wheel.inspect import LIBRARIES, WheelReport, kind_of
+from rocwheel.wheel.inspect import LIBRARIES, kind_of
 from rocwheel.wheel.metadata import canonical_platform, normal_name, sound_mode
 from rocwheel.wheel.verify.contents import Contents
-from rocwheel.wheel.verify.libraries import Expectation, Libraries
+from rocwheel.wheel.verify.libraries import JudgedWheel, Libraries
 from rocwheel.wheel.verify.rules import Finding, finding
-from rocwheel.wheel.wheel_policy import WheelPolicy
 
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
 _CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
@@ -30,29 +28,17 @@ LEFTOVERS: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judge:
+class Judge(JudgedWheel):
     """One wheel against policy and expectation."""
 
-    report: WheelReport
-    policy: WheelPolicy
-    expected: Expectation
-    kind: WheelKind | None
-    rocm: str  # number in the project's name
-
     def findings(self) -> Iterator[Finding]:
-        libraries = Libraries(
-            report=self.report, policy=self.policy, expected=self.expected, kind=self.kind
-        )
         for check in (
             self._names, self._metadata, self._pythons, self._tags, self._layout, self._modes,
-            libraries.findings, self._pins, self._grafts, self._size,
+            Libraries(**vars(self)).findings, self._pins, self._grafts, self._size,
         ):  # fmt: skip
             yield from check()
         if self.kind is not None:
-            yield from Contents(
-                report=self.report, policy=self.policy, kind=self.kind, rocm=self.rocm
-            ).findings()
+            yield from Contents(**vars(self)).findings()
 
     def _names(self) -> Iterator[Finding]:
         report, name = self.report, self.report.filename

@@ -109,20 +109,6 @@ def test_paths_that_meet_nothing_and_too_many_shards_are_errors(jax):
         discovery.find(SOURCE, jax / "nowhere", Shard())
 
 
-def test_shards_are_cut_by_how_long_files_took_and_new_files_by_their_size():
-    sizes = {f"t{n}.py": 100 for n in range(8)} | {"new.py": 200}
-    known = {f"t{n}.py": 1000 for n in range(8)} | {"t0.py": 8000}
-    weights = discovery.weigh(sizes, known)
-    assert weights["t0.py"] == 8000
-    assert weights["new.py"] == round(200 * 15000 / 800)
-    shards = [discovery.part(weights, Shard(number=n, count=2)) for n in (1, 2)]
-    loads = [sum(weights[file] for file in files) for files in shards]
-    assert max(loads) - min(loads) <= 1000
-    assert sorted((*shards[0], *shards[1])) == sorted(sizes)
-    assert discovery.weigh(sizes, {}) == sizes, "nothing known: sizes alone"
-    assert discovery.weigh(sizes, {"gone.py": 5}) == sizes
-
-
 CODE = """
 class Case:
     def test_in_it(self): pass

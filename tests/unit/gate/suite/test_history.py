@@ -49,15 +49,6 @@ def place(tmp_path, console):
     return Shop((tmp_path / "store").as_uri(), console).staging
 
 
-def test_all_shards_of_a_set_are_cut_by_what_the_first_of_them_read(place, tmp_path):
-    history.add(place, "s", tmp_path, results(result("a::t", ms=100), result("b::t", ms=300)))
-    first = history.weights(place, "s", "f" * 64, tmp_path)
-    assert first == {"a": 100, "b": 300}
-    history.add(place, "s", tmp_path, results(result("a::t", ms=9000)))
-    assert history.weights(place, "s", "f" * 64, tmp_path) == first
-    assert history.weights(place, "s", "e" * 64, tmp_path)["a"] > 100, "another set, newer times"
-
-
 @pytest.mark.parametrize("kept_in", ["the store", "the cache"])
 def test_a_run_is_compared_with_the_last_of_its_cell(place, tmp_path, kept_in):
     where = place if kept_in == "the store" else None

@@ -242,7 +242,9 @@ def _children() -> list[int]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return []
-    return children(_getpid())
+    with suppress(OSError):
+        return children(_getpid())
+    return []
 
 
 def _helpers() -> set[int]:

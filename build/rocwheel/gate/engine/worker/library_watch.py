@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,9 +36,8 @@ class LibraryWatch:
 
         A trace has grown, or something was printed from `start` of the log on.
         """
-        maps = Path("/proc/self/maps") if names else Path(os.devnull)
-        lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
-        mapped = {line.rpartition("/")[2] for line in lines if "/" in line}
+        maps = Path("/proc/self/maps").read_text(errors="replace") if names else ""
+        mapped = {line.rpartition("/")[2] for line in maps.splitlines() if "/" in line}
         after = self.traced(names)
         seen = []
         for name in names:

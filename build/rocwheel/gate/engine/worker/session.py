@@ -134,17 +134,12 @@ class Session:
         finally:
             self._no_child()
 
+    pytest_runtest_teardown = pytest_runtest_setup
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Iterator[None]:
         self.leftovers.body()
         self._patched += self._core.restore()
-        try:
-            return (yield)
-        finally:
-            self._no_child()
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self) -> Iterator[None]:
         try:
             return (yield)
         finally:
