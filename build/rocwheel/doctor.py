@@ -78,13 +78,13 @@ def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
 
 
 def _pythons(place: Machine, *, headers: bool) -> Iterator[Row]:
-    found = machine.pythons(place.environ, runner=place.runner)
-    for item in found:
+    pythons = machine.pythons(place.environ, runner=place.runner)
+    for item in pythons:
         lacks = headers and not item.headers
         remedy = "no Python.h: install its development package" if lacks else ""
         name = f"CPython {item.version}"
         yield Row(name=name, found=f"{item.full}, {item.executable}", remedy=remedy)
-    if not found:
+    if not pythons:
         yield Row(name="CPython", found="none", remedy="install python3 and python3-dev")
 
 
@@ -121,16 +121,16 @@ def _credentials() -> Row:
     """Return where boto3 finds credentials, and of whom; nothing is asked of a server."""
     import boto3
 
-    found = boto3.session.Session().get_credentials()
-    if found is None:
+    key = boto3.session.Session().get_credentials()
+    if key is None:
         remedy = "only for s3:// stores: AWS_PROFILE, the environment, or an instance role"
         return Row(name="S3 credentials", found="none", remedy=remedy)
-    return Row(name="S3 credentials", found=f"{found.access_key[:4]}…, by {found.method}")
+    return Row(name="S3 credentials", found=f"{key.access_key[:4]}…, by {key.method}")
 
 
 def _rights(place: Machine) -> Iterator[Row]:
     """Yield who we are to the store, and whether we may write there, which is tried."""
-    store, found, remedy = place.store, "may be written", ""
+    store, right, remedy = place.store, "may be written", ""
     if store is None:
         yield Row(name="store", found="none was named", looks="add --channel or --store")
         return
@@ -141,26 +141,26 @@ def _rights(place: Machine) -> Iterator[Row]:
         if not isinstance(store, FileStore):
             store.abilities()
         elif not os.access(existing(store.root), os.W_OK):
-            found, remedy = "may only be read", "check who owns the folder"
+            right, remedy = "may only be read", "check who owns the folder"
     except StoreError as exc:
-        found, remedy = str(exc), exc.hint
-    yield Row(name=store.url, found=found, remedy=remedy)
+        right, remedy = str(exc), exc.hint
+    yield Row(name=store.url, found=right, remedy=remedy)
 
 
 def _clock(place: Machine) -> Row:
     """Return the time, beside the store's: S3 refuses requests that are 15 minutes off."""
     now = place.now or datetime.now(tz=timezone.utc)
-    found = f"{now:%Y-%m-%d %H:%M} UTC"
+    shown = f"{now:%Y-%m-%d %H:%M} UTC"
     try:
         theirs = place.store.clock() if isinstance(place.store, S3Store) else None
     except StoreError:  # which another row tells
         theirs = None
     if theirs is None:
-        return Row(name="clock", found=found)
+        return Row(name="clock", found=shown)
     off = abs((theirs - now).total_seconds())
     return Row(
         name="clock",
-        found=f"{found}, {off:.0f} s from the store's",
+        found=f"{shown}, {off:.0f} s from the store's",
         remedy="set it: timedatectl set-ntp true" if off > MOST_OFF else "",
     )
 
@@ -178,14 +178,14 @@ def _needed(place: Machine, wanted: set[Purpose]) -> tuple[str, ...]:
 
 def _names(hosts: Sequence[str], environ: Mapping[str, str]) -> Iterator[Row]:
     for host in hosts:
-        found, remedy = "through the proxy", ""
+        way, remedy = "through the proxy", ""
         if not proxies(f"https://{host}/", environ):  # which looks the name up itself
             try:
                 socket.getaddrinfo(host, 443)
-                found = "resolves"
+                way = "resolves"
             except OSError as exc:
-                found, remedy = str(exc), "name resolution, or a proxy, is missing"
-        yield Row(name=host, found=found, remedy=remedy)
+                way, remedy = str(exc), "name resolution, or a proxy, is missing"
+        yield Row(name=host, found=way, remedy=remedy)
 
 
 def _patchelf() -> Row:

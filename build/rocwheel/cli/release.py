@@ -17,6 +17,7 @@ from rocwheel.cli.target import (
     PersonOptions,
     Target,
     TargetOptions,
+    judging,
 )
 from rocwheel.cli.trust import SignerOptions
 from rocwheel.errors import PromotionError, RocwheelError, StoreError
@@ -91,7 +92,7 @@ def promote(app: App, options: PromoteOptions) -> int:
     Ends with `published`, `nothing-to-do`, or `blocked` (exit status 9) and the cells that block.
     """
     target, who, approvals = Target(app, options), options.who(app), options.approvals(app)
-    manifest, channel = target.manifest(app, options.manifest), target.judging(app)
+    manifest, channel = target.manifest(app, options.manifest), judging(app, target.channel)
     planned = promotion.plan(
         manifest, target.family, channel, target.store, who=who, approvals=approvals
     )
@@ -246,7 +247,7 @@ def status(app: App, options: StatusOptions) -> int:
     Ends with 7 where the log of a release is damaged: nothing is changed there before it is mended.
     """
     target = Target(app, options)
-    channel, now = target.judging(app), app.now()
+    channel, now = judging(app, target.channel), app.now()
     pairs, hours = target.pairs(), options.older_than
     overview = standing.overview(
         pairs, target.family, channel, now=now, hours=hours, look=options.look

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from rocwheel import bazel, rocm, source, wheelhouse
+from rocwheel import rocm, source, wheelhouse
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.console import duration, size
 from rocwheel.dist import checks, inputs
@@ -63,7 +63,8 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
         return
     tree, spec, notes = seen.tree, seen.spec, seen.notes
     yield Row(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
-    yield from _compiler(spec)
+    at = "the one JAX downloads" if spec.compiler.kind == "hermetic" else f"{spec.compiler.cc}"
+    yield Row(name="compiler", found=f"{at} {spec.compiler.major or ''}".rstrip())
     for note in notes:
         yield Row(name=NOTE, found=note)
     yield from _programs(tree, request)
@@ -96,12 +97,6 @@ def install_lines(needs: tuple[Row, ...]) -> tuple[str, ...]:
 def _program(text: str) -> str:
     """Return the program whose absence an error tells about, "" where it is something else."""
     return next((name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},"))), "")
-
-
-def _compiler(spec: bazel.BuildSpec) -> Iterator[Row]:
-    compiler = spec.compiler
-    found = "the one JAX downloads" if compiler.kind == "hermetic" else f"{compiler.cc}"
-    yield Row(name="compiler", found=f"{found} {compiler.major or ''}".rstrip())
 
 
 def _programs(tree: source.SourceTree, request: Request) -> Iterator[Row]:
