@@ -130,7 +130,8 @@ def origin(error: Exception, ctx: click.Context, settings: Settings) -> str:
         return ""
     match ctx.get_parameter_source(suspects[0].name or ""):
         case ParameterSource.ENVIRONMENT:
-            return _variable(suspects[0], ctx)
+            name = f"{ctx.auto_envvar_prefix}_{(suspects[0].name or '').upper()}"
+            return str(suspects[0].envvar or name)
         case ParameterSource.DEFAULT_MAP:
             key, inner = suspects[0].opts[0].lstrip("-"), ctx
             while inner.parent is not None:
@@ -151,11 +152,6 @@ def _quoted(message: str, ctx: click.Context) -> list[click.Parameter]:
         if given and any(word and repr(word) in message for word in words):
             suspects.append(item)
     return suspects
-
-
-def _variable(param: click.Parameter, ctx: click.Context) -> str:
-    named = (param.envvar,) if isinstance(param.envvar, str) else tuple(param.envvar or ())
-    return next(iter(named), f"{ctx.auto_envvar_prefix}_{(param.name or '').upper()}")
 
 
 def _shown(key: str, value: object) -> str:

@@ -159,13 +159,13 @@ class Target:
         if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
             raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
         places = [place for pair in self.pairs() for place in pair]
-        known = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
-        if len(known) != 1:
+        matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
+        if len(matches) != 1:
             raise ConfigError(
-                f"{text}: {len(known)} manifests of {self.family.name} begin with these digits",
-                hint="give more digits" if known else "stage the wheelhouse first",
+                f"{text}: {len(matches)} manifests of {self.family.name} begin with these digits",
+                hint="give more digits" if matches else "stage the wheelhouse first",
             )
-        sha256, place = known.popitem()
+        sha256, place = matches.popitem()
         if manifest := manifests.find(place, sha256):
             return manifest
         raise ConfigError(f"{text}: the manifest went away", hint="run the command again")

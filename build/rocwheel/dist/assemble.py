@@ -26,7 +26,9 @@ from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import WheelReport, inspect
 from rocwheel.wheel.repair import apply, plan_repair
-from rocwheel.wheel.verify import Expectation, Installers, installs, verify
+from rocwheel.wheel.verify import verify
+from rocwheel.wheel.verify.installs import Installers, installs
+from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import Finding, Severity
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
@@ -100,8 +102,7 @@ def _wheels(
         for kind in invocation.kinds
     ]
     judged = parallel.each(
-        lambda cell: _wheel(inputs, *cell, into=scratch, runner=by.runner, console=console),
-        cells,
+        lambda cell: _wheel(inputs, *cell, into=scratch, runner=by.runner, console=console), cells
     )
     entries = [entry for entry, _ in judged]
     for entry in entries:
@@ -129,7 +130,6 @@ def _wheel(
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
     version = canonical_version(inputs.tree.jax_version, spec.wheel_version.effective)
     plan = plan_repair(raw, policy=planned.policy, kind=kind)
-    repaired = apply(plan, into, runner=runner, console=console)
     expected = Expectation(
         kind=kind,
         project=project_name(kind, spec.rocm_number),
@@ -140,10 +140,10 @@ def _wheel(
         rocm_sonames=root.sonames if kind.needs_rocm else None,
         siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
     )
-    report = inspect(repaired.path, hashes=True)
-    found = verify(report, policy=planned.policy, expected=expected)
-    _refuse(repaired.path.name, found)
-    return _entry(kind, python, report), found
+    report = inspect(apply(plan, into, runner=runner, console=console).path, hashes=True)
+    findings = verify(report, policy=planned.policy, expected=expected)
+    _refuse(report.path.name, findings)
+    return _entry(kind, python, report), findings
 
 
 def _installed(paths: list[Path], by: Installers) -> None:

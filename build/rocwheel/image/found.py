@@ -121,7 +121,12 @@ def obtain(
             hint=f"{engine.program} pull {reference}, or {otherwise}",
         )
     if image is None:
-        bring(reference, engine=engine, otherwise=otherwise, runner=runner, console=console)
+        console.info(f"   pull {reference}")
+        try:
+            command = engine.command("pull", *plainly(reference, engine), reference)
+            runner.run(command, on_line=console.detail)
+        except CommandError as exc:
+            raise _not_pulled(reference, exc.detail, otherwise) from exc
         image = inspect(reference, engine=engine, runner=runner)
     if image is None:
         raise HostError(f"{reference}: pulled, and not there", hint="ask the engine: image ls")
@@ -132,23 +137,6 @@ def obtain(
             hint=f"get one for this machine, or {otherwise}",
         )
     return image
-
-
-def bring(
-    reference: str,
-    *,
-    engine: ContainerEngine,
-    otherwise: str = BUILD_IT,
-    runner: Runner,
-    console: Console,
-) -> None:
-    """Pull an image. Raises HostError with what the engine said and what to do."""
-    console.info(f"   pull {reference}")
-    try:
-        command = engine.command("pull", *plainly(reference, engine), reference)
-        runner.run(command, on_line=console.detail)
-    except CommandError as exc:
-        raise _not_pulled(reference, exc.detail, otherwise) from exc
 
 
 def is_loopback(host: str) -> bool:
