@@ -47,7 +47,6 @@ class Place:
 
     @property
     def location(self) -> str:
-        """For people: `s3://bucket/v2/gfx94X-dcgpu`."""
         return self.store.locate(self.root)
 
     def command(self, name: str) -> str:
@@ -61,10 +60,9 @@ class Place:
 
     def link(self, name: str) -> str:
         """Return the URL under which an installer finds `name` below this place."""
-        key = self.key(name)
         if self.public_url:
-            return f"{self.public_url.rstrip('/')}/{quote(key, safe='/')}"
-        return self.store.http(key)
+            return f"{self.public_url.rstrip('/')}/{quote(self.key(name), safe='/')}"
+        return self.store.http(self.key(name))
 
     def key(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -75,12 +73,12 @@ class Place:
 
     def json(self, project: str) -> str:
         """Key of a page's JSON form; "" is the list of projects."""
-        return self.key(_below(project, "index.json"))
+        return self.key(f"{project}/index.json".lstrip("/"))
 
     def views(self, project: str, *, folder_keys: bool) -> tuple[str, ...]:
         """Keys of the HTML page: the one served first comes first."""
-        plain = self.key(_below(project, "index.html"))
-        return (self.key(_below(project, "")), plain) if folder_keys else (plain,)
+        plain = self.key(f"{project}/index.html".lstrip("/"))
+        return (self.key(f"{project}/".lstrip("/")), plain) if folder_keys else (plain,)
 
     @property
     def compat(self) -> str:
@@ -146,11 +144,6 @@ class Place:
         return Headers(content_type=HTML, cache_control=self.page_cache)
 
     @property
-    def page_seconds(self) -> int:
-        """How long a copy of a page may be kept on its way to an installer."""
-        return kept_seconds(self.page_cache)
-
-    @property
     def record_headers(self) -> Headers:
         return Headers(content_type=JSON)
 
@@ -160,7 +153,3 @@ def kept_seconds(cache_control: str) -> int:
     if re.search(r"no-cache|no-store", cache_control):
         return 0
     return max(map(int, re.findall(r"(?:max-age|s-maxage)=(\d{1,9})", cache_control)), default=0)
-
-
-def _below(project: str, name: str) -> str:
-    return f"{project}/{name}" if project else name

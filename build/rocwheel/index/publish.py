@@ -160,9 +160,9 @@ def page_seconds(place: Place, projects: Collection[str]) -> int:
     return max((_kept(place, info) for info in infos if info), default=0)
 
 
-def _kept(place: Place, info: ObjectInfo | None) -> int:
+def _kept(place: Place, info: ObjectInfo) -> int:
     """Return how long copies of a page live; as the channel says where its store does not."""
-    return kept_seconds(info.cache_control) if info and info.cache_control else place.page_seconds
+    return kept_seconds(info.cache_control or place.page_cache)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +255,8 @@ def _put(place: Place, form: Form, seen: _Seen) -> float:
                 raise
             pause(failures)
         else:
-            kept = max(place.page_seconds, seen.kept)  # copies of what stood there live as long
+            # copies of what stood there live as long
+            kept = max(kept_seconds(place.page_cache), seen.kept)
             return time.monotonic() + kept if kept else 0.0
         seen = _look(place, form)
     raise ObjectStaleError(
