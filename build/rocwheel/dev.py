@@ -50,7 +50,6 @@ class Loop:
     request: dist.Request
     environment: Path  # a virtual environment
     kinds: tuple[WheelKind, ...] = ()  # () is every wheel the sources build
-    editable: bool = False
     tests: tuple[Path, ...] = ()
     test_options: tuple[str, ...] = ()
 
@@ -99,12 +98,12 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
             console=console,
         )
     with console.step("Install", key="install"):
-        made = {path: "" if loop.editable else files.sha256(path) for path in runs.outputs}
+        made = {path: files.sha256(path) for path in runs.outputs}
         changed = {path: digest for path, digest in made.items() if digest not in hashes}
         # pip before 23.1 remembers a digest only when it was told one:
         # https://pip.pypa.io/en/stable/news/#v23-1
         what = [f"{path.as_uri()}#sha256={digest}" for path, digest in changed.items()]
-        for command in _install(loop, list(map(str, changed)) if loop.editable else what):
+        for command in _install(loop, what):
             runner.run(command)
         console.info(f"   {len(changed)} of {len(runs.outputs)} had changed")
     if loop.tests:
@@ -142,7 +141,7 @@ def preview_configure(
     yield from (f"# {note}" for note in found.notes)
     yield f"# write {path}"
     yield from dist.writing(path, _rc_lines(planned))
-    if found.spec.remote.header_file(output_folder(request)):
+    if found.spec.remote.rc_file(output_folder(request)):
         yield "# the headers of the remote cache are secret: only a real run writes their file"
     yield from _lines_by_hand(found.place, planned, path, request.environ)
 
@@ -239,9 +238,9 @@ def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.Bui
         spec,
         kinds=loop.kinds or spec.kinds,
         pythons=(python,),
-        wheel_version=bazel.WheelVersion(kind="snapshot"),
+        wheel_type="snapshot",
+        wheel_suffix="",
         git_hash="",
-        editable=loop.editable,
     )
 
 
@@ -267,16 +266,14 @@ def _config(invocation: BazelInvocation) -> str:
 def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
     return Command(
         argv=(
-            str(invocation.bazel.path),
+            str(invocation.spec.bazel.path),
             "--nohome_rc",
             f"--bazelrc={rc_file}",
-            invocation.command,
+            "build",
             f"--config={_config(invocation)}",
-            *(target.label for target in invocation.targets),
-            *(("--", *invocation.arguments) if invocation.arguments else ()),
+            *invocation.targets.values(),
         ),
-        cwd=invocation.workspace,
-        env=invocation.env,
+        cwd=invocation.spec.workspace,
     )
 
 
@@ -312,10 +309,9 @@ def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:
     """pip, once, without dependencies or an index: the wheels are all that is wanted."""
     if not changed:
         return []
-    how = ("--no-build-isolation",) if loop.editable else ("--no-index", "--force-reinstall")
-    what = [word for item in changed for word in (*("-e",) * loop.editable, item)]
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check")
-    return [Command(argv=(str(loop.environment / "bin" / "python"), *pip, *how, *what))]
+    how = ("--no-index", "--force-reinstall")
+    return [Command(argv=(str(loop.environment / "bin" / "python"), *pip, *how, *changed))]
 
 
 def _test(loop: Loop, library: Path) -> Command:

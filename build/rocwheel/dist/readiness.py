@@ -59,7 +59,9 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
         allowed = replace(planned, request=replace(request, allow_dirty=True))
         seen = inputs.preview(allowed, runner=runner)
     except RocwheelError as exc:
-        yield Row(name="request", found=str(exc), remedy=exc.hint, program=_program(str(exc)))
+        text = str(exc)
+        missed = (name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},")))
+        yield Row(name="request", found=text, remedy=exc.hint, program=next(missed, ""))
         return
     tree, spec, notes = seen.tree, seen.spec, seen.notes
     yield Row(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
@@ -67,10 +69,18 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
     yield Row(name="compiler", found=f"{at} {spec.compiler.major or ''}".rstrip())
     for note in notes:
         yield Row(name=NOTE, found=note)
-    yield from _programs(tree, request)
+    for name in ("git", *tree.version_class.needs.programs):
+        path = shutil.which(name, path=request.environ.get("PATH", ""))
+        remedy, program = ("", "") if path else ("install it", name)
+        yield Row(name=name, found=path or "none", remedy=remedy, program=program)
     yield from _rocm(planned, tree)
     yield _disk(planned)
-    yield _jobs(memory)
+    cpus, fitting = cgroup.cpus(), max(1, memory // JOB_MEMORY)
+    yield Row(
+        name="memory",
+        found=f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}",
+        remedy="" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}",
+    )
     yield _time(request)
     hosts = [urlsplit(planned.rocm.source).hostname] if "://" in planned.rocm.source else []
     if spec.remote.options:
@@ -92,18 +102,6 @@ def install_lines(needs: tuple[Row, ...]) -> tuple[str, ...]:
         packages = dict.fromkeys(" ".join(checks.PACKAGES[name][number] for name in missed).split())
         lines.append(f"{install} {' '.join(packages)}")
     return tuple(lines)
-
-
-def _program(text: str) -> str:
-    """Return the program whose absence an error tells about, "" where it is something else."""
-    return next((name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},"))), "")
-
-
-def _programs(tree: source.SourceTree, request: Request) -> Iterator[Row]:
-    for name in ("git", *tree.version_class.needs.programs):
-        where = shutil.which(name, path=request.environ.get("PATH", ""))
-        remedy = "" if where else "install it"
-        yield Row(name=name, found=where or "none", remedy=remedy, program="" if where else name)
 
 
 def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[Row]:
@@ -141,14 +139,6 @@ def disk(cache: Path, needed: int) -> Row:
 def existing(folder: Path) -> Path:
     """Return the folder, or the next one above it that is there."""
     return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def _jobs(memory: int) -> Row:
-    cpus = cgroup.cpus()
-    fitting = max(1, memory // JOB_MEMORY)
-    found = f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}"
-    remedy = "" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}"
-    return Row(name="memory", found=found, remedy=remedy)
 
 
 def _time(request: Request) -> Row:
