@@ -150,7 +150,7 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
     if action == "go-on" and not standing.stopped(book.orders):
         raise ConfigError(
             f"{night}: is not stopped, and no cell to retry is named",
-            hint=f"name one of: {', '.join(upkeep.red(book, app.now())) or 'none is red'}",
+            hint=f"name one that is red: {target.line('status', night)}",
         )
     made = upkeep.order(book, action, options.cell, options.who(app))
     said = f"{night}: {action} {options.cell}".rstrip() + f" by {made.by}: {made.reason}"

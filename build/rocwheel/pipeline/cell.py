@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -69,8 +69,8 @@ class Worker:
     now: Callable[[], datetime]
     why_ended: Callable[[], tuple[State, str]] | None = None  # what the engine says of a signal
     collect: Callable[[Nights, str, Worker], int] | None = None  # ends that jobs could not say
-    # which of these cells the engine still has to run; None: all of them
-    coming: Callable[[Nights, str, list[str], Worker], list[str]] | None = None
+    # the cells that the engine still has to run; None: all of them
+    queued: Callable[[Nights, str, Worker], Mapping[str, str]] | None = None
 
 
 class Signals:
@@ -196,7 +196,8 @@ def _why_not(
     waits = [n for n in cell.after if not standings[n].settled]
     if worker.engine != "github":
         open_ = [n for n in cell.settled if not standings[n].settled]
-        waits += worker.coming(nights, book.plan.night, open_, worker) if worker.coming else open_
+        there = worker.queued(nights, book.plan.night, worker) if worker.queued and open_ else open_
+        waits += [name for name in open_ if name in there]
     return f"not run: {waits[0]} has not ended" if waits else ""
 
 

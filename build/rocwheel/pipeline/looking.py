@@ -123,10 +123,7 @@ def _kept(store: Store, recipes: Sequence[WheelRecipe]) -> dict[str, _Built]:
 
 
 def _sets(
-    setting: PlanInput,
-    recipes: Sequence[WheelRecipe],
-    built: Mapping[str, _Built],
-    store: Store,
+    setting: PlanInput, recipes: Sequence[WheelRecipe], built: Mapping[str, _Built], store: Store
 ) -> dict[tuple[str, str], SetSeen]:
     """Return what is known of builds, each family read once."""
     wanted: dict[tuple[str, int], set[str]] = {}

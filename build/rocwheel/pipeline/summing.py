@@ -77,7 +77,12 @@ def summary(
         written=timestamp(now),
         by=book.plan.by,
         tool=book.plan.tool,
-        cells=tuple(_cell(item) for item in standings.values() if not _tells(item)),
+        # those that tell of the night only where they failed at it
+        cells=tuple(
+            _cell(item)
+            for item in standings.values()
+            if item.cell.kind not in TELLING or (item.settled and not item.passed)
+        ),
         families=tuple(each(lambda f: _family(f, channel, store, now), chosen, threads=4)),
         recipes=tuple(recipes),
         builds=tuple({item.name: item for item in builds}.values()),
@@ -86,11 +91,6 @@ def summary(
         stopped=f"Stopped by {held.by}: {held.reason}" if held else "",
         seconds=round((moment(max(ends)) - moment(book.plan.made)).total_seconds()) if ends else 0,
     )
-
-
-def _tells(item: CellStanding) -> bool:
-    """Return whether a cell is one of those that tell of the night, and has not failed at it."""
-    return item.cell.kind in TELLING and (item.state in {None, State.PASS} or not item.settled)
 
 
 def _cell(item: CellStanding) -> CellSummary:
