@@ -12,12 +12,12 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_057  # lines of all rooms; aimed at are 50,000
+MOST = 48_980  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4431, 2850, 0, 12),
+    "": (4354, 2850, 0, 12),
     "bazel/ bump dist/ download/ git rocm/ source/": (8341, 7350, 0, 15),
     "cli/": (5573, 4900, 0, 10),
     "container/ dist/builder dist/executor image/": (2790, 3050, 0, 0),
