@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 48_980  # lines of all rooms; aimed at are 50,000
+MOST = 48_854  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -22,7 +22,7 @@ ROOMS = {
     "cli/": (5573, 4900, 0, 10),
     "container/ dist/builder dist/executor image/": (2790, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2124, 2100, 0, 1),
-    "gate/": (7261, 7150, 0, 36),
+    "gate/": (7201, 7150, 0, 36),
     "host/": (470, 400, 0, 0),
     "index/ store/": (2285, 2510, 0, 9),
     "ledger/ release/": (4038, 3950, 0, 23),
