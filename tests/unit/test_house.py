@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 48_845  # lines of all rooms; aimed at are 50,000
+MOST = 48_841  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -26,7 +26,7 @@ ROOMS = {
     "host/": (470, 400, 0, 0),
     "index/ store/": (2285, 2510, 0, 9),
     "ledger/ release/": (4038, 3950, 0, 23),
-    "ledger/nights pipeline/": (3998, 3500, 0, 0),
+    "ledger/nights pipeline/": (3994, 3500, 0, 0),
     "runtime/": (1587, 1300, 0, 0),
     "cli/trust release/proof trust/": (1474, 1400, 0, 0),
     "wheel/": (4676, 5250, 0, 0),

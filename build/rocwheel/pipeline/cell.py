@@ -41,7 +41,7 @@ from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, standing
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner, stop
-from rocwheel.store import TRIED, Store
+from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State, Verdict
 
@@ -324,12 +324,10 @@ class _Attempt:
 
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
         """Exit status, None when it was ended from here, and the document it printed."""
-        result, store = folder / "result", self.nights.store
-        # what the command need not try again: what this store can do
-        env = {TRIED: f"{store.url} {store.tried}"} if store.tried else {}
+        result = folder / "result"
         with result.open("wb") as output, (folder / "log").open("wb") as log:
             process = self.worker.runner.start(
-                Command(argv=argv, cwd=folder, env=env), output=log, stdout=output.fileno()
+                Command(argv=argv, cwd=folder), output=log, stdout=output.fileno()
             )
             code = _wait(process, self.cell.limit, self.signals)
         try:

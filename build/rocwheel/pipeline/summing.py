@@ -10,7 +10,7 @@ from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.install import Install
-from rocwheel.ledger import log, manifests
+from rocwheel.ledger import manifests
 from rocwheel.ledger.nights import Book, Nights, Phase
 from rocwheel.model import WheelKind, moment, timestamp
 from rocwheel.parallel import each
@@ -114,9 +114,9 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
     """Return what `status` says of a family, for every ROCm major it has."""
     newest, blocked, blocked_set = FamilySummary(family=family.name), "", ""
     for staging, release in channel.pairs(store, family.name):
-        states = (staging, log.read(staging)), (release, log.read(release))
-        for row in status.of(*states, family, channel, now=now).sets:
-            if row.state == "released" and row.yanked < row.files:
+        rows = status.read(staging, release, family, channel, now=now, asks_pages=False).sets
+        for row in rows:
+            if row.state == "released" and row.known.yanked < row.files:
                 manifest = None
                 if row.released > newest.green_since:
                     manifest = manifests.find(release, row.set_id)
