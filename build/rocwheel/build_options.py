@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rocwheel.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS, WHEEL_TYPES
+from rocwheel.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS
 from rocwheel.option import nested, opt
 
 if TYPE_CHECKING:  # what `--help` does not need
@@ -119,10 +119,6 @@ class SourceOptions:
     xla_source_dir: Path | None = _jax(
         "--xla-source-dir", "XLA source tree to build instead of the one JAX pins.", is_path=True
     )
-    xla_repository: str = _jax(
-        "--xla-repo URL", "Repository of --xla-ref; default: the one JAX takes."
-    )
-    xla_ref: str = _jax("--xla-ref REF", "Branch, tag or commit of XLA to build instead.")
     jaxlib: str | None = _jax(
         "--jaxlib ORIGIN",
         "jaxlib: built here, or the upstream wheel pinned by hash; default: what the JAX pin says.",
@@ -131,8 +127,8 @@ class SourceOptions:
     )
     compiler: str = _bazel(
         "--compiler NAME",
-        "Host compiler: clang (this machine's where JAX builds with it, else JAX's own), hermetic "
-        "(JAX's own clang), gcc (where the layout has it).",
+        "Host compiler: clang (this machine's where JAX builds with it, else JAX's own), or "
+        "hermetic (JAX's own clang).",
         values=COMPILERS,
         default="clang",
     )
@@ -160,16 +156,6 @@ class VersionOptions:
         "Version suffix of the wheels; default: +rocm<version>.",
         default=None,
     )
-    wheel_type: str = _wheels(
-        "--wheel-type TYPE",
-        "How the version is made: release, nightly (with --wheel-date), custom or snapshot.",
-        values=WHEEL_TYPES,
-        default="release",
-    )
-    wheel_date: str = _wheels(
-        "--wheel-date YYYYMMDD", "Date in the version of nightly and custom wheels."
-    )
-    wheel_hash: str = _wheels("--wheel-hash HEX", "Commit in the version of custom wheels.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +179,6 @@ class BazelOptions:
     )
     bazel_mirror: str = _bazel(
         "--bazel-mirror URL", "Where Bazel releases are fetched from; default: their GitHub page."
-    )
-    bazel_proxy: str = _bazel(
-        "--bazel-proxy URL", "Proxy for fetching Bazel; default: the usual environment variables."
     )
     locked: bool = _bazel(
         "--locked", "Refuse a Bazel whose SHA-256 was not verified.", default=False
@@ -257,13 +240,6 @@ class ContainerOptions:
         "Recipe of ci/images.yaml that `search` looks for.",
         values="recipes",
         default="manylinux_2_28",
-    )
-    pythons: tuple[Path, ...] = _container(
-        "--container-python DIR",
-        "Prefix of a CPython of this machine to mount; repeatable.",
-        is_path=True,
-        is_readable=False,
-        default=(),
     )
     network: str = _container(
         "--container-network NAME",

@@ -223,10 +223,9 @@ def _newest_xla(fact: Fact, context: BumpContext) -> str:
     pin, layouts = _pins(context)[fact.name], _layouts(context)
     planned = tree.at_commit(pin.repository, pin.ref, pin.commit, context.cache)
     empty = source.Pins(path="", pins=(), layouts=layouts)
-    found = tree.resolve(
-        planned, pins=empty, layouts=layouts, runner=context.runner, console=context.console
-    )
-    return found.xla.commit
+    return tree.resolve(
+        planned, pins=empty, runner=context.runner, console=context.console
+    ).xla.commit
 
 
 def _change_xla(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
@@ -234,7 +233,7 @@ def _change_xla(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     if to != own:
         raise SourceError(
             f"JAX {fact.name} is built with XLA {own}, as its own sources say",
-            hint="another XLA is an option of a build: --xla-ref",
+            hint="another XLA is an option of a build: --xla-source-dir",
         )
     context.set_scalars(fact.path, {fact.at: to})
     yield f"{context.github}openxla/xla/compare/{fact.now}...{to}"
@@ -285,8 +284,7 @@ def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 def _bazel(context: BumpContext) -> Iterator[Fact]:
     path = context.home.ci / "bazel_binaries.yaml"
-    versions = {release.version for release in bazel.load_releases(path).releases}
-    now = max(versions, key=Version)
+    now = max(bazel.load_releases(path).releases, key=Version)
     yield Fact(name="bazel", now=now, path=path, upstream=f"{context.github}bazelbuild/bazel")
 
 
@@ -299,9 +297,9 @@ def _newest_bazel(fact: Fact, context: BumpContext) -> str:
 
 def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     path, table = fact.path, bazel.load_releases(fact.path)
-    known = {item.platform: item for item in table.releases if item.version == to}
+    known = table.releases.get(to, {})
     lines = [f'  "{to}":']
-    for platform in dict.fromkeys(item.platform for item in table.releases):
+    for platform in dict.fromkeys(name for each in table.releases.values() for name in each):
         url = table.url.format(version=to, platform=platform)
         published = (context.client.read(f"{url}.sha256") or b"").decode("utf-8", "replace")
         digest, _ = context.client.digest(url)

@@ -48,7 +48,8 @@ class Line(NamedTuple):
 
 def look(root: Path, *, run: bool) -> Iterator[Line]:
     """Look at everything; `root` is the file system, "/" but in tests."""
-    nodes = list(wsl(root) if (root / WSL).exists() else devices(root))
+    is_passed_through = any((root / NODES).glob("*/properties"))  # a GPU that WSL hands on
+    nodes = list(wsl(root) if (root / WSL).exists() and not is_passed_through else devices(root))
     yield from nodes
     versions = _versions()
     yield from _packages(versions)
@@ -61,13 +62,7 @@ def look(root: Path, *, run: bool) -> Iterator[Line]:
 
 def wsl(root: Path) -> Iterator[Line]:
     """Look at what WSL has in place of a driver: its device, and no topology of kfd."""
-    if any((root / NODES).glob("*/properties")):  # a passed through GPU beside it
-        yield from devices(root)
-        return
-    if os.access(root / WSL, os.R_OK | os.W_OK):
-        yield Line("ok", f"/{WSL}", "WSL: open to this user")
-    else:
-        yield Line("bad", f"/{WSL}", "not open to this user", "add the user to its group")
+    yield _node(root / WSL, f"/{WSL}", "WSL: open to this user", "its group")
     todo = (
         "take a plugin that finds GPUs by HIP; with ROCm before 7.13 also set "
         "HSA_ENABLE_DXG_DETECTION=1; else run Linux itself"
@@ -90,13 +85,16 @@ def devices(root: Path) -> Iterator[Line]:
         if not node.exists():
             todo = "load the driver; give a container --device=/dev/kfd --device=/dev/dri"
             yield Line("bad", name, "not there", todo)
-        elif os.access(node, os.R_OK | os.W_OK):
-            yield Line("ok", name, "open to this user")
         else:
-            todo = "add the user to the groups render and video, and log in again"
-            yield Line("bad", name, "not open to this user", todo)
+            yield _node(node, name, "open to this user", "the groups render and video")
     if len(nodes) == 1:
         yield Line("bad", "/dev/dri", "no render node", "give a container --device=/dev/dri")
+
+
+def _node(node: Path, name: str, good: str, groups: str) -> Line:
+    if os.access(node, os.R_OK | os.W_OK):
+        return Line("ok", name, good)
+    return Line("bad", name, "not open to this user", f"add the user to {groups}, and log in again")
 
 
 def _versions() -> dict[str, str]:
@@ -230,11 +228,8 @@ def _backend(*, has_gpu: bool) -> Iterator[Line]:
         return
     backend, kinds, total = json.loads(done.stdout.splitlines()[-1])
     if backend not in ("rocm", "gpu"):
-        why = (
-            "mend the lines above"
-            if not has_gpu
-            else "start JAX with JAX_PLATFORMS=rocm to see its error"
-        )
+        why = "start JAX with JAX_PLATFORMS=rocm to see its error"
+        why = why if has_gpu else "mend the lines above"
         yield Line("bad", "backend", f"JAX fell back to {backend} without an error", why)
         yield Line("not looked at", "kernel", f"it would run on {backend}")
         return

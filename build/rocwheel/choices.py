@@ -5,9 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-COMPILERS: Final = ("clang", "gcc", "hermetic")
+COMPILERS: Final = ("clang", "hermetic")
 CPU_FEATURES: Final = ("release", "native", "default")
-WHEEL_TYPES: Final = ("release", "nightly", "custom", "snapshot")
 JAXLIB_ORIGINS: Final = ("built", "upstream")
 CONTAINER_ENGINES: Final = ("docker", "podman")
 EXECUTORS: Final = ("host", *CONTAINER_ENGINES)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel import dist, families, files, git, rocm, wheelhouse
+from rocwheel import dist, families, files, git, rocm
 from rocwheel.console import Console, silent
 from rocwheel.dist import executor
 from rocwheel.errors import CommandError, ConfigError, HostError, WheelError
@@ -46,6 +46,7 @@ from rocwheel.release.operations import Who
 from rocwheel.report.night_page import PAGE
 from rocwheel.store import Store
 from rocwheel.values import canonical_json, replace
+from rocwheel.wheelhouse import IDENTITY_LENGTH
 
 ROCM_VERSION: Final = "7.10.0a20251120"
 RECIPE: Final = "debian_12"  # the image that has what the miniature is built with
@@ -231,7 +232,7 @@ def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
     """Plan the night and store it; a set without its wheelhouse is built again."""
     seen = looking.look(what.setting, [what.recipe], nights.store, None)
     built = seen.manifests.get(what.recipe.inputs, "")
-    if built and not house(wheelhouses, built).is_dir():
+    if built and not (wheelhouses / built[:IDENTITY_LENGTH]).is_dir():
         seen = dataclasses.replace(seen, manifests={})
     made = planning.plan(what.setting, [what.recipe], [], seen)
     nights.add(made)
@@ -243,7 +244,7 @@ def finish(
 ) -> DemoResult:
     """Install what the night released, by hash, and import it. Raises CommandError, WheelError."""
     base, channel = prepared.request, what.setting.channel
-    folder = house(base.wheelhouse, built)
+    folder = base.wheelhouse / built[:IDENTITY_LENGTH]
     manifest = Manifest.load(folder)
     major = wheelset.rocm_major(manifest)
     place = channel.release(channel.open(), FAMILY, major)
@@ -266,11 +267,6 @@ def finish(
         page=what.folder / "store" / PAGE,
         installed=tuple(installed),
     )
-
-
-def house(folder: Path, manifest: str) -> Path:
-    """Return the wheelhouse of a set."""
-    return folder / manifest[: wheelhouse.IDENTITY_LENGTH]
 
 
 def dry_run(

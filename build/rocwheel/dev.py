@@ -17,7 +17,7 @@ from rocwheel.bazel import BazelInvocation
 from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.console import Console
 from rocwheel.container import Mount
-from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, cache_folders
+from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, output_folder
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
@@ -50,7 +50,6 @@ class Loop:
     request: dist.Request
     environment: Path  # a virtual environment
     kinds: tuple[WheelKind, ...] = ()  # () is every wheel the sources build
-    editable: bool = False
     tests: tuple[Path, ...] = ()
     test_options: tuple[str, ...] = ()
 
@@ -73,21 +72,12 @@ class Turn:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Configured:
-    """An rc file, and the command lines that use it."""
-
-    rc_file: Path
-    commands: tuple[str, ...]
-
-
 def kinds(names: Sequence[str]) -> tuple[WheelKind, ...]:
     """Return the kinds of wheel of these names. Raises ConfigError."""
-    known = {kind.value: kind for kind in WheelKind}
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"{name!r}: unknown wheel", hint=suggest(name, tuple(known)))
-    return tuple(known[name] for name in names)
+    known = tuple(kind.value for kind in WheelKind)
+    for name in (name for name in names if name not in known):
+        raise ConfigError(f"{name!r}: unknown wheel", hint=suggest(name, known))
+    return tuple(map(WheelKind, names))
 
 
 def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
@@ -108,39 +98,35 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
             console=console,
         )
     with console.step("Install", key="install"):
-        made = {path: "" if loop.editable else files.sha256(path) for path in runs.outputs}
+        made = {path: files.sha256(path) for path in runs.outputs}
         changed = {path: digest for path, digest in made.items() if digest not in hashes}
         # pip before 23.1 remembers a digest only when it was told one:
         # https://pip.pypa.io/en/stable/news/#v23-1
         what = [f"{path.as_uri()}#sha256={digest}" for path, digest in changed.items()]
-        for command in _install(loop, list(map(str, changed)) if loop.editable else what):
+        for command in _install(loop, what):
             runner.run(command)
         console.info(f"   {len(changed)} of {len(runs.outputs)} had changed")
     if loop.tests:
-        library = inputs.root.root / "lib"
         with console.step("Test", key="test"):
-            runner.run(_test(loop, library), on_line=console.info)
-    return Turn(
-        bazel=runs,
-        installed=tuple(path.name for path in changed),
-        tested=bool(loop.tests),
-    )
+            runner.run(_test(loop, inputs.root.root / "lib"), on_line=console.info)
+    names = tuple(path.name for path in changed)
+    return Turn(bazel=runs, installed=names, tested=bool(loop.tests))
 
 
 def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterator[str]:
     """Yield every command `turn` would run; changes nothing."""
     python, _ = _about(loop, runner)
     planned = _plan(loop, python)
-    found = dist.preview(planned, runner=runner, console=console)
-    yield from dist.fetching(planned, found)
-    yield from (f"# {note}" for note in found.notes)
-    for title, command in found.commands(bazel.invocations(_spec(loop, python, found.spec))):
+    seen = dist.preview(planned, runner=runner, console=console)
+    yield from dist.fetching(planned, seen)
+    yield from (f"# {note}" for note in seen.notes)
+    for title, command in seen.commands(bazel.invocations(_spec(loop, python, seen.spec))):
         yield f"# {title}"
         yield dist.pasteable(command)
     for command in _install(loop, ["WHEEL..."]):
         yield f"# then, with the wheels that changed: {command}"
     if loop.tests:
-        yield dist.pasteable(_test(loop, found.rocm_root / "lib"))
+        yield dist.pasteable(_test(loop, seen.rocm_root / "lib"))
 
 
 def preview_configure(
@@ -155,34 +141,28 @@ def preview_configure(
     yield from (f"# {note}" for note in found.notes)
     yield f"# write {path}"
     yield from dist.writing(path, _rc_lines(planned))
-    if found.spec.remote.header_file(cache_folders(request).output):
+    if found.spec.remote.rc_file(output_folder(request)):
         yield "# the headers of the remote cache are secret: only a real run writes their file"
     yield from _lines_by_hand(found.place, planned, path, request.environ)
 
 
 def configure(
     request: dist.Request, *, rc_file: Path | None, runner: HostRunner, console: Console
-) -> Configured:
-    """Write the options of a build into an rc file outside the checkout.
+) -> tuple[Path, list[str]]:
+    """Write the options of a build into an rc file outside the checkout; return it, and lines.
 
     Bazel run by hand with it shares output base and caches with rocwheel, so neither rebuilds what
     the other built. Raises ConfigError for a file below the workspace.
     """
-    inputs = dist.gather(
-        dist.plan(replace(request, allow_dirty=True)), runner=runner, console=console
-    )
-    planned = bazel.invocations(inputs.spec)
+    inputs = _gather(request, runner, console)
     path = rc_file or _default_rc(request, inputs.spec)
     if path.resolve().is_relative_to(inputs.tree.root.resolve()):
         raise ConfigError(
             f"{path}: lies in the checkout, where it would be left behind",
             hint="choose a place outside of it, or drop --output",
         )
-    write_headers(inputs.spec.remote, cache_folders(request).output)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
-    lines = _lines_by_hand(inputs.place, planned, path, request.environ)
-    return Configured(rc_file=path, commands=tuple(lines))
+    planned = _write_rc(request, inputs.spec, path)
+    return path, list(_lines_by_hand(inputs.place, planned, path, request.environ))
 
 
 def shell(
@@ -202,20 +182,30 @@ def shell(
             "shell opens a container, and builds run on this machine",
             hint="add --executor=docker or podman with --builder-image",
         )
-    inputs = dist.gather(
-        dist.plan(replace(request, allow_dirty=True)), runner=runner, console=console
-    )
-    planned = bazel.invocations(inputs.spec)
+    inputs = _gather(request, runner, console)
     rc_file = _default_rc(request, inputs.spec)
-    rc_file.parent.mkdir(parents=True, exist_ok=True)
-    rc_file.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
-    write_headers(inputs.spec.remote, cache_folders(request).output)
     place = inputs.place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
-    for invocation in planned:
+    for invocation in _write_rc(request, inputs.spec, rc_file):
         console.info(f"   {_by_hand(invocation, place.path(rc_file))}")
     with place.running(runner) as inside:
         command = Command(argv=tuple(words), cwd=inputs.spec.workspace)
         return inside.interact(command, tty=tty)
+
+
+def _gather(request: dist.Request, runner: HostRunner, console: Console) -> dist.Inputs:
+    planned = dist.plan(replace(request, allow_dirty=True))
+    return dist.gather(planned, runner=runner, console=console)
+
+
+def _write_rc(
+    request: dist.Request, spec: bazel.BuildSpec, path: Path
+) -> tuple[BazelInvocation, ...]:
+    """Write the rc file of a build, and the headers it needs; return what it configures."""
+    planned = bazel.invocations(spec)
+    write_headers(spec.remote, output_folder(request))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
+    return planned
 
 
 def _lines_by_hand(
@@ -248,9 +238,9 @@ def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.Bui
         spec,
         kinds=loop.kinds or spec.kinds,
         pythons=(python,),
-        wheel_version=bazel.WheelVersion(kind="snapshot"),
+        wheel_type="snapshot",
+        wheel_suffix="",
         git_hash="",
-        editable=loop.editable,
     )
 
 
@@ -276,16 +266,14 @@ def _config(invocation: BazelInvocation) -> str:
 def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
     return Command(
         argv=(
-            str(invocation.bazel.path),
+            str(invocation.spec.bazel.path),
             "--nohome_rc",
             f"--bazelrc={rc_file}",
-            invocation.command,
+            "build",
             f"--config={_config(invocation)}",
-            *(target.label for target in invocation.targets),
-            *(("--", *invocation.arguments) if invocation.arguments else ()),
+            *invocation.targets.values(),
         ),
-        cwd=invocation.workspace,
-        env=invocation.env,
+        cwd=invocation.spec.workspace,
     )
 
 
@@ -303,13 +291,14 @@ def _about(loop: Loop, runner: Runner) -> tuple[PythonVersion, frozenset[str]]:
         )
     answer = json.loads(runner.capture(Command(argv=(str(python), "-c", _ABOUT), timeout=60)))
     installed: Mapping[str, str] = answer["installed"]
-    lacking = [name for name in ("pip", *("pytest",) * bool(loop.tests)) if not answer[name]]
-    if lacking:
-        name = " and ".join(lacking)
-        missing = "python -m ensurepip" if "pip" in lacking else "pip install pytest"
-        raise HostError(
-            f"{environment}: has no {name}", hint=f"bring it: {environment / 'bin'}/{missing}"
-        )
+    needed = {
+        "pip": "python -m ensurepip",
+        **({"pytest": "pip install pytest"} if loop.tests else {}),
+    }
+    for name, line in needed.items():
+        if not answer[name]:
+            hint = f"bring it: {environment / 'bin'}/{line}"
+            raise HostError(f"{environment}: has no {name}", hint=hint)
     for test in loop.tests:
         if not test.exists():
             raise ConfigError(f"{test}: no such file", hint="check --test")
@@ -320,18 +309,9 @@ def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:
     """pip, once, without dependencies or an index: the wheels are all that is wanted."""
     if not changed:
         return []
-    how = ("--no-build-isolation",) if loop.editable else ("--no-index", "--force-reinstall")
-    what = [word for item in changed for word in (*("-e",) * loop.editable, item)]
-    return [
-        Command(
-            argv=(
-                str(loop.environment / "bin" / "python"),
-                *("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"),
-                *how,
-                *what,
-            )
-        )
-    ]
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check")
+    how = ("--no-index", "--force-reinstall")
+    return [Command(argv=(str(loop.environment / "bin" / "python"), *pip, *how, *changed))]
 
 
 def _test(loop: Loop, library: Path) -> Command:
@@ -339,13 +319,9 @@ def _test(loop: Loop, library: Path) -> Command:
     environ = loop.request.environ
     passed = {name: value for name, value in environ.items() if name.startswith(TEST_ENV)}
     search = ":".join(filter(None, (str(library), environ.get("LD_LIBRARY_PATH", ""))))
+    python = str(loop.environment / "bin" / "python")
     return Command(
-        argv=(
-            str(loop.environment / "bin" / "python"),
-            *("-m", "pytest"),
-            *map(str, loop.tests),
-            *loop.test_options,
-        ),
+        argv=(python, "-m", "pytest", *map(str, loop.tests), *loop.test_options),
         cwd=loop.request.cwd,
         env={**passed, "LD_LIBRARY_PATH": search, "PYTHONUNBUFFERED": "1"},
     )

@@ -18,8 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from rocwheel import check_install, container
 from rocwheel.choices import Purpose
-from rocwheel.console import size
-from rocwheel.dist import readiness
+from rocwheel.dist.readiness import GIB, HOSTS, WHOLE_DISK, Row, disk, existing
 from rocwheel.download import proxies
 from rocwheel.errors import RocwheelError, StoreError
 from rocwheel.host import machine
@@ -29,17 +28,6 @@ from rocwheel.store.file import FileStore
 from rocwheel.store.s3 import S3Store
 
 MOST_OFF: Final = 60.0  # seconds; a kept clock is within one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of doctor's table: what was looked at, and what was found."""
-
-    name: str
-    found: str
-    remedy: str = ""  # empty where nothing is wrong
-    is_optional: bool = False  # what is wrong stops nothing that was asked for
-    looks: str = ""  # what would look, where nothing did: the row is neither ok nor bad
 
 
 def _engines(place: Machine) -> Iterator[Row]:
@@ -86,17 +74,17 @@ def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
         yield from _rights(place)
     yield from _names(_needed(place, wanted), place.environ)
     yield _clock(place)
-    yield _disk(place.cache, enough=readiness.WHOLE_DISK if Purpose.BUILD in wanted else 15 << 30)
+    yield disk(place.cache, WHOLE_DISK if Purpose.BUILD in wanted else 15 * GIB)
 
 
 def _pythons(place: Machine, *, headers: bool) -> Iterator[Row]:
-    found = machine.pythons(place.environ, runner=place.runner)
-    for item in found:
+    pythons = machine.pythons(place.environ, runner=place.runner)
+    for item in pythons:
         lacks = headers and not item.headers
         remedy = "no Python.h: install its development package" if lacks else ""
         name = f"CPython {item.version}"
         yield Row(name=name, found=f"{item.full}, {item.executable}", remedy=remedy)
-    if not found:
+    if not pythons:
         yield Row(name="CPython", found="none", remedy="install python3 and python3-dev")
 
 
@@ -133,19 +121,16 @@ def _credentials() -> Row:
     """Return where boto3 finds credentials, and of whom; nothing is asked of a server."""
     import boto3
 
-    found = boto3.session.Session().get_credentials()
-    if found is None:
-        return Row(
-            name="S3 credentials",
-            found="none",
-            remedy="only for s3:// stores: AWS_PROFILE, the environment, or an instance role",
-        )
-    return Row(name="S3 credentials", found=f"{found.access_key[:4]}…, by {found.method}")
+    key = boto3.session.Session().get_credentials()
+    if key is None:
+        remedy = "only for s3:// stores: AWS_PROFILE, the environment, or an instance role"
+        return Row(name="S3 credentials", found="none", remedy=remedy)
+    return Row(name="S3 credentials", found=f"{key.access_key[:4]}…, by {key.method}")
 
 
 def _rights(place: Machine) -> Iterator[Row]:
     """Yield who we are to the store, and whether we may write there, which is tried."""
-    store = place.store
+    store, right, remedy = place.store, "may be written", ""
     if store is None:
         yield Row(name="store", found="none was named", looks="add --channel or --store")
         return
@@ -153,34 +138,29 @@ def _rights(place: Machine) -> Iterator[Row]:
         if isinstance(store, S3Store):
             who = store.contact().who
             yield Row(name="who we are there", found=who or "the server does not say")
-        if isinstance(store, FileStore):
-            if not os.access(_nearest(store.root), os.W_OK):
-                yield Row(
-                    name=store.url, found="may only be read", remedy="check who owns the folder"
-                )
-                return
-        else:
+        if not isinstance(store, FileStore):
             store.abilities()
+        elif not os.access(existing(store.root), os.W_OK):
+            right, remedy = "may only be read", "check who owns the folder"
     except StoreError as exc:
-        yield Row(name=store.url, found=str(exc), remedy=exc.hint)
-        return
-    yield Row(name=store.url, found="may be written")
+        right, remedy = str(exc), exc.hint
+    yield Row(name=store.url, found=right, remedy=remedy)
 
 
 def _clock(place: Machine) -> Row:
     """Return the time, beside the store's: S3 refuses requests that are 15 minutes off."""
     now = place.now or datetime.now(tz=timezone.utc)
-    found = f"{now:%Y-%m-%d %H:%M} UTC"
+    shown = f"{now:%Y-%m-%d %H:%M} UTC"
     try:
         theirs = place.store.contact().clock if isinstance(place.store, S3Store) else None
     except StoreError:  # which another row tells
         theirs = None
     if theirs is None:
-        return Row(name="clock", found=found)
+        return Row(name="clock", found=shown)
     off = abs((theirs - now).total_seconds())
     return Row(
         name="clock",
-        found=f"{found}, {off:.0f} s from the store's",
+        found=f"{shown}, {off:.0f} s from the store's",
         remedy="set it: timedatectl set-ntp true" if off > MOST_OFF else "",
     )
 
@@ -189,7 +169,7 @@ def _needed(place: Machine, wanted: set[Purpose]) -> tuple[str, ...]:
     """Network names that purposes need: sources, packages, the channels' public addresses."""
     hosts = list(place.hosts) if Purpose.RELEASE in wanted else []
     if Purpose.BUILD in wanted:
-        hosts += readiness.HOSTS
+        hosts += HOSTS
     if Purpose.GATE in wanted:
         index = urlsplit(place.environ.get("PIP_INDEX_URL", "")).hostname
         hosts += ["github.com", index or "pypi.org"]
@@ -198,30 +178,14 @@ def _needed(place: Machine, wanted: set[Purpose]) -> tuple[str, ...]:
 
 def _names(hosts: Sequence[str], environ: Mapping[str, str]) -> Iterator[Row]:
     for host in hosts:
-        if proxies(f"https://{host}/", environ):  # which looks the name up itself
-            yield Row(name=host, found="through the proxy")
-            continue
-        try:
-            socket.getaddrinfo(host, 443)
-            yield Row(name=host, found="resolves")
-        except OSError as exc:
-            yield Row(name=host, found=str(exc), remedy="name resolution, or a proxy, is missing")
-
-
-def _disk(cache: Path, *, enough: int) -> Row:
-    usage = shutil.disk_usage(_nearest(cache))
-    return Row(
-        name="disk for the cache",
-        found=f"{size(usage.free)} free at {cache}",
-        remedy="" if usage.free > enough else f"it may take {size(enough)}; choose --cache-dir",
-    )
-
-
-def _nearest(folder: Path) -> Path:
-    """Return the folder, or the next one above it that is there."""
-    while not folder.exists():
-        folder = folder.parent
-    return folder
+        way, remedy = "through the proxy", ""
+        if not proxies(f"https://{host}/", environ):  # which looks the name up itself
+            try:
+                socket.getaddrinfo(host, 443)
+                way = "resolves"
+            except OSError as exc:
+                way, remedy = str(exc), "name resolution, or a proxy, is missing"
+        yield Row(name=host, found=way, remedy=remedy)
 
 
 def _patchelf() -> Row:

@@ -22,6 +22,10 @@ class RocwheelError(Exception):
     exit_code: ClassVar[int] = 1
     kind: ClassVar[str] = "error"
 
+    def __init_subclass__(cls, *, exit_code: int | None = None, kind: str = "") -> None:
+        """Take how a command ends with it, and its name in JSON; a subclass has its base's."""
+        cls.exit_code, cls.kind = exit_code or cls.exit_code, kind or cls.kind
+
     def __init__(self, message: str, *, hint: str = "", detail: str = "") -> None:
         """`detail` is shown before the two lines: the tail of a log, a failed action's stderr."""
         super().__init__(message)
@@ -29,39 +33,24 @@ class RocwheelError(Exception):
         self.detail = detail
 
 
-class ConfigError(RocwheelError):
+class ConfigError(RocwheelError, exit_code=3, kind="config"):
     """An option, a path, a YAML file or a family that cannot be right."""
 
-    exit_code = 3
-    kind = "config"
 
-
-class FetchError(RocwheelError):
+class FetchError(RocwheelError, exit_code=4, kind="fetch"):
     """A ROCm tarball or another download that could not be had, or is not what it should be."""
 
-    exit_code = 4
-    kind = "fetch"
 
-
-class CommandError(RocwheelError):
+class CommandError(RocwheelError, exit_code=5, kind="command"):
     """A program that rocwheel started failed."""
 
-    exit_code = 5
-    kind = "command"
 
-
-class WheelError(RocwheelError):
+class WheelError(RocwheelError, exit_code=6, kind="wheel"):
     """A wheel that a set lacks or has twice, that is malformed or breaks a rule."""
 
-    exit_code = 6
-    kind = "wheel"
 
-
-class StoreError(RocwheelError):
+class StoreError(RocwheelError, exit_code=7, kind="store"):
     """Object storage refused, lost or corrupted something."""
-
-    exit_code = 7
-    kind = "store"
 
 
 class ObjectDiffersError(StoreError):
@@ -80,46 +69,28 @@ class RefusedError(StoreError):
     """The store refused for good what was asked, and did nothing."""
 
 
-class HostError(RocwheelError):
+class HostError(RocwheelError, exit_code=8, kind="host"):
     """This machine lacks something: a program, room on a disk, a permission."""
 
-    exit_code = 8
-    kind = "host"
 
-
-class PromotionError(RocwheelError):
+class PromotionError(RocwheelError, exit_code=9, kind="promotion"):
     """A release that policy, verdicts or the state of the index forbid."""
 
-    exit_code = 9
-    kind = "promotion"
 
-
-class RocmError(RocwheelError):
+class RocmError(RocwheelError, exit_code=10, kind="rocm"):
     """A ROCm tree that is incomplete, contradicts itself or is not the one asked for."""
 
-    exit_code = 10
-    kind = "rocm"
 
-
-class SourceError(RocwheelError):
+class SourceError(RocwheelError, exit_code=11, kind="source"):
     """A source tree that does not have the layout it should have."""
 
-    exit_code = 11
-    kind = "source"
 
-
-class BazelError(RocwheelError):
+class BazelError(RocwheelError, exit_code=12, kind="bazel"):
     """A Bazel build that failed or did not leave what it promised."""
 
-    exit_code = 12
-    kind = "bazel"
 
-
-class InterruptError(RocwheelError):
+class InterruptError(RocwheelError, exit_code=130, kind="interrupted"):
     """SIGINT or SIGTERM ended the run; everything unfinished was removed."""
-
-    exit_code = 130
-    kind = "interrupted"
 
 
 class Terminated(KeyboardInterrupt):

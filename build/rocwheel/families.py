@@ -19,7 +19,6 @@ from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, suggest
 from rocwheel.values import Value
-from rocwheel.yaml_file import FieldError
 
 
 class _Proof(Value, frozen=True, kw_only=True):
@@ -75,10 +74,7 @@ class _File(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a name that stands twice."""
-        names = [entry.name for entry in self.families]
-        for number, name in enumerate(names):
-            if name in names[:number]:
-                raise FieldError(f"{name}: defined twice", "families", number)
+        yaml_file.each_once((entry.name for entry in self.families), "families")
 
 
 def load(path: Path) -> dict[str, Family]:

@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,7 @@ _ENV: Final = {
 _OURS: Final = {**_ENV, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 _REMOTE: Final = frozenset({"fetch", "ls-remote"})
 _SAFE: Final = ("git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false")
+_OTHERS: Final = ("--others", "--exclude-per-directory=.gitignore")
 _NOT_SOURCES: Final = re.compile(r"(\.git|__pycache__|bazel-[^/]*)\Z")
 
 
@@ -84,9 +86,11 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
     """Ask a repository which commit a branch or tag is; a commit is returned as it is."""
     if is_commit(ref):
         return ref
-    patterns = _names(ref)
+    patterns = (f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref)
+    if ref.startswith("refs/"):  # a tag and no branch of its name
+        patterns = (ref, ref, f"{ref}^{{}}", ref)
     try:
-        output = runner.capture(ask_ref(repository, ref))
+        output = runner.capture(_git(None, "ls-remote", repository, *patterns))
     except CommandError as exc:
         raise _unreachable(repository, exc) from exc
     found: dict[str, str] = {}
@@ -100,11 +104,6 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
         f"{repository}: has no branch or tag {ref!r}",
         hint="name a branch, a tag or a whole commit",
     )
-
-
-def ask_ref(repository: str, ref: str) -> Command:
-    """Return what asks a repository for the commit of a branch or tag."""
-    return _git(None, "ls-remote", repository, *_names(ref))
 
 
 def tagged(repository: str, prefix: str, *, runner: Runner) -> dict[Version, str]:
@@ -140,12 +139,6 @@ def log(repository: str, old: str, new: str, *, runner: Runner) -> tuple[str, ..
         return tuple(told.splitlines())
 
 
-def _names(ref: str) -> tuple[str, ...]:
-    if ref.startswith("refs/"):  # a tag and no branch of its name
-        return ref, ref, f"{ref}^{{}}", ref
-    return f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref
-
-
 def head(root: Path, *, runner: Runner) -> str:
     """Return the commit checked out at `root`; "" for a folder that is no checkout, or empty."""
     if not (root / ".git").exists():
@@ -166,12 +159,16 @@ def identify(root: Path, *, runner: Runner) -> Source:
     commit = head(root, runner=runner)
     if not commit:
         return Source(repository="", commit="", digest=digest(root, _walk(root)))
+    url = ""
+    with suppress(CommandError):  # there is none
+        words = ("config", "--local", "--get", "remote.origin.url")
+        url = runner.capture(_git(root, *words)).strip()
     with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as name:
         bare = _Bare(root=root, folder=Path(name), runner=runner)
         bare.read(commit)
         dirty = bare.differs()
         return Source(
-            repository=_remote(root, runner),
+            repository=public(url),
             commit=commit,
             dirty=dirty,
             digest=digest(root, bare.listed()) if dirty else "",
@@ -208,9 +205,10 @@ class _Bare:
         """
         if self._ask("status", "--porcelain", "-uno", "--ignore-submodules=dirty"):
             return True
-        if self._others():
+        if self._list(*_OTHERS):
             return True
-        modules = (self.root / name for name in self._modules())
+        entries = (entry.partition("\t") for entry in self._list("--stage"))
+        modules = (self.root / name for about, _, name in entries if about.startswith("160000 "))
         return any(
             identify(module, runner=self.runner).dirty
             for module in modules
@@ -219,26 +217,15 @@ class _Bare:
 
     def listed(self) -> Iterator[str]:
         """Tracked files and those that are neither tracked nor ignored."""
-        yield from _names_of(self._ask("ls-files", "-z", "--cached"))
-        yield from self._others()
+        yield from self._list("--cached")
+        yield from self._list(*_OTHERS)
 
-    def _others(self) -> tuple[str, ...]:
-        ignored = "--exclude-per-directory=.gitignore"
-        return _names_of(self._ask("ls-files", "-z", "--others", ignored))
-
-    def _modules(self) -> Iterator[str]:
-        for entry in _names_of(self._ask("ls-files", "-z", "--stage")):
-            about, _, name = entry.partition("\t")
-            if about.startswith("160000 "):
-                yield name
+    def _list(self, *which: str) -> tuple[str, ...]:
+        return tuple(filter(None, self._ask("ls-files", "-z", *which).split("\0")))
 
     def _ask(self, *arguments: str) -> str:
         tree = (f"--git-dir={self.folder}", f"--work-tree={self.root}", "-c", "core.bare=false")
         return self.runner.capture(_git(self.root, *tree, *arguments))
-
-
-def _names_of(output: str) -> tuple[str, ...]:
-    return tuple(filter(None, output.split("\0")))
 
 
 def public(url: str) -> str:
@@ -314,15 +301,6 @@ def _walk(root: Path) -> Iterator[str]:
         for name in (*beside, *links):
             if not _NOT_SOURCES.match(name):
                 yield (here / name).relative_to(root).as_posix()
-
-
-def _remote(root: Path, runner: Runner) -> str:
-    """Return the public name of `origin`; "" when there is none."""
-    try:
-        url = runner.capture(_git(root, "config", "--local", "--get", "remote.origin.url"))
-    except CommandError:
-        return ""
-    return public(url.strip())
 
 
 def _git(folder: Path | None, *arguments: str) -> Command:

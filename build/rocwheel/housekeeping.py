@@ -89,24 +89,20 @@ def using(cache: Path) -> files.Lock:
 
 def look(cache: Path) -> tuple[CacheItem, ...]:
     """Return everything in a cache, the longest unused first."""
-    found = [
-        _kept(cache, kind, path)
-        for kind, depth in KINDS.items()
-        for path in _at(cache, kind, depth)
-    ]
-    return tuple(sorted(found, key=lambda item: item.used))
+    places = ((kind, path) for kind, depth in KINDS.items() for path in _at(cache, kind, depth))
+    return tuple(sorted((_kept(cache, *place) for place in places), key=lambda item: item.used))
 
 
 def choose(
-    found: Sequence[CacheItem], *, now: float, older: float | None, most: int | None
+    items: Sequence[CacheItem], *, now: float, older: float | None, most: int | None
 ) -> tuple[CacheItem, ...]:
     """Choose what to remove: unused for `older` seconds, or the longest unused above `most`.
 
     What is in use stays, also where the rest is then more than `most` bytes.
     """
     chosen = []
-    total = sum(item.bytes for item in found)
-    for item in sorted(found, key=lambda item: item.used):
+    total = sum(item.bytes for item in items)
+    for item in sorted(items, key=lambda item: item.used):
         too_old = older is not None and now - item.used > older
         too_much = most is not None and total > most
         if not item.in_use and (too_old or too_much):

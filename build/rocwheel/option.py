@@ -27,7 +27,6 @@ class OptionField:
     values: str | tuple[str, ...] = ()  # offered: a name in `cli.known`, or the values
     only: tuple[str, ...] = ()  # the values, and no other
     is_path: bool = False
-    is_readable: bool = True  # of a path: must be readable where it exists
     many: bool = False  # separated by commas
     parse: Callable[[str], Any] | None = None  # of a text, or of each of many
 

@@ -9,23 +9,31 @@ SIGINT, then SIGTERM, then SIGKILL.
 
 from __future__ import annotations
 
+import codecs
 import os
 import shlex
 import signal
 import subprocess
-import time
+import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from io import RawIOBase
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Final, NewType, Protocol
 
 from rocwheel.errors import CommandError, HostError, Terminated
-from rocwheel.watch import Pump
 
 # A path as commands see it where they run. A plain `Path` is one of this machine: mypy lets
 # neither stand for the other, and only a `Runner` turns one into the other.
 GuestPath = NewType("GuestPath", PurePosixPath)
+
+
+def guest(text: str) -> GuestPath:
+    """Name a path as commands see it."""
+    return GuestPath(PurePosixPath(text))
+
 
 TAIL_LINES: Final = 40
 CAPTURE_SECONDS: Final = 1800.0  # for a short command that says no other
@@ -41,6 +49,7 @@ PASSED_ENV: Final = (
     *(name.upper() for name in PROXIES),
 )  # fmt: skip
 # Programs that take no other's variable for their CA bundle: git-config(1), http.sslCAInfo; pip.
+CA_BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 OWN_BUNDLE: Final = ("GIT_SSL_CAINFO", "PIP_CERT")
 
 
@@ -68,8 +77,7 @@ def base_env(
 
 def ca_bundle(environ: Mapping[str, str]) -> str:
     """Return the file of certificates that servers are trusted by; "" for each program's own."""
-    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
-    return next(filter(None, (environ.get(name, "") for name in names)), "")
+    return next(filter(None, (environ.get(name, "") for name in CA_BUNDLES)), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +100,8 @@ class Command:
 class Completed:
     """How a process ended: `output` is everything it printed, or its last lines when logged."""
 
-    command: Command
     returncode: int
     output: str
-    seconds: float
 
 
 class Runner(Protocol):
@@ -144,6 +150,64 @@ class Runner(Protocol):
         ...
 
 
+class Pump(threading.Thread):
+    """Takes everything a child prints, to the end, whatever becomes of those who want it.
+
+    A full disk or a terminal that went away must not stop the reading: the child would wait for
+    ever for room in its pipe. The first such error is kept (`error`), for who waits for the child.
+    """
+
+    def __init__(
+        self,
+        stream: IO[bytes],
+        *,
+        keep: int | None,
+        sink: RawIOBase | None,
+        on_line: Callable[[str], None] | None,
+    ) -> None:
+        """`keep` is how many last lines `lines` holds, None for all.
+
+        `sink` has no buffer, so that its end cannot fail too.
+        """
+        super().__init__(daemon=True)
+        self.lines: deque[str] = deque(maxlen=keep)
+        self.error: Exception | None = None
+        self._stream, self._sink, self._on_line = stream, sink, on_line
+
+    def run(self) -> None:
+        """Read line by line as it arrives; a carriage return ends a line too."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        pending = ""
+        with suppress(ValueError, OSError):  # closed under us: the command is being stopped
+            while chunk := os.read(self._stream.fileno(), 1 << 16):
+                text = decoder.decode(chunk)
+                self._try(self._write, text)
+                parts = (pending + text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+                *whole, pending = parts
+                for line in whole:
+                    self._emit(line)
+        if pending:
+            self._emit(pending)
+
+    def _emit(self, line: str) -> None:
+        self.lines.append(line)
+        if self._on_line:
+            self._try(self._on_line, line)
+
+    def _write(self, text: str) -> None:
+        rest = memoryview(text.encode())
+        while self._sink and rest:
+            rest = rest[self._sink.write(rest) :]
+
+    def _try(self, action: Callable[[str], None], text: str) -> None:
+        """Pass text on until that fails for the first time."""
+        if self.error is None:
+            try:
+                action(text)
+            except Exception as exc:  # noqa: BLE001 - raised again by who waits
+                self.error = exc
+
+
 class HostRunner:
     """Runs commands on this machine, each in a process group of its own."""
 
@@ -168,7 +232,6 @@ class HostRunner:
         on_line: Callable[[str], None] | None = None,
         check: bool = True,
     ) -> Completed:
-        started = time.monotonic()
         with (
             log.open("ab", buffering=0) if log else nullcontext() as sink,
             self._started(command, output=subprocess.PIPE) as process,
@@ -181,14 +244,18 @@ class HostRunner:
             except subprocess.TimeoutExpired as exc:
                 raise _timed_out(command, exc.timeout) from None
             pump.join(timeout=5.0)  # a daemon the child left behind may keep the pipe open
-        done = Completed(
-            command=command,
-            returncode=returncode,
-            output="\n".join(pump.lines),
-            seconds=time.monotonic() - started,
-        )
+        done = Completed(returncode=returncode, output="\n".join(pump.lines))
+        if isinstance(pump.error, (OSError, ValueError)):
+            where = (
+                log if log and not isinstance(pump.error, BrokenPipeError) else "what it printed"
+            )
+            why = getattr(pump.error, "strerror", None) or pump.error
+            raise HostError(
+                f"{where}: {why}, while {command.argv[0]} ran",
+                hint="free some space or keep the terminal open, and run the same command again",
+            ) from pump.error
         if pump.error is not None:
-            raise _unheard(command, pump.error, log) from pump.error
+            raise pump.error
         if check and returncode:
             raise _failure(command, returncode, done.output, log)
         return done
@@ -297,17 +364,6 @@ def _timed_out(command: Command, seconds: float) -> CommandError:
     return CommandError(
         f"{command.argv[0]}: no end after {seconds:g} s: {command}",
         hint="run it by hand to see where it hangs",
-    )
-
-
-def _unheard(command: Command, error: Exception, log: Path | None) -> Exception:
-    """Return what to raise when the output of a command could not be passed on."""
-    if not isinstance(error, (OSError, ValueError)):
-        return error
-    where = log if log and not isinstance(error, BrokenPipeError) else "what it printed"
-    return HostError(
-        f"{where}: {getattr(error, 'strerror', None) or error}, while {command.argv[0]} ran",
-        hint="free some space or keep the terminal open, and run the same command again",
     )
 
 

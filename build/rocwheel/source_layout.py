@@ -8,7 +8,8 @@ conditions hold; conditions and values that do not exist are refused when the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
@@ -28,14 +29,9 @@ CONDITIONS: Final = frozenset({
     "cpu-native",
     "cpu-release",
     "free-threaded",
-    "gcc",
-    "gcc-before-13",
     "git-hash",
     "hermetic",  # the compiler the tree downloads itself
     "rocm",  # a wheel of this invocation needs ROCm
-    "rocm-suffix",  # the wheel suffix is `+rocm…`
-    "wheel-date",
-    "wheel-hash",
     "wheel-suffix",
     "xla-dir",
 })  # fmt: skip
@@ -46,13 +42,8 @@ VALUES: Final = frozenset({
     "cxx",
     "gfx_targets",
     "git_hash",
-    "output",
     "python",
-    "rocm_number",
     "rocm_path",
-    "rocm_suffix",
-    "wheel_date",
-    "wheel_hash",
     "wheel_suffix",
     "wheel_type",
     "xla_dir",
@@ -61,17 +52,11 @@ VALUES: Final = frozenset({
 PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
-class ConditionalOptions(Value, frozen=True, kw_only=True, rename={"env": "set"}):
-    """Options (or environment variables) that a build gets when all of `when` holds."""
+class ConditionalOptions(Value, frozen=True, kw_only=True):
+    """Options that a build gets when all of `when` holds."""
 
     when: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
-
-    def __post_init__(self) -> None:
-        """Refuse a step that gives both or nothing."""
-        if bool(self.options) == bool(self.env):
-            raise ValueError("a step has either `options` or `set`")
+    options: tuple[str, ...]
 
 
 class Marks(Value, frozen=True, kw_only=True):
@@ -113,8 +98,8 @@ class RocmNeeds(Value, frozen=True, kw_only=True):
         return (*self.files, *bitcode, *libraries)
 
 
-class ClassFields(Value, frozen=True, kw_only=True):
-    """What a version class says of itself in `ci/layouts.yaml`."""
+class VersionClass(Value, frozen=True, kw_only=True):
+    """JAX versions whose Bazel is asked in the same way."""
 
     versions: SpecifierSet
     rocm: SpecifierSet  # ROCm versions these sources can be built against
@@ -125,11 +110,6 @@ class ClassFields(Value, frozen=True, kw_only=True):
     startup_files: tuple[str, ...] = ()  # rc files, relative to the workspace
     features: frozenset[str] = frozenset()
     values: Mapping[str, tuple[str, ...]] = {}
-
-
-class VersionClass(ClassFields, frozen=True, kw_only=True):
-    """JAX versions whose Bazel is asked in the same way."""
-
     needs: RocmNeeds
 
     def __str__(self) -> str:
@@ -171,9 +151,10 @@ class FileText(Value, frozen=True, kw_only=True):
     pattern: re.Pattern[str]
 
 
-class LayoutFields(Value, frozen=True, kw_only=True):
-    """What a layout says of itself in `ci/layouts.yaml`; paths are relative to the checkout."""
+class Layout(Value, frozen=True, kw_only=True):
+    """The interface to one kind of source tree; paths are relative to the checkout."""
 
+    name: str = ""  # its key in the file
     description: str
     workspace: str
     markers: tuple[str, ...]
@@ -181,38 +162,21 @@ class LayoutFields(Value, frozen=True, kw_only=True):
     xla: XlaPin
     known: SpecifierSet  # JAX versions that were compared with their sources
     fixed_number: FileText | None = None  # where wheels carry a number instead of ROCm's major
-    refusal: FileText | None = None  # where the tree's own build says that it makes no ROCm wheels
-    lock_files: LockFiles | None = None
+    lock_files: LockFiles
     left_behind: tuple[str, ...] = ()  # rc files of earlier builds, which would leak into ours
     personal: tuple[str, ...] = ()  # the user's own rc files
-    command: Literal["build", "run"]  # `run` where the target is a program that writes the wheel
-    compilers: tuple[Literal["hermetic", "clang", "gcc"], ...]
     targets: Mapping[WheelKind, str]
-    editable: Mapping[WheelKind, str] = {}
     recipe: tuple[ConditionalOptions, ...]
-    arguments: tuple[ConditionalOptions, ...] = ()  # of the program, for `run`
-    environment: tuple[ConditionalOptions, ...] = ()  # of the program, for `run`
-
-
-class Layout(LayoutFields, frozen=True, kw_only=True):
-    """The interface to one kind of source tree."""
-
-    name: str
-    pythons: tuple[PythonVersion, ...]  # accepted where the tree has no lock files
+    rocm_needs: Mapping[str, RocmNeeds]  # what classes name by a YAML alias
     classes: tuple[VersionClass, ...]
 
     @property
-    def oldest(self) -> Version | None:
-        """The first JAX version that has a class; None where a class begins nowhere."""
-        bounds = [
-            [
-                Version(each.version.removesuffix(".*"))
-                for each in item.versions
-                if each.operator in _FROM
-            ]
-            for item in self.classes
-        ]
-        return min(map(max, bounds)) if all(bounds) else None
+    def oldest(self) -> Version:
+        """The first JAX version that has a class."""
+        bounds = [each for item in self.classes for each in item.versions]
+        return min(
+            Version(each.version.removesuffix(".*")) for each in bounds if each.operator in _FROM
+        )
 
     def version_class(self, jax: Version) -> VersionClass | None:
         """Find the class of a JAX version; development versions count as their release."""
@@ -232,37 +196,14 @@ def expand(
 
     An option that names a list is repeated for each element; an empty list gives none.
     """
-    return tuple(
-        option
-        for step in steps
-        if conditions.issuperset(step.when)
-        for template in step.options
-        for option in fill(template, values)
-    )
-
-
-def expand_env(
-    steps: tuple[ConditionalOptions, ...], *, conditions: frozenset[str], values: Mapping[str, str]
-) -> dict[str, str]:
-    """Give the environment variables of every step whose conditions hold; later steps win."""
-    return {
-        name: next(fill(template, values))
-        for step in steps
-        if conditions.issuperset(step.when)
-        for name, template in step.env.items()
-    }
-
-
-def fill(template: str, values: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
-    """Replace each `{name}` of a template; a list value gives one result per element."""
-    lists = {
-        name: value
-        for name in PLACEHOLDER.findall(template)
-        if isinstance(value := values.get(name, ()), tuple)
-    }
-    if not lists:
-        yield PLACEHOLDER.sub(lambda match: str(values[match[1]]), template)
-        return
-    name, elements = next(iter(lists.items()))
-    for element in elements:
-        yield from fill(template.replace("{" + name + "}", element), values)
+    options: list[str] = []
+    for step in steps:
+        for template in step.options if conditions.issuperset(step.when) else ():
+            parts = PLACEHOLDER.split(template)  # texts, and between them names
+            choices: list[tuple[str, ...]] = [(part,) for part in parts]
+            for at, name in enumerate(parts):
+                value = values.get(name, ())
+                if at % 2:
+                    choices[at] = (value,) if isinstance(value, str) else value
+            options += map("".join, product(*choices))
+    return tuple(options)

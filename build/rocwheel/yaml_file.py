@@ -166,7 +166,7 @@ class _Builtins:
             elif isinstance(node, yaml.MappingNode):
                 self._made[node] = self._mapping(node, at)
         if self._made[node][1] > NODES:
-            raise self._error(node, at, f"more than {NODES} values", "use fewer aliases")
+            raise _error(self._name, node, at, f"more than {NODES} values", "use fewer aliases")
         return self._made[node]
 
     def _mapping(self, node: yaml.MappingNode, at: tuple[Step, ...]) -> tuple[dict[str, Any], int]:
@@ -174,9 +174,11 @@ class _Builtins:
         whole = 1
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._error(key, at, "a key is not text", "write `key: value`")
+                raise _error(self._name, key, at, "a key is not text", "write `key: value`")
             if key.value in content:
-                raise self._error(key, (*at, key.value), "given twice", "remove one of the two")
+                raise _error(
+                    self._name, key, (*at, key.value), "given twice", "remove one of the two"
+                )
             content[key.value], size = self.of(value, (*at, key.value))
             whole += size
         return content, whole
@@ -188,7 +190,9 @@ class _Builtins:
             if re.fullmatch(r"[-+]?(0|(?=[0-9_]{1,18}\Z)[1-9](_?[0-9])*)", text):
                 return int(text)
             problem = f"{text}: not a decimal number"
-            raise self._error(node, at, problem, "write digits without a leading 0, or quotes")
+            raise _error(
+                self._name, node, at, problem, "write digits without a leading 0, or quotes"
+            )
         if tag == "bool":
             return text.lower() in {"true", "yes", "on"}
         if tag == "timestamp" and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
@@ -198,10 +202,7 @@ class _Builtins:
             return text
         if tag == "null":
             return None
-        raise self._error(node, at, f"expected text, found {tag}", "put it in quotes")
-
-    def _error(self, node: yaml.Node, at: tuple[Step, ...], problem: str, hint: str) -> ConfigError:
-        return _error(self._name, node, at, problem, hint)
+        raise _error(self._name, node, at, f"expected text, found {tag}", "put it in quotes")
 
 
 def _error(name: str, node: yaml.Node, at: Sequence[Step], problem: str, hint: str) -> ConfigError:
@@ -250,8 +251,8 @@ def _own(parse: Callable[[str], _T], text: object, *at: Step) -> _T:
 def _steps(content: Any, kind: type, text: str) -> list[Step]:
     """Return the way to the node of msgspec's error, such as ``… - at `$.sets[0].rocm` ``.
 
-    It writes `[...]` for any key of a mapping that has no fields: which one is searched by halves,
-    with documents that have fewer keys there.
+    It writes `[...]` for any key of a mapping that has no fields: which one is found by documents
+    that have one key there.
     """
     place = text.partition(" - at `")[2]
     steps: list[Step] = []
@@ -261,13 +262,9 @@ def _steps(content: Any, kind: type, text: str) -> list[Step]:
     ):
         step: Step = int(index) if index else field
         if other:
-            keys = tuple(below)
-            while len(keys) > 1:
-                half = keys[: len(keys) // 2]
-                fewer = _with(content, steps, {key: below[key] for key in half})
-                keys = half if _refusal(fewer, kind) == text else keys[len(half) :]
-            step = keys[0]
-            content = _with(content, steps, {step: below[step]})
+            alone = {key: _with(content, steps, {key: below[key]}) for key in below}
+            step = next(key for key in alone if _refusal(alone[key], kind) == text)
+            content = alone[step]
         steps.append(step)
         below = below[step]
     return steps

@@ -181,18 +181,11 @@ def test_json_is_the_only_thing_on_stdout_and_a_plain_run_prints_the_manifest(de
     assert all(line.startswith("warning: ") for line in plain.stderr.splitlines())
 
 
-def test_github_gets_outputs_and_folded_groups(demo, tmp_path):
-    world, done = demo
-    outputs = tmp_path / "outputs"
-    run = world.run("demo", GITHUB_ACTIONS="true", GITHUB_OUTPUT=str(outputs))
+def test_github_gets_folded_groups(demo):
+    world, _ = demo
+    run = world.run("demo", GITHUB_ACTIONS="true")
     assert run.returncode == 0
     assert run.stderr.count("::group::") == run.stderr.count("::endgroup::") >= 4
-    values = dict(line.split("=", 1) for line in outputs.read_text().splitlines())
-    assert values["jax_version"] == "0.11.99"
-    assert values["rocm_version"] == "7.10.0a20251120"
-    assert values["plugin_name"] == "jax-rocm7-plugin"
-    assert values["pjrt_version"] == "0.11.99+rocm7.10.0a20251120"
-    assert json.loads(values["wheels"]) == [w["filename"] for w in done.document["wheels"]]
 
 
 def test_the_dry_run_names_every_file_and_its_commands_work_in_a_shell(demo):

@@ -42,8 +42,7 @@ PLACES = {
     "--remote-executor": (f"grpcs://{SECRET}@HOST",),
     "--remote-header-file": ("headers",),
     "--bazel-mirror": (f"ftp://me:{SECRET}@HOST", f"https://{SECRET}@HOST"),
-    "--bazel-proxy": (f"http://me:{SECRET}@HOST",),
-    "--xla-repo": (f"https://me:{SECRET}@HOST/xla", f"https://HOST/xla?token={SECRET}"),
+    "--jax-repository": (f"https://me:{SECRET}@HOST/jax", f"https://HOST/jax?token={SECRET}"),
     "--bazel-options": (
         f"--remote_header=Authorization=Bearer {SECRET}",
         f"--remote_cache=https://me:{SECRET}@HOST",
@@ -57,7 +56,7 @@ PLACES = {
 # what else a command needs to get as far as its option
 WITH = {
     "--remote-header-file": ("--remote-cache=https://HOST",),
-    "--xla-repo": ("--xla-ref=main",),
+    "--jax-repository": ("--jax-ref=main",),
     "--upstream": ("--resolve",),
 }
 NEEDED = {

@@ -112,15 +112,6 @@ def test_only_some_wheels_are_built_on_demand(desk):
     assert done["bazel"]["invocations"] == 1
 
 
-def test_an_editable_build_is_installed_from_where_bazel_made_it(desk):
-    (desk.jax / SOURCES / "host.txt").write_text("host = 7\n")
-    (desk.folder / "pyproject.toml").write_text("")  # the cache lies in somebody's project
-    done = desk.dev("--only=jaxlib", "--editable")
-    assert done["installed"] == ["jaxlib"]
-    assert desk.says("__import__('jaxlib').host") == "7"
-    assert "bazel-out" in desk.says("__import__('jaxlib').__file__")
-
-
 def test_a_failing_test_fails_the_command_after_the_install(desk):
     test = desk.folder / "test_fails.py"
     test.write_text("def test_it():\n    assert False, 'told to fail'\n")

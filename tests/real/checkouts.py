@@ -121,11 +121,3 @@ def upstream() -> list[Commit]:
     pins = [entry["ref"] for entry in PINS.values() if entry["layout"] == "upstream"]
     named = [Commit("jax", name) for name in (*pins, *newest("jax", 2), *DEVELOPMENT)]
     return [commit for commit in named if commit.is_here()]  # a snapshot may end before a pin
-
-
-def downstream() -> list[Commit]:
-    """Every release of rocm-jax with a pin, and the newest commit."""
-    if not (FOLDER / "rocm-jax").is_dir():
-        return []
-    pins = [entry["ref"] for entry in PINS.values() if entry["layout"] == "downstream"]
-    return [Commit("rocm-jax", name) for name in (*pins, *newest("rocm-jax", 1))]

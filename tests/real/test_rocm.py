@@ -16,7 +16,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from checkouts import XLA_FILES, Commit, downstream, upstream
+from checkouts import XLA_FILES, Commit, upstream
 from packaging.version import Version
 
 from examples.miniature import make_therock
@@ -36,7 +36,7 @@ PORTED = (
     (re.compile(r"(\w+)\.get_child\(([^()]+)\)"), r'repository_ctx.path(str(\1) + "/" + \2)'),
 )
 # An XLA that the checkouts do not have cannot be looked into: the table says so at the end.
-TREES = [*downstream(), *upstream()]
+TREES = upstream()
 BY_XLA = {commit.xla.name: commit for commit in TREES if commit.xla.is_here()}
 
 
@@ -51,7 +51,7 @@ def therock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def needs_of(xla: Commit) -> object:
     """What ci/layouts.yaml says the JAX versions with this XLA look for."""
     tree = BY_XLA[xla.name]
-    layout = LAYOUTS["downstream" if tree.repository == "rocm-jax" else "upstream"]
+    layout = LAYOUTS["upstream"]
     match = re.search(r'^_version = "([^"]+)"', tree.text(layout.version.file), re.MULTILINE)
     assert match
     later = "_find_libs" not in xla.text("third_party/gpus/rocm_configure.bzl")

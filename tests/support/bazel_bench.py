@@ -13,7 +13,7 @@ from pathlib import Path
 from support import toy
 
 from rocwheel import bazel, source
-from rocwheel.bazel import BazelResult, BuildSpec, Caches, WheelVersion
+from rocwheel.bazel import BazelResult, BuildSpec, Caches
 from rocwheel.console import Console
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind
 from rocwheel.process import Runner
@@ -51,7 +51,7 @@ class Bench:
         """Remove the output base, as on a fresh machine; caches stay."""
         invocation = self.invocation()
         bazel.shutdown(invocation, runner=self.runner)
-        base = Path(invocation.output_base)
+        base = Path(invocation.spec.output_base)
         subprocess.run(["chmod", "-R", "u+w", str(base)], check=False)
         shutil.rmtree(base, ignore_errors=True)
 
@@ -62,7 +62,7 @@ def tree_of(workspace: Path, runner: Runner, console: Console) -> source.SourceT
     planned = source.plan(
         source.SourceRequest(jax_source_dir=workspace), pins=pins, cache=workspace
     )
-    return source.resolve(planned, pins=pins, layouts=layouts, runner=runner, console=console)
+    return source.resolve(planned, pins=pins, runner=runner, console=console)
 
 
 def make(folder: Path, runner: Runner, console: Console) -> Bench:
@@ -89,7 +89,7 @@ def make(folder: Path, runner: Runner, console: Console) -> Bench:
         rocm_root=rocm,
         rocm_number="7",
         gfx_targets=("gfx942",),
-        wheel_version=WheelVersion(suffix="+rocm7.10.0"),
+        wheel_suffix="+rocm7.10.0",
         caches=Caches(output_user_root=folder / "bazel", disk=folder / "disk", repository=None),
     )
     return Bench(workspace=workspace, spec=spec, folder=folder, runner=runner, console=console)

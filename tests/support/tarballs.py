@@ -71,7 +71,7 @@ def rocm_files(version: str = "7.10.0", *, info: str | None = None) -> dict[str,
 def rocm_folder(root: Path, *, targets: Iterable[str] = ("gfx942",)) -> Path:
     """The same tree as a folder, with all else that a JAX build looks for, as TheRock 7.12 has it."""
     layouts = load_layouts(Path(__file__).parents[2] / "ci" / "layouts.yaml")
-    needs = [item.needs for layout in layouts.by_name.values() for item in layout.classes]
+    needs = [item.needs for layout in layouts.values() for item in layout.classes]
     files = rocm_files()
     for need in needs:
         for path in (*need.paths(targets), *need.executables):

@@ -189,52 +189,6 @@ FILES = {
     "jaxlib/tools/src/shared.txt": "shared = 1\n",
 }
 
-_PROGRAM = """
-def _program_impl(ctx):
-    out = ctx.actions.declare_file(ctx.label.name + ".sh")
-    ctx.actions.write(out, '''#!/bin/sh
-for word in "$@"; do case "$word" in
-    --output_path=*) folder="${word#*=}" ;;
-    --platform_version=*) number="${word#*=}" ;;
-    --rocm_jax_git_hash=*) commit="${word#*=}" ;;
-esac; done
-test "$JAX_RELEASE$JAXLIB_RELEASE" = 11 || exit 9
-name="$(printf %s $number)_KIND-0.9.1+rocm$ROCM_VERSION_EXTRA-TAG-linux_x86_64.whl"
-echo "$commit" > commit
-python3 pack.py "$folder/jax_rocm$name" commit
-'''.replace("KIND", ctx.attr.kind).replace("TAG", ctx.attr.tag), is_executable = True)
-    return [DefaultInfo(executable = out, runfiles = ctx.runfiles([ctx.file._pack]))]
-
-program = rule(_program_impl, executable = True, attrs = {
-    "kind": attr.string(),
-    "tag": attr.string(),
-    "_pack": attr.label(default = "//:pack.py", allow_single_file = True),
-})
-"""
-
-_DOWNSTREAM_RC = """
-build --nosandbox_debug
-build:mkl_open_source_only --define=mkl=1
-build:avx_posix --define=avx=1
-build:clang --define=clang=1
-build:rocm_base --define=rocm=1
-build:rocm --define=clang=1
-"""
-
-DOWNSTREAM = {
-    "WORKSPACE": 'workspace(name = "toy")\n',
-    "BUILD.bazel": 'exports_files(["pack.py"])',
-    ".bazelrc": _DOWNSTREAM_RC,
-    "program.bzl": _PROGRAM,
-    "pack.py": _PACK,
-    "pjrt/python/version.py": '_version = "0.9.1"\n',
-    "pjrt/tools/BUILD.bazel": 'load("//:program.bzl", "program")\n'
-    'program(name = "build_gpu_plugin_wheel", kind = "pjrt", tag = "py3-none")\n',
-    "jaxlib_ext/tools/BUILD.bazel": 'load("//:program.bzl", "program")\n'
-    'program(name = "build_gpu_kernels_wheel", kind = "plugin", tag = "cp312-cp312")\n',
-    "third_party/xla/workspace.bzl": f'XLA_COMMIT = "{"1" * 40}"\n',
-}
-
 
 def text_of(wheel: Path) -> str:
     """What the objects of a wheel said."""

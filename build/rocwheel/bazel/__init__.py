@@ -9,7 +9,6 @@ from rocwheel.bazel.invocation import (
     BuildSpec,
     Caches,
     Compiler,
-    WheelVersion,
     invocations,
 )
 from rocwheel.bazel.releases import Downloads, load_releases
@@ -27,7 +26,6 @@ __all__ = [
     "KnownFailure",
     "Remote",
     "Runs",
-    "WheelVersion",
     "build",
     "build_all",
     "explained",

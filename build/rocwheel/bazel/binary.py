@@ -61,9 +61,13 @@ def locate(
     """
     say = console or silent()
     if flag:
-        found = _named(flag, search_path, workspace, runner)
-        if wanted not in {"", found.version}:
-            say.warn(f"{found.path}: is Bazel {found.version}, this tree asks for {wanted}")
+        path = shutil.which(flag, path=search_path)
+        if path is None:
+            raise HostError(f"{flag}: no such program", hint="name Bazel by its full path")
+        version = identity(path, workspace, runner)
+        binary = BazelBinary(path=runner.path(_absolute(path)), version=version, origin="flag")
+        if wanted not in {"", binary.version}:
+            say.warn(f"{binary.path}: is Bazel {binary.version}, this tree asks for {wanted}")
     else:
         taken, others = _search(wanted, search_path, workspace, runner)
         for other in others:
@@ -72,17 +76,9 @@ def locate(
             if not (wanted and downloads):
                 raise _missing(wanted, others)
             taken = _release(wanted, downloads, runner, console)
-        found = replace(taken, passed_over=others)
-    say.info(str(found))
-    return found
-
-
-def _named(flag: str, search_path: str, workspace: Path, runner: Runner) -> BazelBinary:
-    path = shutil.which(flag, path=search_path)
-    if path is None:
-        raise HostError(f"{flag}: no such program", hint="name Bazel by its full path")
-    version = identity(path, workspace, runner)
-    return BazelBinary(path=runner.path(_absolute(path)), version=version, origin="flag")
+        binary = replace(taken, passed_over=others)
+    say.info(str(binary))
+    return binary
 
 
 def _search(
@@ -119,12 +115,11 @@ def _release(
     wanted: str, downloads: Downloads, runner: Runner, console: Console | None
 ) -> BazelBinary:
     release = downloads.releases.find(wanted, mirror=downloads.mirror)
-    is_here = releases.place(release, downloads.folder).is_file()
+    path = releases.place(release, downloads.folder)
+    is_here = path.is_file()
     releases.check(release, downloads, console=console or silent())
     if console:
-        path = releases.fetch(release, downloads, console=console)
-    else:
-        path = releases.place(release, downloads.folder)
+        releases.fetch(release, downloads, console=console)
     return BazelBinary(
         path=runner.path(path),
         version=wanted,

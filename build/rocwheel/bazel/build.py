@@ -15,15 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
-from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
-from rocwheel.bazel.profile import Summary, read_profile
+from rocwheel.bazel.invocation import BazelInvocation
+from rocwheel.bazel.profile import read_profile
 from rocwheel.bazel.remote import ask, write_headers
+from rocwheel.build_record import InvocationRecord
 from rocwheel.console import Console, Progress, count, duration, size
 from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked
@@ -43,32 +44,24 @@ class BazelResult:
     """What a successful invocation made and did."""
 
     outputs: Mapping[WheelKind, Path]
-    actions_executed: int  # run here or by a remote executor
-    cache_hits: int  # taken from the disk or a remote cache
-    seconds: float
-    log: Path
-    events: Path
-    profile: Path
-    bytes_made: int = 0  # size of what the actions made, from a cache or not
-    bytes_cached: int = 0  # of it from a cache, where Bazel says so
-    details: Summary = field(default_factory=Summary)
-    notes: tuple[str, ...] = ()  # what was given up: a cache that is down, an executor that failed
-    warnings: tuple[str, ...] = ()  # what Bazel warned of, in its words
+    record: InvocationRecord
 
     @property
     def summary(self) -> str:
         """One line for people: what was rebuilt."""
-        took = f"{self.seconds:.1f} s"
-        if not self.actions_executed and not self.cache_hits:
+        done = self.record
+        took = f"{done.milliseconds / 1000:.1f} s"
+        total = done.actions_executed + done.cache_hits
+        if not total:
             return f"nothing to rebuild: 0 actions, {took}"
-        total = self.actions_executed + self.cache_hits
         parts = [
-            f"{count(self.actions_executed, 'action')} executed",
-            f"{self.cache_hits} from a cache ({100 * self.cache_hits // total} %)",
+            f"{count(done.actions_executed, 'action')} executed",
+            f"{done.cache_hits} from a cache ({100 * done.cache_hits // total} %)",
         ]
-        if self.bytes_made:
-            parts.append(f"{size(self.bytes_made)} made")
-        return f"{', '.join(parts)}, {took} (critical path {self.details.critical_seconds:.1f} s)"
+        if done.bytes_made:
+            parts.append(f"{size(done.bytes_made)} made")
+        critical = done.critical_path_milliseconds / 1000
+        return f"{', '.join(parts)}, {took} (critical path {critical:.1f} s)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,22 +101,23 @@ def build(
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = Files.of(invocation, folder)
-    base = runner.host(invocation.output_base)
+    base = runner.host(invocation.spec.output_base)
     started = time.monotonic()
     waiting = partial(console.info, "   waiting for another build of this tree")
     with locked(base.with_name(base.name + ".lock"), waiting=waiting):
         warnings = _Warnings(console)
-        usable, notes = ask(invocation.remote, invocation.bazel.release)
-        now = replace(invocation, remote=usable)
-        if not now.remote.options:  # nothing left needs the headers
+        usable, notes = ask(invocation.spec.remote)
+        now = replace(invocation, spec=replace(invocation.spec, remote=usable))
+        if not now.spec.remote.options:  # nothing left needs the headers
             now = invocation.locally()
-        write_headers(now.remote, base.parent)
+        write_headers(now.spec.remote, base.parent)
         for note in notes:
             console.warn(note)
         once = partial(_run, files=files, warnings=warnings, runner=runner, console=console)
-        once = partial(once, secrets=invocation.remote.secrets)  # of what was asked for
+        once = partial(once, secrets=invocation.spec.remote.secrets)  # of what was asked for
         read, failure = once(now)
-        if failure and now.remote.options and not _own_fault(read):
+        own = read.problems or any(item.code in OWN_FAILURES for item in read.failed)
+        if failure and now.spec.remote.options and not own:
             why = failure.detail.strip().rpartition("\n")[2]
             notes.append(f"built again without remote cache and executor: {failure}: {why}")
             console.warn(notes[-1])
@@ -136,25 +130,27 @@ def build(
                 f"{files.events}: ends early, so what Bazel made is not known",
                 hint="is the disk full? build again",
             )
-        outputs = _take(invocation, read, into, runner)
+        outputs = _take(invocation, read, into)
         spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
         files.spawns.unlink(missing_ok=True)
-        details = read_profile(files.profile)
+        critical_path, slowest = read_profile(files.profile)
     hits = spawned.cache_hits if read.cache_hits is None else read.cache_hits
-    return BazelResult(
-        outputs=outputs,
+    record = InvocationRecord(
+        command=str(invocation.command_line()),
         actions_executed=max(0, read.actions - hits),
         cache_hits=hits,
-        seconds=round(time.monotonic() - started, 3),
-        log=files.log,
-        events=files.events,
-        profile=files.profile,
         bytes_made=read.bytes_made or spawned.bytes_made,
         bytes_cached=spawned.bytes_cached,
-        details=details,
         notes=tuple(notes),
         warnings=tuple(warnings.seen),
+        milliseconds=round((time.monotonic() - started) * 1000),
+        critical_path_milliseconds=sum(item.milliseconds for item in critical_path),
+        critical_path=critical_path,
+        slowest_actions=slowest,
+        log=str(files.log),
+        profile=str(files.profile),
     )
+    return BazelResult(outputs=outputs, record=record)
 
 
 def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
@@ -163,7 +159,7 @@ def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
         with suppress(CommandError, HostError):
             runner.capture(invocation.shutdown)
         return
-    base = runner.host(invocation.output_base)
+    base = runner.host(invocation.spec.output_base)
     pid = _server(base)
     if pid is None:
         return
@@ -186,10 +182,6 @@ def _run(
     """Start Bazel once; what it said without `secrets`, and why it failed."""
     for path in (files.log, files.events, files.profile, files.spawns):
         path.unlink(missing_ok=True)
-    if invocation.output:
-        output = runner.host(invocation.output)
-        shutil.rmtree(output, ignore_errors=True)
-        output.mkdir(parents=True)
     options = [
         "--build_event_publish_all_actions",
         f"--build_event_json_file={runner.path(files.events)}",
@@ -198,44 +190,29 @@ def _run(
         "--curses=no",
         "--show_progress_rate_limit=1",
     ]
-    if invocation.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
+    if invocation.spec.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
         options.append(f"--execution_log_json_file={runner.path(files.spawns)}")
     command = invocation.command_line(*options)
     console.detail(str(command))
     read = BuildEvents(to_host=runner.host)
     with console.progress("Bazel's actions") as bar:
-        shown = _Shown(read, bar, console, secrets)
-
-        def line(text: str) -> None:
-            warnings.line(text)
-            shown.line(text)
-
+        shown = _Shown(read, bar, console, secrets, warnings)
         try:
             with _Tail(files.events, read, shown.events):
-                done = runner.run(command, log=files.log, on_line=line, check=False)
+                done = runner.run(command, log=files.log, on_line=shown.line, check=False)
         except BaseException:  # Ctrl-C, a deadline: the client has ended, the server may still work
             shutdown(invocation, runner=runner)
             raise
         finally:
-            _redact((files.log, files.events), secrets)
+            for path in (files.log, files.events) if secrets else ():
+                if path.is_file():  # Bazel repeats rc options in its events
+                    text = path.read_text(encoding="utf-8", errors="replace")
+                    path.write_text(_hidden(text, secrets), encoding="utf-8")
     if done.returncode == 0:
         return read, None
     failure = _failure(invocation, read, done.output, files.log)
     failure.detail = _hidden(failure.detail, secrets)
     return read, failure
-
-
-def _own_fault(read: BuildEvents) -> bool:
-    """Return whether the build itself failed, and not what carried it elsewhere."""
-    return bool(read.problems) or any(item.code in OWN_FAILURES for item in read.failed)
-
-
-def _redact(paths: Sequence[Path], secrets: Sequence[str]) -> None:
-    """Take secrets out of what Bazel wrote: it repeats rc options in its events."""
-    for path in paths if secrets else ():
-        if path.is_file():
-            text = path.read_text(encoding="utf-8", errors="replace")
-            path.write_text(_hidden(text, secrets), encoding="utf-8")
 
 
 def _hidden(text: str, secrets: Sequence[str]) -> str:
@@ -276,15 +253,22 @@ class _Shown:
     """What is seen while Bazel runs: actions from its events, what is running in its own words."""
 
     def __init__(
-        self, read: BuildEvents, bar: Progress, console: Console, secrets: Sequence[str]
+        self,
+        read: BuildEvents,
+        bar: Progress,
+        console: Console,
+        secrets: Sequence[str],
+        warnings: _Warnings,
     ) -> None:
         self._read, self._bar, self._console, self._secrets = read, bar, console, secrets
+        self._warnings = warnings
         self._explained = 0
         self._status = ""
         self._started = time.monotonic()
 
     def line(self, line: str) -> None:
         """Keep Bazel's status line to show it; nothing is concluded from it."""
+        self._warnings.line(line)
         if line.startswith("["):
             self._status = line
             self._update()
@@ -347,68 +331,28 @@ class _Tail(threading.Thread):
                 self._over.wait(POLL_SECONDS)
 
 
-def _take(
-    invocation: BazelInvocation, read: BuildEvents, into: Path, runner: Runner
-) -> dict[WheelKind, Path]:
-    """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError.
-
-    An editable target makes a folder, which is installed from where it is.
-    """
-    if invocation.editable:
-        return {target.kind: _project(target, read) for target in invocation.targets}
+def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:
+    """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError."""
     into.mkdir(parents=True, exist_ok=True)
     taken = {}
-    for target in invocation.targets:
-        wheel = _one(target, _wheels(invocation, target, read, runner))
+    for kind, label in invocation.targets.items():
+        wheels = [path for path in read.files(label) if path.suffix == ".whl"]
+        if len(wheels) != 1:
+            names = ", ".join(wheel.name for wheel in wheels) or "none"
+            raise BazelError(
+                f"{label}: made {len(wheels)} wheels, not one: {names}",
+                hint="check the layout of this tree in ci/layouts.yaml",
+            )
+        (wheel,) = wheels
+        if not wheel.is_file():
+            raise BazelError(
+                f"{wheel}: Bazel says it made this file, but it is not there",
+                hint="a remote cache may have lost it: build again without it",
+            )
         copy = into / wheel.name
         shutil.copyfile(wheel, copy)  # Bazel's outputs are read-only; the copy is not
-        taken[target.kind] = copy
+        taken[kind] = copy
     return taken
-
-
-def _wheels(
-    invocation: BazelInvocation, target: WheelTarget, read: BuildEvents, runner: Runner
-) -> Sequence[Path]:
-    if invocation.output:  # a folder that was empty before the program of `bazel run` wrote into it
-        return sorted(runner.host(invocation.output).glob("*.whl"))
-    return [path for path in read.files(target.label) if path.suffix == ".whl"]
-
-
-def _project(target: WheelTarget, read: BuildEvents) -> Path:
-    """Return the folder of an editable target: the one that pip can install.
-
-    It is looked for among what Bazel made: above that may lie a project of anybody, such as the
-    sources (which the execution root links) or the one that the cache is in.
-    """
-    places = {
-        place
-        for file in read.files(target.label)
-        for place in (file, *file.parents)
-        if "bazel-out" in place.parts
-        and any((place / marker).is_file() for marker in ("pyproject.toml", "setup.py"))
-    }
-    top = sorted(place for place in places if not places & set(place.parents))
-    if len(top) != 1:
-        raise BazelError(
-            f"{target.label}: made {len(top)} folders that pip can install, not one",
-            hint="check the layout of this tree in ci/layouts.yaml",
-        )
-    return top[0]
-
-
-def _one(target: WheelTarget, wheels: Sequence[Path]) -> Path:
-    if len(wheels) != 1:
-        found = ", ".join(wheel.name for wheel in wheels) or "none"
-        raise BazelError(
-            f"{target.label}: made {len(wheels)} wheels, not one: {found}",
-            hint="check the layout of this tree in ci/layouts.yaml",
-        )
-    if not wheels[0].is_file():
-        raise BazelError(
-            f"{wheels[0]}: Bazel says it made this file, but it is not there",
-            hint="a remote cache may have lost it: build again without it",
-        )
-    return wheels[0]
 
 
 def _failure(invocation: BazelInvocation, read: BuildEvents, tail: str, log: Path) -> BazelError:

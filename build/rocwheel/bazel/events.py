@@ -97,14 +97,10 @@ class BuildEvents:
         """Return the text of an action's stdout or stderr: inline, or in a file Bazel keeps."""
         if "contents" in file:
             return base64.b64decode(file["contents"]).decode(errors="replace").strip()
-        parts = urlsplit(file.get("uri", ""))
-        if parts.scheme != "file":
+        if not file.get("uri", "").startswith("file:"):
             return ""
-        path = PurePosixPath(unquote(parts.path))
         try:
-            return (
-                self.to_host(GuestPath(path)).read_text(encoding="utf-8", errors="replace").strip()
-            )
+            return self._path(file).read_text(encoding="utf-8", errors="replace").strip()
         except (OSError, HostError):
             return ""
 
@@ -122,8 +118,7 @@ class BuildEvents:
     def _on_unconfiguredlabel(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         self._aborted(identity.get("label", ""), event)
 
-    def _on_configuredlabel(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
-        self._aborted(identity.get("label", ""), event)
+    _on_configuredlabel = _on_unconfiguredlabel
 
     def _on_targetcompleted(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         label = identity["label"]

@@ -7,32 +7,26 @@ own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import PurePath
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from rocwheel import files
 from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
-from rocwheel.choices import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.errors import ConfigError
 from rocwheel.model import (
     PythonVersion,
     RocmVersion,
     WheelKind,
     canonical_version,
-    gfx_target,
-    suggest,
 )
 from rocwheel.process import Command, GuestPath
-from rocwheel.source_layout import Layout, VersionClass, expand, expand_env
+from rocwheel.source_layout import Layout, VersionClass, expand
 
 IDLE_SECONDS: Final = 900  # a server waits this long for the next build, then frees its memory
 BAZEL_WITH_MODULES: Final = (6,)
 CLANG_WITH_CONFIG: Final = 16
 CLANG_WITH_AVXVNNIINT8: Final = 19
-GCC_WITH_AVXVNNIINT8: Final = 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,32 +37,6 @@ class Compiler:
     cc: GuestPath | None = None
     cxx: GuestPath | None = None
     major: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class WheelVersion:
-    """How JAX's build names a version: its ML_WHEEL_* variables (XLA's python_wheel.bzl)."""
-
-    kind: str = "release"
-    suffix: str = ""  # of release and custom: `+rocm7.10.0`, `.post1`
-    date: str = ""  # of nightly and custom: 20260501
-    git_hash: str = ""  # of custom
-
-    @property
-    def effective(self) -> str:
-        """The part after JAX's version, by the rule of JAX's build."""
-        date = self.date.replace("-", "")
-        suffix = self.suffix.replace("-", "")
-        match self.kind:
-            case "snapshot":
-                return ".dev0+selfbuilt"
-            case "nightly":
-                return f".dev{date}"
-            case "custom":
-                local = self.git_hash.lstrip("0")[:9]
-                return (f".dev{date}" if date else "") + (f"+{local}" if local else "") + suffix
-            case _:
-                return suffix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,20 +60,26 @@ class BuildSpec:
     jax_version: str
     kinds: tuple[WheelKind, ...]
     pythons: tuple[PythonVersion, ...]
-    rocm: RocmVersion | None = None  # these three belong to plugin and pjrt
-    rocm_root: GuestPath | None = None
-    rocm_number: str = ""
-    gfx_targets: tuple[str, ...] = ()
+    rocm: RocmVersion  # these four belong to plugin and pjrt
+    rocm_root: GuestPath
+    rocm_number: str
+    gfx_targets: tuple[str, ...]
     compiler: Compiler = Compiler(kind="hermetic")
     cpu_features: str = "release"
-    wheel_version: WheelVersion = WheelVersion()
+    wheel_type: Literal["release", "snapshot"] = "release"  # as XLA's python_wheel.bzl knows it
+    wheel_suffix: str = ""  # of a release: `+rocm7.10.0`, `.post1`
     git_hash: str = ""  # of the tree; written into version.py
     xla_dir: GuestPath | None = None
     caches: Caches
     remote: Remote = LOCAL
-    editable: bool = False
     startup_options: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # given last, so they win
+
+    @property
+    def version_suffix(self) -> str:
+        """The part after JAX's version, by the rule of JAX's build."""
+        is_snapshot = self.wheel_type == "snapshot"
+        return ".dev0+selfbuilt" if is_snapshot else self.wheel_suffix.replace("-", "")
 
     @property
     def output_base(self) -> GuestPath:
@@ -122,40 +96,53 @@ class BuildSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelTarget:
-    """A label and the wheel it makes."""
-
-    kind: WheelKind
-    label: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class BazelInvocation:
-    """One start of Bazel."""
+    """One start of Bazel, which makes wheels of some kinds for one CPython."""
 
-    bazel: BazelBinary
-    workspace: GuestPath
-    startup: tuple[str, ...]
-    command: str  # "build" or "run"
-    recipe: tuple[str, ...]  # options by the layout
-    targets: tuple[WheelTarget, ...]
+    spec: BuildSpec
     python: PythonVersion
-    output_base: GuestPath
-    remote: Remote = LOCAL
-    own_options: tuple[str, ...] = ()  # the user's; given last, so they win
-    arguments: tuple[str, ...] = ()  # of the program that `run` starts
-    env: Mapping[str, str] = field(default_factory=dict)
-    output: GuestPath | None = None  # where that program writes its wheel
-    editable: bool = False  # the targets make folders to install from, not wheels
+    kinds: tuple[WheelKind, ...]
+
+    @property
+    def targets(self) -> dict[WheelKind, str]:
+        """The label of each wheel."""
+        return {kind: self.spec.layout.targets[kind] for kind in self.kinds}
+
+    @property
+    def startup(self) -> tuple[str, ...]:
+        """Every option before the command."""
+        spec = self.spec
+        headers = spec.remote.rc_file(spec.caches.output_user_root)
+        return (
+            "--nohome_rc",
+            *(f"--bazelrc={name}" for name in spec.version_class.startup_files),
+            f"--output_user_root={spec.caches.output_user_root}",
+            f"--output_base={spec.output_base}",
+            f"--max_idle_secs={IDLE_SECONDS}",
+            *((f"--bazelrc={headers}",) if headers else ()),
+            *spec.startup_options,
+        )
+
+    @property
+    def recipe(self) -> tuple[str, ...]:
+        """Options by the layout."""
+        spec, caches = self.spec, self.spec.caches
+        rocm = any(kind.needs_rocm for kind in self.kinds)
+        return (
+            "--symlink_prefix=/",
+            *((f"--disk_cache={caches.disk}",) if caches.disk else ()),
+            *((f"--repository_cache={caches.repository}",) if caches.repository else ()),
+            *expand(
+                spec.layout.recipe,
+                conditions=_conditions(spec, self.python, rocm=rocm),
+                values={**_values(spec, self.python), **spec.version_class.values},
+            ),
+        )
 
     @property
     def options(self) -> tuple[str, ...]:
         """Every option of the command, in order: of two that contradict, the later one wins."""
-        return (*self.recipe, *self.remote.options, *self.own_options)
-
-    @property
-    def kinds(self) -> tuple[WheelKind, ...]:
-        return tuple(target.kind for target in self.targets)
+        return (*self.recipe, *self.spec.remote.options, *self.spec.options)
 
     @property
     def title(self) -> str:
@@ -171,30 +158,25 @@ class BazelInvocation:
         """Return what to start; `more` are options of this one run, put last before the targets."""
         return Command(
             argv=(
-                str(self.bazel.path),
+                str(self.spec.bazel.path),
                 *self.startup,
-                self.command,
+                "build",
                 *self.options,
                 *more,
-                *(target.label for target in self.targets),
-                *(("--", *self.arguments) if self.arguments else ()),
+                *self.targets.values(),
             ),
-            cwd=self.workspace,
-            env=self.env,
+            cwd=self.spec.workspace,
         )
 
     def locally(self) -> BazelInvocation:
         """Return the same without remote cache and executor, and without their headers' file."""
-        headers = self.remote.header_file(PurePath(self.output_base).parent)
-        startup = tuple(item for item in self.startup if item != f"--bazelrc={headers}")
-        return replace(self, remote=LOCAL, startup=startup)
+        return replace(self, spec=replace(self.spec, remote=LOCAL))
 
     @property
     def shutdown(self) -> Command:
         """What ends the server of this invocation's output base."""
-        return Command(
-            argv=(str(self.bazel.path), *self.startup, "shutdown"), cwd=self.workspace, timeout=60
-        )
+        argv = (str(self.spec.bazel.path), *self.startup, "shutdown")
+        return Command(argv=argv, cwd=self.spec.workspace, timeout=60)
 
 
 def invocations(spec: BuildSpec) -> tuple[BazelInvocation, ...]:
@@ -208,12 +190,11 @@ def invocations(spec: BuildSpec) -> tuple[BazelInvocation, ...]:
     rocm_kinds = tuple(kind for kind in spec.kinds if kind.needs_rocm)
     for number, python in enumerate(spec.pythons):
         kinds = tuple(kind for kind in rocm_kinds if kind.per_python or number == 0)
-        if spec.layout.command == "run":  # which takes one target
-            planned += [_invocation(spec, python, (kind,)) for kind in kinds]
-        elif kinds:
-            planned.append(_invocation(spec, python, kinds))
+        if kinds:
+            planned.append(BazelInvocation(spec=spec, python=python, kinds=kinds))
     if WheelKind.JAXLIB in spec.kinds:
-        planned += [_invocation(spec, python, (WheelKind.JAXLIB,)) for python in spec.pythons]
+        only = (WheelKind.JAXLIB,)
+        planned += [BazelInvocation(spec=spec, python=each, kinds=only) for each in spec.pythons]
     return tuple(planned)
 
 
@@ -224,125 +205,28 @@ def check(spec: BuildSpec) -> None:
             f"{spec.workspace}: Bazel does not work in a folder with a blank in its path",
             hint="move or link the checkout to a path without blanks",
         )
-    _one_of("compiler", spec.compiler.kind, COMPILERS)
-    _one_of("CPU features", spec.cpu_features, CPU_FEATURES)
-    _one_of("wheel type", spec.wheel_version.kind, WHEEL_TYPES)
-    if spec.compiler.kind not in spec.layout.compilers:
-        raise ConfigError(
-            f"{spec.compiler.kind}: the {spec.layout.name} layout cannot be built with it",
-            hint=f"choose from: {', '.join(spec.layout.compilers)}",
-        )
-    if spec.compiler.kind != "hermetic" and spec.compiler.cc is None:
-        raise ConfigError(
-            f"{spec.compiler.kind}: no path to it", hint=f"install {spec.compiler.kind}"
-        )
-    labels = spec.layout.editable if spec.editable else spec.layout.targets
-    for kind in spec.kinds:
-        if kind not in labels:
-            how = "as an editable wheel " if spec.editable else ""
-            raise ConfigError(
-                f"{kind.value}: the {spec.layout.name} layout does not build it {how}".rstrip(),
-                hint=f"it builds: {', '.join(known.value for known in labels) or 'nothing'}",
-            )
     if not spec.pythons or not spec.kinds:
         raise ConfigError("nothing to build", hint="name at least one CPython and one wheel")
-    _check_version(spec)
-    if any(kind.needs_rocm for kind in spec.kinds):
-        _check_rocm(spec)
-
-
-def _check_version(spec: BuildSpec) -> None:
-    wheel = spec.wheel_version
-    if wheel.kind == "nightly" and not wheel.date:
-        raise ConfigError("nightly wheels need a date", hint="add --wheel-date YYYYMMDD")
-    canonical_version(spec.jax_version, wheel.effective)
-    if spec.layout.command == "run" and wheel.suffix and not wheel.suffix.startswith("+rocm"):
-        raise ConfigError(
-            f"{wheel.suffix!r}: the {spec.layout.name} layout only makes +rocm suffixes",
-            hint="add other suffixes after the build",
+    canonical_version(spec.jax_version, spec.version_suffix)
+    if not any(kind.needs_rocm for kind in spec.kinds):
+        return
+    rocm = spec.rocm.version.base_version
+    if not spec.version_class.rocm.contains(rocm, prereleases=True):
+        others = (
+            item for item in spec.layout.classes if item.rocm.contains(rocm, prereleases=True)
         )
-
-
-def _check_rocm(spec: BuildSpec) -> None:
-    if spec.rocm is None or spec.rocm_root is None:
-        raise ConfigError("plugin and pjrt need a ROCm", hint="add --therock-path")
-    if not spec.version_class.rocm.contains(spec.rocm.version.base_version, prereleases=True):
+        first = next((f"the first JAX with it is {item.versions}" for item in others), None)
         raise ConfigError(
             f"ROCm {spec.rocm}: JAX {spec.jax_version} needs ROCm {spec.version_class.rocm}",
-            hint=_fitting(spec.layout, spec.rocm),
+            hint=f"choose another ROCm or another JAX: {first or 'no JAX has it yet'}",
         )
     if not spec.gfx_targets:
         raise ConfigError("no gfx targets", hint="add --gfx-targets or --family")
-    for target in spec.gfx_targets:
-        gfx_target(target)
-
-
-def _fitting(layout: Layout, rocm: RocmVersion) -> str:
-    """Say which JAX is the first that builds with a ROCm."""
-    fitting = [
-        item
-        for item in layout.classes
-        if item.rocm.contains(rocm.version.base_version, prereleases=True)
-    ]
-    first = f"the first JAX with it is {fitting[0].versions}" if fitting else "no JAX has it yet"
-    return f"choose another ROCm or another JAX: {first}"
-
-
-def _invocation(
-    spec: BuildSpec, python: PythonVersion, kinds: tuple[WheelKind, ...]
-) -> BazelInvocation:
-    rocm = any(kind.needs_rocm for kind in kinds)
-    conditions = _conditions(spec, python, rocm=rocm)
-    output = (
-        GuestPath(spec.caches.output_user_root / f"{spec.output_base.name}-{kinds[0].value}")
-        if spec.layout.command == "run"
-        else None
-    )
-    values = _values(spec, python, output)
-    labels = spec.layout.editable if spec.editable else spec.layout.targets
-    recipe = (
-        "--symlink_prefix=/",
-        *((f"--disk_cache={spec.caches.disk}",) if spec.caches.disk else ()),
-        *((f"--repository_cache={spec.caches.repository}",) if spec.caches.repository else ()),
-        *expand(spec.layout.recipe, conditions=conditions, values={
-            **values,
-            **spec.version_class.values,
-        }),
-    )  # fmt: skip
-    return BazelInvocation(
-        bazel=spec.bazel,
-        workspace=spec.workspace,
-        startup=_startup(spec),
-        command=spec.layout.command,
-        recipe=recipe,
-        targets=tuple(WheelTarget(kind=kind, label=labels[kind]) for kind in kinds),
-        python=python,
-        output_base=spec.output_base,
-        remote=spec.remote,
-        own_options=spec.options,
-        arguments=expand(spec.layout.arguments, conditions=conditions, values=values),
-        env=expand_env(spec.layout.environment, conditions=conditions, values=values),
-        output=output,
-        editable=spec.editable,
-    )
-
-
-def _startup(spec: BuildSpec) -> tuple[str, ...]:
-    headers = spec.remote.header_file(spec.caches.output_user_root)
-    return (
-        "--nohome_rc",
-        *(f"--bazelrc={name}" for name in spec.version_class.startup_files),
-        f"--output_user_root={spec.caches.output_user_root}",
-        f"--output_base={spec.output_base}",
-        f"--max_idle_secs={IDLE_SECONDS}",
-        *((f"--bazelrc={headers}",) if headers else ()),
-        *spec.startup_options,
-    )
 
 
 def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozenset[str]:
-    compiler, wheel = spec.compiler, spec.wheel_version
-    clang, gcc = compiler.kind == "clang", compiler.kind == "gcc"
+    compiler = spec.compiler
+    clang = compiler.kind == "clang"
     holds = {
         "bazel-6-or-newer": spec.bazel.release >= BAZEL_WITH_MODULES,
         "clang": clang,
@@ -351,39 +235,24 @@ def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozen
         "cpu-native": spec.cpu_features == "native",
         "cpu-release": spec.cpu_features == "release",
         "free-threaded": python.free_threaded,
-        "gcc": gcc,
-        "gcc-before-13": gcc and compiler.major < GCC_WITH_AVXVNNIINT8,
         "git-hash": bool(spec.git_hash),
         "hermetic": compiler.kind == "hermetic",
         "rocm": rocm,
-        "rocm-suffix": wheel.suffix.startswith("+rocm"),
-        "wheel-date": bool(wheel.date),
-        "wheel-hash": bool(wheel.git_hash),
-        "wheel-suffix": bool(wheel.suffix),
+        "wheel-suffix": bool(spec.wheel_suffix),
         "xla-dir": spec.xla_dir is not None,
     }
     return frozenset(name for name, true in holds.items() if true) | spec.version_class.features
 
 
-def _values(spec: BuildSpec, python: PythonVersion, output: GuestPath | None) -> dict[str, str]:
+def _values(spec: BuildSpec, python: PythonVersion) -> dict[str, str]:
     return {
         "cc": str(spec.compiler.cc or ""),
         "cxx": str(spec.compiler.cxx or ""),
         "gfx_targets": ",".join(spec.gfx_targets),
         "git_hash": spec.git_hash,
-        "output": str(output or ""),
         "python": str(python),
-        "rocm_number": spec.rocm_number,
-        "rocm_path": str(spec.rocm_root or ""),
-        "rocm_suffix": spec.wheel_version.suffix.removeprefix("+rocm"),
-        "wheel_date": spec.wheel_version.date,
-        "wheel_hash": spec.wheel_version.git_hash,
-        "wheel_suffix": spec.wheel_version.suffix,
-        "wheel_type": spec.wheel_version.kind,
+        "rocm_path": str(spec.rocm_root),
+        "wheel_suffix": spec.wheel_suffix,
+        "wheel_type": spec.wheel_type,
         "xla_dir": str(spec.xla_dir or ""),
     }
-
-
-def _one_of(what: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise ConfigError(f"{value!r}: unknown {what}", hint=suggest(value, valid))

@@ -20,28 +20,40 @@ from rocwheel.model import suggest
 from rocwheel.values import Sha256, Value
 from rocwheel.yaml_file import FieldError
 
-ELSEWHERE: Final = "check --bazel-mirror and --bazel-proxy, or name a Bazel with --bazel-path"
+ELSEWHERE: Final = "check --bazel-mirror and HTTPS_PROXY, or name a Bazel with --bazel-path"
 PATIENT: Final = Retry()
 _MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One Bazel release for one platform, identified by its SHA-256."""
+    """One Bazel release for this machine, identified by its SHA-256."""
 
     version: str
-    platform: str
     url: str
     sha256: str
     verified: bool  # the digest was compared with the release itself
 
 
-@dataclass(frozen=True, kw_only=True)
-class Releases:
-    """All Bazel releases of `ci/bazel_binaries.yaml`."""
+class Digest(Value, frozen=True, kw_only=True):
+    """What identifies a release for one platform."""
 
+    sha256: Sha256
+    verified: bool
+
+
+class Releases(Value, frozen=True, kw_only=True):
+    """All Bazel releases of `ci/bazel_binaries.yaml`: by version, then by platform."""
+
+    schema: Literal[1] = 1
     url: str  # template: {version} and {platform}
-    releases: tuple[Release, ...]
+    releases: Mapping[str, Mapping[str, Digest]]
+
+    def __post_init__(self) -> None:
+        """Refuse a template without what differs between releases."""
+        for placeholder in ("{version}", "{platform}"):
+            if placeholder not in self.url:
+                raise FieldError(f"does not contain {placeholder}", "url", hint="write it in")
 
     def find(self, version: str, *, mirror: str = "") -> Release:
         """Return the release for this machine. Raises ConfigError when the table does not have it.
@@ -49,29 +61,26 @@ class Releases:
         `mirror` stands in for the folder that holds the versions' folders.
         """
         here = host_platform()
-        known = {release.version: release for release in self.releases if release.platform == here}
+        known = [name for name, platforms in self.releases.items() if here in platforms]
         if version not in known:
             raise ConfigError(
                 f"Bazel {version} for {here}: not in ci/bazel_binaries.yaml",
-                hint=f"add it, or give --bazel-path; {suggest(version, tuple(known))}",
+                hint=f"add it, or give --bazel-path; {suggest(version, known)}",
             )
-        found = known[version]
-        if not mirror:
-            return found
-        if not mirror.startswith(("https://", "http://")) or has_password(mirror):
+        if mirror and (not mirror.startswith(("https://", "http://")) or has_password(mirror)):
             raise ConfigError(
                 f"--bazel-mirror {without_secrets(mirror)}: no http address without credentials",
                 hint="it is recorded and shown; let the network say who may use the mirror",
             )
-        url = f"{mirror.rstrip('/')}/{version}/{found.url.rpartition('/')[2]}"
-        return Release(
-            version=version, platform=here, url=url, sha256=found.sha256, verified=found.verified
-        )
+        digest, url = self.releases[version][here], self.url.format(version=version, platform=here)
+        if mirror:
+            url = f"{mirror.rstrip('/')}/{version}/{url.rpartition('/')[2]}"
+        return Release(version=version, url=url, sha256=digest.sha256, verified=digest.verified)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Downloads:
-    """Return whether and how Bazel may be downloaded."""
+    """Whether and how Bazel may be downloaded."""
 
     releases: Releases
     folder: Path
@@ -81,40 +90,9 @@ class Downloads:
     retry: Retry = PATIENT
 
 
-class _Digest(Value, frozen=True, kw_only=True):
-    sha256: Sha256
-    verified: bool
-
-
-class _File(Value, frozen=True, kw_only=True):
-    schema: Literal[1]
-    url: str
-    releases: Mapping[str, Mapping[str, _Digest]]
-
-    def __post_init__(self) -> None:
-        """Refuse a template without what differs between releases."""
-        for placeholder in ("{version}", "{platform}"):
-            if placeholder not in self.url:
-                raise FieldError(f"does not contain {placeholder}", "url", hint="write it in")
-
-
 def load_releases(path: Path) -> Releases:
     """Read the table. Raises ConfigError."""
-    table = yaml_file.read(path, _File)
-    return Releases(
-        url=table.url,
-        releases=tuple(
-            Release(
-                version=version,
-                platform=name,
-                url=table.url.format(version=version, platform=name),
-                sha256=digest.sha256,
-                verified=digest.verified,
-            )
-            for version, platforms in table.releases.items()
-            for name, digest in platforms.items()
-        ),
-    )
+    return yaml_file.read(path, Releases)
 
 
 def host_platform() -> str:

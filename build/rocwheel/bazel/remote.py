@@ -10,42 +10,30 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from rocwheel import files
-from rocwheel.download import reason
+from rocwheel.build_options import RemoteOptions
+from rocwheel.download import reason, session
 from rocwheel.errors import ConfigError
-
-if TYPE_CHECKING:
-    import requests
 
 SLOW_SECONDS: Final = 2.0  # for a request of a few bytes; Bazel would wait as long per action
 PROBE: Final = b"rocwheel asks for what no cache has\n"
 CACHE_SCHEMES: Final = ("http", "https", "grpc", "grpcs")
 EXECUTOR_SCHEMES: Final = ("grpc", "grpcs")
 PORTS: Final = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
-HTTPS_TLS_SINCE: Final = (6,)  # https://github.com/bazelbuild/bazel/pull/14398
-OK: Final = range(200, 300)
-NOT_FOUND: Final = 404
+FINE: Final = frozenset({*range(200, 300), 404})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remote:
+class Remote(RemoteOptions):
     """The remote cache and executor that were asked for; `headers` are secrets."""
 
-    cache: str = ""
-    executor: str = ""
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    tls_ca: Path | None = None
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    upload: bool = False  # CI writes, developers read
-    timeout: int = 60  # seconds a transfer may take
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -80,7 +68,7 @@ class Remote:
             f"build {quoted(f'--remote_header={name}={value}')}\n" for name, value in self.headers
         )
 
-    def header_file(self, folder: PurePath) -> PurePath | None:
+    def rc_file(self, folder: PurePath) -> PurePath | None:
         """Return the rc file below `folder` that gives Bazel the headers; None without headers."""
         if not self.headers:
             return None
@@ -96,33 +84,23 @@ class Remote:
 LOCAL: Final = Remote()
 
 
-def read_remote(
-    *,
-    cache: str | None = None,
-    executor: str | None = None,
-    header_file: Path | None = None,
-    tls_ca: Path | None = None,
-    tls_certificate: Path | None = None,
-    tls_key: Path | None = None,
-    upload: bool = False,
-    timeout: int = 60,
-    workspaces: Iterable[Path] = (),
-) -> Remote:
+def read_remote(asked: RemoteOptions, workspaces: Iterable[Path] = ()) -> Remote:
     """Check the options for remote building; read the header file.
 
     Raises ConfigError for an address of the wrong kind or with a password in it, and for secrets
     below a workspace, where they would be packed, committed or uploaded.
     """
     for name, address, schemes in (
-        ("--remote-cache", cache, CACHE_SCHEMES),
-        ("--remote-executor", executor, EXECUTOR_SCHEMES),
+        ("--remote-cache", asked.cache, CACHE_SCHEMES),
+        ("--remote-executor", asked.executor, EXECUTOR_SCHEMES),
     ):
         if address:
             _check_address(name, address, schemes)
-    if upload and not (cache or executor):
+    if asked.upload and not (asked.cache or asked.executor):
         raise ConfigError("--remote-upload: no remote cache", hint="add --remote-cache URL")
-    files = [file for file in (header_file, tls_certificate, tls_key, tls_ca) if file]
-    for file in files:
+    for file in filter(
+        None, (asked.header_file, asked.tls_certificate, asked.tls_key, asked.tls_ca)
+    ):
         for workspace in workspaces:
             if file.resolve().is_relative_to(workspace.resolve()):
                 raise ConfigError(
@@ -131,37 +109,27 @@ def read_remote(
                 )
         if not file.is_file():
             raise ConfigError(f"{file}: no such file", hint="check the path")
-    if bool(tls_certificate) != bool(tls_key):
+    if bool(asked.tls_certificate) != bool(asked.tls_key):
         raise ConfigError(
             "a client certificate and its key belong together",
             hint="give --remote-tls-certificate and --remote-tls-key",
         )
     # https://github.com/bazelbuild/bazel/issues/12764
-    if tls_key and "BEGIN PRIVATE KEY" not in tls_key.read_text(encoding="utf-8", errors="replace"):
+    key = asked.tls_key
+    if key and "BEGIN PRIVATE KEY" not in key.read_text(encoding="utf-8", errors="replace"):
         raise ConfigError(
-            f"{tls_key}: no PKCS #8 key, and Bazel reads no other",
-            hint=f"openssl pkcs8 -topk8 -nocrypt -in {tls_key} -out <another file>",
+            f"{key}: no PKCS #8 key, and Bazel reads no other",
+            hint=f"openssl pkcs8 -topk8 -nocrypt -in {key} -out <another file>",
         )
-    return Remote(
-        cache=cache or "",
-        executor=executor or "",
-        headers=_headers(header_file) if header_file else (),
-        tls_ca=tls_ca,
-        tls_certificate=tls_certificate,
-        tls_key=tls_key,
-        upload=upload,
-        timeout=timeout,
-    )
+    headers = _headers(asked.header_file) if asked.header_file else ()
+    return Remote(**vars(asked), headers=headers)
 
 
-def ask(remote: Remote, release: tuple[int, ...] = ()) -> tuple[Remote, list[str]]:
-    """Try cache and executor with requests of a few bytes; keep what works, and note the rest.
-
-    `release` is Bazel's, () when it is not known.
-    """
+def ask(remote: Remote) -> tuple[Remote, list[str]]:
+    """Try cache and executor with requests of a few bytes; keep what works, and note the rest."""
     notes: list[str] = []
     cache, executor = remote.cache, remote.executor
-    if cache and (problem := _ask_cache(remote, release)):
+    if cache and (problem := _ask_cache(remote)):
         notes.append(f"remote cache not used: {problem}")
         cache = ""
     if executor and (problem := _connect(executor)):
@@ -178,8 +146,8 @@ def quoted(option: str) -> str:
 
 
 def write_headers(remote: Remote, folder: Path) -> None:
-    """Put the headers where `Remote.header_file` says; only the user can read that file."""
-    name = remote.header_file(folder)
+    """Put the headers where `Remote.rc_file` says; only the user can read that file."""
+    name = remote.rc_file(folder)
     if name:
         path = Path(name)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -220,43 +188,31 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _ask_cache(remote: Remote, release: tuple[int, ...]) -> str:
-    """Return what keeps the cache from being used; "" for nothing."""
+def _ask_cache(remote: Remote) -> str:
+    """Return what keeps the cache from being used; "" for nothing.
+
+    It is asked for an entry that no cache has, and must say so, and soon. Bytes that are refused,
+    lost or wrong need no question: Bazel warns, and builds that action.
+    """
     if urlsplit(remote.cache).scheme.startswith("grpc"):
         return _connect(remote.cache)
-    if (remote.tls_ca or remote.tls_certificate) and release < HTTPS_TLS_SINCE:
-        return f"{remote.cache}: Bazel before 6 ignores TLS files for https"
     import requests
 
-    with requests.Session() as session:
-        session.trust_env = False
-        session.headers.update(dict(remote.headers))
-        session.verify = str(remote.tls_ca) if remote.tls_ca else True
+    base = remote.cache.rstrip("/")
+    url = f"{base}/ac/{files.sha256(PROBE)}"
+    with session({}) as asking:
+        asking.headers.update(dict(remote.headers))
+        asking.verify = str(remote.tls_ca) if remote.tls_ca else True
         if remote.tls_certificate:
-            session.cert = (str(remote.tls_certificate), str(remote.tls_key))
-        base = remote.cache.rstrip("/")
+            asking.cert = (str(remote.tls_certificate), str(remote.tls_key))
         try:
-            return _ask_for_nothing(session, base)
+            answer = asking.get(url, timeout=SLOW_SECONDS, allow_redirects=False)
         except requests.Timeout:
             return f"{base}: no answer within {SLOW_SECONDS:g} s"
         except (requests.RequestException, OSError) as exc:
             return f"{base}: {reason(exc)}"
-
-
-def _ask_for_nothing(session: requests.Session, base: str) -> str:
-    """Ask for an entry that no cache has: it must say so, and soon.
-
-    Bytes that are refused, lost or wrong need no question: Bazel warns, and builds that action.
-    """
-    started = time.monotonic()
-    url = f"{base}/ac/{files.sha256(PROBE)}"
-    found = session.get(url, timeout=SLOW_SECONDS, allow_redirects=False)
-    took = time.monotonic() - started
-    if found.status_code not in OK and found.status_code != NOT_FOUND:
-        return f"{base}: answers {found.status_code} {found.reason}"
-    if took > SLOW_SECONDS:
-        return f"{base}: took {took:.1f} s for an answer of a few bytes"
-    return ""
+    is_fine = answer.status_code in FINE
+    return "" if is_fine else f"{base}: answers {answer.status_code} {answer.reason}"
 
 
 def _connect(address: str) -> str:

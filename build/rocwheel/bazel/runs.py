@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from rocwheel.bazel.build import BazelResult, build
 from rocwheel.bazel.invocation import BazelInvocation
-from rocwheel.bazel.profile import SLOWEST, line
+from rocwheel.bazel.profile import SLOWEST, critical_lines, line
 from rocwheel.build_record import InvocationRecord, TimedAction
 from rocwheel.console import Console, count, size
 from rocwheel.process import Runner
@@ -28,27 +28,32 @@ class Runs:
         return tuple(path for _, result in self.done for path in result.outputs.values())
 
     @property
+    def records(self) -> tuple[InvocationRecord, ...]:
+        """For `build.json`: one entry for each invocation."""
+        return tuple(result.record for _, result in self.done)
+
+    @property
     def actions_executed(self) -> int:
-        return sum(result.actions_executed for _, result in self.done)
+        return sum(record.actions_executed for record in self.records)
 
     @property
     def cache_hits(self) -> int:
-        return sum(result.cache_hits for _, result in self.done)
+        return sum(record.cache_hits for record in self.records)
 
     @property
     def slowest(self) -> tuple[TimedAction, ...]:
         """The slowest actions of all invocations, slowest first."""
-        found = [action for _, result in self.done for action in result.details.slowest]
-        return tuple(sorted(found, key=lambda action: -action.milliseconds)[:SLOWEST])
+        actions = [action for record in self.records for action in record.slowest_actions]
+        return tuple(sorted(actions, key=lambda action: -action.milliseconds)[:SLOWEST])
 
     def lines(self) -> Iterator[str]:
         """For a person: what was rebuilt, what took longest, where to read more."""
         invocations = count(len(self.done), "invocation")
-        if not self.actions_executed and not self.cache_hits:
+        total = self.actions_executed + self.cache_hits
+        if not total:
             yield f"Nothing was rebuilt: Bazel ran 0 actions in {invocations}."
             return
-        total = self.actions_executed + self.cache_hits
-        made = sum(result.bytes_made for _, result in self.done)
+        made = sum(record.bytes_made for record in self.records)
         yield (
             f"Bazel ran {count(self.actions_executed, 'action')} in {invocations}, "
             f"{self.cache_hits} came from a cache ({100 * self.cache_hits // total} %), "
@@ -57,7 +62,7 @@ class Runs:
         if self.slowest:
             yield "slowest actions:"
             yield from map(line, self.slowest)
-        yield f"logs and profiles: {self.done[0][1].profile.parent}"
+        yield f"logs and profiles: {Path(self.records[0].profile).parent}"
 
     @property
     def document(self) -> dict[str, Any]:
@@ -68,28 +73,6 @@ class Runs:
             "cache_hits": self.cache_hits,
             "slowest_actions": to_builtins(self.slowest),
         }
-
-    @property
-    def records(self) -> tuple[InvocationRecord, ...]:
-        """For `build.json`: one entry for each invocation."""
-        return tuple(
-            InvocationRecord(
-                command=str(invocation.command_line()),
-                actions_executed=result.actions_executed,
-                cache_hits=result.cache_hits,
-                bytes_made=result.bytes_made,
-                bytes_cached=result.bytes_cached,
-                notes=tuple(result.notes),
-                warnings=tuple(result.warnings),
-                milliseconds=round(result.seconds * 1000),
-                critical_path_milliseconds=round(result.details.critical_seconds * 1000),
-                critical_path=result.details.critical_path,
-                slowest_actions=result.details.slowest,
-                log=str(result.log),
-                profile=str(result.profile),
-            )
-            for invocation, result in self.done
-        )
 
 
 def build_all(
@@ -115,7 +98,7 @@ def build_all(
                 console=console,
             )
             console.info(f"   {result.summary}")
-            for line in result.details.critical_lines():
+            for line in critical_lines(result.record):
                 console.detail(f"   {line}")
             done.append((invocation, result))
     return Runs(done=tuple(done))

@@ -165,10 +165,11 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     ctx.exit()
 
 
-def _build_options() -> set[str]:
+def _build_params() -> list[click.Parameter]:
+    """Return the options of builds, which may stand before any command."""
     from rocwheel.cli.options import build_options
 
-    return {param.opts[0].lstrip("-") for param in params_of(build_options)}
+    return params_of(build_options, options_of(DryRun))
 
 
 class Commands(SectionedGroup):
@@ -193,13 +194,10 @@ class Commands(SectionedGroup):
         """Commands of the table, and options, which may stand before a command; imports none."""
         from click.shell_completion import CompletionItem
 
-        from rocwheel.cli.options import build_options
-
-        options = before_the_command(params_of(build_options, options_of(DryRun)))
-        opts = [name for param in (*self.get_params(ctx), *options) for name in param.opts]
+        options = (*self.get_params(ctx), *before_the_command(_build_params()))
+        opts = [name for param in options for name in param.opts]
         names = opts if incomplete.startswith("-") else COMMANDS
-        found = sorted({name for name in names if name.startswith(incomplete)})
-        return [CompletionItem(name) for name in found]
+        return [CompletionItem(name) for name in sorted({*names}) if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for stage, commands in STAGES.items():
@@ -226,9 +224,7 @@ class Commands(SectionedGroup):
 
         The command is the first of its name that its own options lead to, and not the value of one.
         """
-        from rocwheel.cli.options import build_options
-
-        builds = params_of(build_options, options_of(DryRun))
+        builds = _build_params()
         for at, word in enumerate(args):
             if command := self.get_command(ctx, word):
                 inner = command.commands if isinstance(command, click.Group) else {}
@@ -248,11 +244,11 @@ class Commands(SectionedGroup):
         app = ctx.find_object(App)
         if app is None or ctx.resilient_parsing:
             return
-        app.settings.check(COMMANDS, _build_options)
+        app.settings.check(COMMANDS, _build_params)
         app.command = name  # whose settings an error may ask for: they can be read
         ctx.default_map = {name: app.settings.defaults(command, name)}
-        for said in config_file.misspelt(app.environ, command, name, COMMANDS):
-            app.console.warn(said)
+        for warning in config_file.misspelt(app.environ, command, name, COMMANDS):
+            app.console.warn(warning)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -337,8 +333,7 @@ def _complete(app: App) -> int:
     """Answer a press of Tab; running the line shows what is wrong with it."""
     from rocwheel.cli.completion import answer
 
-    if found := answer(ci_build, app):
-        click.echo(found)
+    click.echo(answer(ci_build, app), nl=False)
     return 0
 
 

@@ -69,12 +69,11 @@ class App:
             mode = ConsoleMode.GITHUB
         elif sys.stderr.isatty() and self.environ.get("TERM", "dumb") != "dumb":
             mode = ConsoleMode.TERMINAL
-        verbosity = 2 if self.debug else self.verbosity
         return Console(
             sys.stderr,
             clock=time.monotonic,
             mode=mode,
-            verbosity=verbosity,
+            verbosity=2 if self.debug else self.verbosity,
             colour=mode is ConsoleMode.TERMINAL and not self.environ.get("NO_COLOR"),
         )
 
@@ -116,22 +115,16 @@ class App:
         """
         from pathlib import Path
 
-        named = self.environ.get("ROCWHEEL_CACHE_DIR")
-        chosen = self.cwd / named if named else self.settings.folder("cache-dir")
-        if chosen:
-            return chosen
-        home = self.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(home) / "rocwheel"
+        if named := self.environ.get("ROCWHEEL_CACHE_DIR"):
+            return self.cwd / named
+        return self.settings.folder("cache-dir") or Path(
+            self.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rocwheel"
+        )
 
     @property
     def user(self) -> str:
         """The user's name, as the system knows it."""
-        import pwd
-
-        try:
-            return pwd.getpwuid(os.getuid()).pw_name
-        except KeyError:  # such as in a container that knows no users
-            return f"uid {os.getuid()}"
+        return _user() or f"uid {os.getuid()}"
 
     def path(self, path: Path | None) -> Path | None:
         """Return a path that was given, below the working directory; None where none was."""
@@ -151,14 +144,11 @@ class App:
         if self.json:
             import json
 
-            shown = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
-            shown = self.console.shown_json(shown)
-        elif text is not None:
-            shown = self.console.shown(text)
-        else:
+            text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
+        if text is None:
             return
         try:
-            click.echo(shown)
+            click.echo(self.console.shown_json(text) if self.json else self.console.shown(text))
         except BrokenPipeError:  # who was to read this has gone, which is no error of a machine
             raise
         except OSError as exc:
@@ -194,16 +184,16 @@ def start() -> App:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
     environ: Mapping[str, str] = os.environ
-    if "USER" not in environ and not _is_known(os.getuid()):
+    if "USER" not in environ and not _user():
         # as in a container that runs as any number: Bazel starts for nobody without a name
         environ = {**environ, "USER": f"uid{os.getuid()}"}
     return App(environ)
 
 
-def _is_known(uid: int) -> bool:
+def _user() -> str:
     import pwd
 
     try:
-        return bool(pwd.getpwuid(uid))
-    except KeyError:
-        return False
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # such as in a container that knows no users
+        return ""

@@ -59,11 +59,9 @@ def configure(app: App, options: ConfigureOptions) -> None:
             loop.preview_configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
         )
         return
-    done = loop.configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
-    app.console.info(f"wrote {done.rc_file}; by hand:")
-    app.emit(
-        {"rc_file": str(done.rc_file), "commands": list(done.commands)}, "\n".join(done.commands)
-    )
+    path, lines = loop.configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
+    app.console.info(f"wrote {path}; by hand:")
+    app.emit({"rc_file": str(path), "commands": lines}, "\n".join(lines))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +70,6 @@ class DevOptions(BuildOptions, DryRun):
 
     environment: Path
     only: str | None
-    editable: bool
     tests: tuple[Path, ...]
     test_options: tuple[str, ...]
     allow_dirty: bool = True
@@ -92,7 +89,6 @@ class DevOptions(BuildOptions, DryRun):
     type=OneOf(known.wheel_kinds, many=True),
     help="Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
 )
-@option("--editable", is_flag=True, help="Install editable, where the layout has it.")
 @option(
     "--test",
     "tests",
@@ -110,7 +106,13 @@ def dev(app: App, options: DevOptions) -> None:
     Wheels are built for the environment's CPython, installed as Bazel made them, and only those
     that changed. A second turn after a change executes only the actions the change concerns.
     """
-    asked = _loop(app, options)
+    asked = loop.Loop(
+        request=request_from(app, options, therock=rocm_source(options)),
+        environment=app.cwd / options.environment,
+        kinds=loop.kinds(listed(options.only)),
+        tests=tuple(app.cwd / test for test in options.tests),
+        test_options=options.test_options,
+    )
     if options.dry_run:
         app.emit_plan(loop.preview_turn(asked, runner=app.runner, console=app.console))
         return
@@ -122,17 +124,6 @@ def dev(app: App, options: DevOptions) -> None:
     app.emit(
         done.document(seconds=app.console.seconds),
         f"{actions}, {count(len(done.installed), 'wheel')} installed",
-    )
-
-
-def _loop(app: App, options: DevOptions) -> loop.Loop:
-    return loop.Loop(
-        request=request_from(app, options, therock=rocm_source(options)),
-        environment=app.cwd / options.environment,
-        kinds=loop.kinds(listed(options.only)),
-        editable=options.editable,
-        tests=tuple(app.cwd / test for test in options.tests),
-        test_options=options.test_options,
     )
 
 

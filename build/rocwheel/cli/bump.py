@@ -88,10 +88,19 @@ def bump(app: App, options: BumpOptions) -> int:
     if options.to and not options.what:
         raise click.UsageError("--to is for one WHAT")
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
-        context = _context(app, client)
-        wanted = _wanted(options, context)
+        context, kinds = _context(app, client), (options.what,) if options.what else KINDS
+        if options.what and options.to:
+            wanted = [(options.what, *bumping.named(options.what, options.to, context))]
+        else:
+            wanted = list(bumping.newer(kinds, context))
         if options.check:
-            return _newer(app, wanted)
+            lines = [f"{kind} {fact.name}: {fact.now} -> {to}" for kind, fact, to in wanted]
+            rows = [
+                {"kind": kind, "name": fact.name, "now": fact.now, "newer": to}
+                for kind, fact, to in wanted
+            ]
+            app.emit({"newer": rows}, "\n".join(lines))
+            return OUTDATED if wanted else 0
         done = []
         for kind, fact, to in wanted:
             with app.console.step(f"{kind} {fact.name}: {fact.now} -> {to}"):
@@ -100,25 +109,6 @@ def bump(app: App, options: BumpOptions) -> int:
                     app.console.info(f"   {line}")
     _finish(app, context, {"bumped": to_builtins(done)}, dry_run=options.dry_run)
     return 0
-
-
-def _wanted(
-    options: BumpOptions, context: bumping.BumpContext
-) -> list[tuple[str, bumping.Fact, str]]:
-    """Return what would become newer: kind, fact and version."""
-    if options.what and options.to:
-        return [(options.what, *bumping.named(options.what, options.to, context))]
-    return list(bumping.newer((options.what,) if options.what else KINDS, context))
-
-
-def _newer(app: App, wanted: list[tuple[str, bumping.Fact, str]]) -> int:
-    """Print what has a newer version; return the exit status."""
-    lines = [f"{kind} {fact.name}: {fact.now} -> {to}" for kind, fact, to in wanted]
-    rows = [
-        {"kind": kind, "name": fact.name, "now": fact.now, "newer": to} for kind, fact, to in wanted
-    ]
-    app.emit({"newer": rows}, "\n".join(lines))
-    return OUTDATED if wanted else 0
 
 
 def _context(app: App, client: Client) -> bumping.BumpContext:

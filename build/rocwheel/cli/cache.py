@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import BY_FIELDS, NUMBER, DryRun, command, group, option
+from rocwheel.cli.command import BY_FIELDS, NUMBER, DryRun, command, group, option, options_of, own
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError
 from rocwheel.option import opt
@@ -61,20 +61,15 @@ class CleanOptions(CacheOptions, DryRun):
     """Options of `cache clean`."""
 
     older_than: float | None
-    to_size: str | None
+    to_size: str = own("--to-size SIZE", "Remove the longest unused until this is left: 60G.")
 
 
 @command("clean", CleanOptions, parent=cache)
-@option(
-    "--older-than",
-    type=NUMBER,
-    metavar="DAYS",
-    help="Remove what was not used for so long.",
-)
-@option("--to-size", metavar="SIZE", help="Remove the longest unused until this is left: 60G.")
+@option("--older-than", type=NUMBER, metavar="DAYS", help="Remove what was not used for so long.")
+@options_of(CleanOptions)
 def clean(app: App, options: CleanOptions) -> None:
     """Remove what was not used for long, or down to a size; what is in use stays."""
-    if options.older_than is None and options.to_size is None:
+    if options.older_than is None and not options.to_size:
         raise click.UsageError("give --older-than DAYS or --to-size SIZE")
     folder = options.folder(app)
     chosen = _chosen(app, folder, options)
@@ -93,5 +88,5 @@ def _chosen(app: App, folder: Path, options: CleanOptions) -> tuple[housekeeping
         housekeeping.look(folder),
         now=app.now().timestamp(),
         older=None if options.older_than is None else options.older_than * housekeeping.DAY,
-        most=None if options.to_size is None else byte_count(options.to_size),
+        most=byte_count(options.to_size) if options.to_size else None,
     )

@@ -15,7 +15,7 @@ with when_run():
 
     from rocwheel import check_install as script
     from rocwheel.console import columns
-    from rocwheel.process import Command, Completed
+    from rocwheel.process import Command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,11 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     that the loader finds, the backend that JAX starts, one kernel. The exit status is 8 where one
     is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
     """
-    answer = _ask(app, options)
+    python = shutil.which(options.python, path=app.environ.get("PATH", ""))
+    if python is None:
+        raise ConfigError(f"{options.python}: no such program", hint="name one with --python")
+    argv = (python, script.__file__, "--json", *(("--no-run",) if options.no_run else ()))
+    answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)
     try:
         document = json.loads(answer.output[answer.output.index("{") :])
     except ValueError:
@@ -49,13 +53,3 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     rows = [(row["state"], row["what"], row["found"], row["todo"]) for row in document["checks"]]
     app.emit(document, "\n".join(columns(("state", "what", "found", "to do"), rows)))
     return answer.returncode
-
-
-def _ask(app: App, options: CheckInstallOptions) -> Completed:
-    """Run the check with the Python that has the wheels. Raises ConfigError where there is none."""
-    python = shutil.which(options.python, path=app.environ.get("PATH", ""))
-    if python is None:
-        raise ConfigError(f"{options.python}: no such program", hint="name one with --python")
-    flags = ("--json", *(("--no-run",) if options.no_run else ()))
-    command = Command(argv=(python, script.__file__, *flags), env=dict(app.environ))
-    return app.runner.run(command, check=False)

@@ -171,7 +171,7 @@ def _click_option(made: fields.OptionField) -> Decorator:
     if made.only:
         settings["type"] = click.Choice(made.only)
     elif made.is_path:
-        settings["type"] = click.Path(path_type=Path, readable=made.is_readable)
+        settings["type"] = click.Path(path_type=Path)
     elif isinstance(made.values, str) and made.values.isupper():
         settings["type"] = getattr(known, made.values)
     elif made.values:
@@ -244,10 +244,10 @@ class Sections:
             row = param.get_help_record(ctx)
             if row is not None:
                 rows[getattr(param, "section", TALK)].append(row)
-        for title, found in rows.items():
-            if found:
+        for title, records in rows.items():
+            if records:
                 with formatter.section(title):
-                    formatter.write_dl(found)
+                    formatter.write_dl(records)
 
 
 class SectionedCommand(Sections, click.Command):
@@ -263,8 +263,11 @@ class SectionedGroup(Sections, click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command with the whole first sentence of its help."""
-        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        rows = [(name, _sentence(item.help or "")) for name, item in commands.items() if item]
+        rows = []
+        for name in self.list_commands(ctx):
+            item = self.get_command(ctx, name)
+            paragraph = " ".join((item.help or "" if item else "").partition("\n\n")[0].split())
+            rows.append((name, f"{paragraph.partition('. ')[0].rstrip('.')}."))
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
@@ -282,11 +285,6 @@ class SectionedGroup(Sections, click.Group):
             near = "did you mean --help?" if args[0] == "help" else suggest(args[0], known)
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)
-
-
-def _sentence(text: str) -> str:
-    paragraph = " ".join(text.partition("\n\n")[0].split())
-    return paragraph.partition(". ")[0].rstrip(".") + "."
 
 
 def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
@@ -381,17 +379,14 @@ def _names(kind: type) -> Iterator[tuple[str, bool]]:
             yield item.name, (item.default, item.default_factory) == unset
 
 
-def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _talk(*names: str, about: str, **settings: Any) -> Decorator:
+    sets = settings.pop("sets", names[-1].lstrip("-"))
+
     def store(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
         if value:
-            setattr(ctx.find_object(App), name, value)
+            setattr(ctx.find_object(App), sets, value)
 
-    return store
-
-
-def _talk(*names: str, about: str, **settings: Any) -> Decorator:
-    acts = _set(settings.pop("sets", names[-1].lstrip("-")))
-    return option(*names, expose_value=False, callback=acts, help=about, **settings)
+    return option(*names, expose_value=False, callback=store, help=about, **settings)
 
 
 # They act on the App and reach no function.

@@ -90,7 +90,7 @@ def answer(program: click.Command, app: App) -> str:
     if equals and name.startswith("--"):  # the answer is the whole word, the option too
         before, joined, unfinished = [*before, name], f"{name}=", value
     items = asked.get_completions(before, unfinished)
-    return "\n".join(f"{i.type}\t{'' if i.type in FILES else joined}{i.value}" for i in items)
+    return "".join(f"{i.type}\t{'' if i.type in FILES else joined}{i.value}\n" for i in items)
 
 
 def _line(words: str, *, splits_options: bool) -> tuple[list[str], str]:

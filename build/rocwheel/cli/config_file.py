@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -75,7 +75,9 @@ class Settings:
             values = [str(self.path.parent / str(one)) for one in values]
         return tuple(values) if item.multiple else values[0]
 
-    def check(self, commands: Collection[str], options: Callable[[], Collection[str]]) -> None:
+    def check(
+        self, commands: Collection[str], options: Callable[[], Iterable[click.Parameter]]
+    ) -> None:
         """Refuse what names no command. Raises ConfigError with the nearest one.
 
         `options` gives those of builds, which people put at the top of the file.
@@ -83,7 +85,7 @@ class Settings:
         for key in self.values:
             if key not in commands and key not in FOLDERS:
                 hint = f"an option stands below its command: [dist_wheels] {key} = …"
-                if key not in options():
+                if key not in {param.opts[0].lstrip("-") for param in options()}:
                     hint = _suggest(key, (*commands, *FOLDERS))
                 raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
 
@@ -128,7 +130,8 @@ def origin(error: Exception, ctx: click.Context, settings: Settings) -> str:
         return ""
     match ctx.get_parameter_source(suspects[0].name or ""):
         case ParameterSource.ENVIRONMENT:
-            return _variable(suspects[0], ctx)
+            name = f"{ctx.auto_envvar_prefix}_{(suspects[0].name or '').upper()}"
+            return str(suspects[0].envvar or name)
         case ParameterSource.DEFAULT_MAP:
             key, inner = suspects[0].opts[0].lstrip("-"), ctx
             while inner.parent is not None:
@@ -149,11 +152,6 @@ def _quoted(message: str, ctx: click.Context) -> list[click.Parameter]:
         if given and any(word and repr(word) in message for word in words):
             suspects.append(item)
     return suspects
-
-
-def _variable(param: click.Parameter, ctx: click.Context) -> str:
-    named = (param.envvar,) if isinstance(param.envvar, str) else tuple(param.envvar or ())
-    return next(iter(named), f"{ctx.auto_envvar_prefix}_{(param.name or '').upper()}")
 
 
 def _shown(key: str, value: object) -> str:

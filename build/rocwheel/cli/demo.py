@@ -95,7 +95,6 @@ def _wheels(app: App, prepared: job.Prepared) -> None:
     built = job.wheels(prepared, runner=app.runner, console=app.console)
     for line in dist.lines(built, seconds=app.console.seconds):
         app.console.info(line)
-    app.github_outputs(dist.github_outputs(built.wheelhouse, built.manifest))
     document = dist.document(built, seconds=app.console.seconds)
     app.emit(document, document["manifest"])
 
@@ -125,7 +124,6 @@ def _night(app: App, prepared: job.Prepared, words: tuple[str, ...]) -> None:
     result = job.finish(prepared, what, manifest, runner=app.runner, console=app.console)
     for line in result.lines():
         app.console.info(line)
-    app.github_outputs(dist.github_outputs(result.wheelhouse, result.manifest))
     document = result.document() | {"new": not built.cell.kept, "seconds": app.console.seconds}
     document["night"] = planned.night
     app.emit(document, document["manifest"])

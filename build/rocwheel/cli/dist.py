@@ -63,6 +63,5 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     evidence.state_build(result.wheelhouse, signer, finished=app.now().isoformat())
     for line in dist.lines(result, seconds=app.console.seconds):
         app.console.info(line)
-    app.github_outputs(dist.github_outputs(result.wheelhouse, result.manifest))
     document = dist.document(result, seconds=app.console.seconds)
     app.emit(document, document["manifest"])

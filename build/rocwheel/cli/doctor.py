@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -26,7 +26,7 @@ with when_run():
     from rocwheel import doctor as examination
     from rocwheel.console import columns
     from rocwheel.dist import readiness
-    from rocwheel.dist.readiness import NOTE
+    from rocwheel.dist.readiness import NOTE, Row
     from rocwheel.download import shown_setting
     from rocwheel.host import cgroup
     from rocwheel.index import channels
@@ -83,7 +83,7 @@ def doctor(app: App, options: DoctorOptions) -> int:
     return _show(app, needs, install=readiness.install_lines(needs))
 
 
-def _settings(app: App) -> Iterable[examination.Row]:
+def _settings(app: App) -> Iterable[Row]:
     """Yield each value that is set outside of the command line, without credentials, and where.
 
     Raises ConfigError for what no command has an option for.
@@ -95,11 +95,11 @@ def _settings(app: App) -> Iterable[examination.Row]:
         ):
             app.settings.defaults(one, name)
     for name, value, where in app.settings.lines():
-        yield examination.Row(name=name, found=f"{value}, {where}")
+        yield Row(name=name, found=f"{value}, {where}")
     for name, value in sorted(app.environ.items()):
         if name.startswith("ROCWHEEL_"):
             found = f"{shown_setting(name, value)}, the environment"
-            yield examination.Row(name=name, found=found)
+            yield Row(name=name, found=found)
 
 
 def _place(app: App, options: DoctorOptions) -> examination.Machine:
@@ -115,49 +115,27 @@ def _place(app: App, options: DoctorOptions) -> examination.Machine:
     )
 
 
-def _show(
-    app: App,
-    rows: Iterable[examination.Row | readiness.BuildNeed],
-    *,
-    install: tuple[str, ...] = (),
-) -> int:
-    rows = tuple(rows)
-    bad = [row for row in rows if row.remedy and not _is_optional(row)]
+def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> int:
+    rows = tuple(
+        replace(row, remedy=as_called(row.remedy), looks=as_called(row.looks)) for row in rows
+    )
+    is_bad = any(row.state == "bad" for row in rows)
     table = [line for row in rows if row.name != NOTE for line in _lines(row)]
-    notes = (f"note: {row.found}" for row in rows if row.name == NOTE)
     lines = [
         *columns(("state", "what", "found"), table),
-        *notes,
+        *(f"note: {row.found}" for row in rows if row.name == NOTE),
         *(f"  {line}" for line in install),
     ]
-    checks = [
-        {
-            **vars(row),
-            "state": _state(row),
-            "remedy": as_called(row.remedy),
-            "looks": as_called(row.looks),
-        }
-        for row in rows
-    ]
-    document = {"checks": checks, "ok": not bad}
-    app.emit({**document, **({"install": list(install)} if install else {})}, "\n".join(lines))
-    return HostError.exit_code if bad else 0
+    checks = [{**vars(row), "state": row.state} for row in rows]
+    more = {"install": list(install)} if install else {}
+    app.emit({"checks": checks, "ok": not is_bad, **more}, "\n".join(lines))
+    return HostError.exit_code if is_bad else 0
 
 
-def _lines(row: examination.Row | readiness.BuildNeed) -> Iterator[tuple[str, str, str]]:
+def _lines(row: Row) -> Iterator[tuple[str, str, str]]:
     """Put what was found last, however long it is, and below it what to do."""
-    yield _state(row), row.name, row.found
+    yield row.state, row.name, row.found
     if row.looks:
-        yield "", "", f"to look: {as_called(row.looks)}"
+        yield "", "", f"to look: {row.looks}"
     if row.remedy:
-        yield "", "", f"to do: {as_called(row.remedy)}"
-
-
-def _state(row: examination.Row | readiness.BuildNeed) -> str:
-    if row.looks:
-        return "not looked at"
-    return "ok" if not row.remedy else "optional" if _is_optional(row) else "bad"
-
-
-def _is_optional(row: examination.Row | readiness.BuildNeed) -> bool:
-    return isinstance(row, examination.Row) and row.is_optional
+        yield "", "", f"to do: {row.remedy}"

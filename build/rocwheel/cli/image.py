@@ -14,7 +14,7 @@ from rocwheel.image.options import BuilderOptions, EngineOptions
 from rocwheel.option import nested
 
 with when_run():
-    import json
+    from msgspec import to_builtins
 
     from rocwheel import container
     from rocwheel.console import columns, size
@@ -92,20 +92,8 @@ def show(app: App, options: ImageShowOptions) -> None:
         )
     spec = container_spec(Executor(), engine, there, cache=app.cache, environ=app.environ)
     has = contents.ask(spec, there.config, cache=app.cache, runner=app.runner)
-    rows = _rows(there, has)
-    app.emit(_document(there, has), "\n".join(columns(("what", "found"), rows)))
-
-
-def _document(there: found.Found, has: contents.ImageFacts) -> dict[str, object]:
-    return {
-        "reference": there.reference,
-        "config": there.config,
-        "digests": list(there.digests),
-        "architecture": there.architecture,
-        "size": there.size,
-        "labels": dict(there.labels),
-        "has": json.loads(has.to_bytes()),
-    }
+    document = {**vars(there), "has": to_builtins(has)}
+    app.emit(document, "\n".join(columns(("what", "found"), _rows(there, has))))
 
 
 def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]:

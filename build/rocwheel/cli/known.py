@@ -37,12 +37,11 @@ class OneOf(click.types.StringParamType):
         del param
         file = [CompletionItem(incomplete, type="file")] if self.or_file else []
         before, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
-        taken = before.split(",")
         try:
-            found = [item for item in self.values(ctx) if item not in taken]
+            values = [item for item in self.values(ctx) if item not in before.split(",")]
         except RocwheelError:  # the command will say what is wrong with the data
             return file
-        return [CompletionItem(f"{before}{comma}{v}") for v in found if v.startswith(last)] + file
+        return [CompletionItem(f"{before}{comma}{v}") for v in values if v.startswith(last)] + file
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str | None:
         """Return what click adds when a required option is not there."""

@@ -87,15 +87,10 @@ def plan(app: App, options: NightPlanOptions) -> int:
         if "GITHUB_OUTPUT" in app.environ:
             app.github_outputs(planning.github_outputs(made))
     _say_planned(app, made, state, explain=options.explain or options.dry_run)
-    return _plan_status(app, made, keep_going=options.keep_going)
-
-
-def _plan_status(app: App, made: NightPlan, *, keep_going: bool) -> int:
-    """Return the exit status of a plan: 5 where nothing can be built."""
     if any(not cell.absent for cell in made.cells if cell.kind == "build"):
         return 0
     app.console.warn(f"{made.night}: nothing can be built")
-    return 0 if keep_going else CommandError.exit_code
+    return 0 if options.keep_going else CommandError.exit_code
 
 
 def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:
@@ -206,28 +201,25 @@ def run(app: App, options: NightRunOptions) -> int:
     return start(app, options, target, book, how)
 
 
-def _scheduler(
-    app: App, target: NightTarget, night: str, here: cells.Worker, most: int = 0
-) -> slurm.SlurmScheduler:
-    return slurm.SlurmScheduler(
-        nights=target.nights,
-        night=night,
-        worker=here,
-        target=target.words,
-        most=most,
-        logs=app.cache / "nightly" / "slurm",
-    )
-
-
 def _run_there(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
     here = worker(app, engine="slurm", how=how)
-    engine = _scheduler(app, target, book.plan.night, here, options.workers)
+    engine = slurm.SlurmScheduler(
+        nights=target.nights,
+        night=book.plan.night,
+        worker=here,
+        target=target.words,
+        most=options.workers,
+    )
     if options.dry_run:
         app.emit_plan(engine.lines(book, standing.stand(book, app.now())))
         return 0
-    _say_submitted(app, book.plan.night, engine.submit())
+    jobs = engine.submit()
+    rows = [(item.job, str(len(item.cells)), item.cells[0]) for item in jobs]
+    text = "\n".join(columns(("job", "cells", "first"), rows)) if rows else "nothing to submit"
+    said = [{"job": item.job, "cells": list(item.cells)} for item in jobs]
+    app.emit({"night": book.plan.night, "jobs": said}, text)
     if held := slurm.held(slurm.waiting(target.nights, book.plan.night, whole(app))):
         raise HostError(
             f"{held[0].cell}: its job waits for a person: {held[0]}",
@@ -264,12 +256,6 @@ def _github(app: App, book: Book, family: str) -> int:
     app.github_outputs(values)
     app.emit(dict(values), "\n".join(f"{name}={value}" for name, value in values.items()))
     return 0
-
-
-def _say_submitted(app: App, night: str, jobs: list[slurm.Submission]) -> None:
-    rows = [(item.job, str(len(item.cells)), item.cells[0]) for item in jobs]
-    text = "\n".join(columns(("job", "cells", "first"), rows)) if rows else "nothing to submit"
-    app.emit({"night": night, "jobs": [{"job": j.job, "cells": list(j.cells)} for j in jobs]}, text)
 
 
 def _say(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
@@ -348,7 +334,9 @@ def _go_on(
         standings = standing.stand(target.nights.book(night), app.now())
         if ended and ended.state not in SILENT and not standing.repeats(standings):
             return
-        _scheduler(app, target, night, here).submit()
+        slurm.SlurmScheduler(
+            nights=target.nights, night=night, worker=here, target=target.words
+        ).submit()
     except (HostError, StoreError) as exc:  # the next job, or `nightly run`, submits it
         app.console.warn(str(exc))
 
@@ -363,12 +351,7 @@ def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ende
         code = 0 if item.passed else (item.state or State.NOT_RUN).exit_code
     document = {"cell": name, "state": state, "reason": reason}
     app.emit(document, f"{name}: {state} {reason}".rstrip())
-    _summary(app, name, state, reason)
-    return code
-
-
-def _summary(app: App, name: str, state: str, reason: str) -> None:
-    path = app.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
+    if path := app.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(f"`{name}`: **{state}** {reason}\n\n")
+    return code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,6 @@ with when_run():
     from rocwheel.pipeline import local, slurm
     from rocwheel.pipeline.standing import CellStanding
     from rocwheel.process import HostRunner
-    from rocwheel.verdict import State
 
 LATEST: Final = "latest"
 own = partial(opt, OWN)
@@ -83,11 +81,6 @@ def whole(app: App) -> HostRunner:
     return HostRunner(dict(app.environ))
 
 
-def _why_ended(app: App, job: str) -> Callable[[], tuple[State, str]]:
-    restarts = int(app.environ.get("SLURM_RESTART_COUNT", "0") or 0)
-    return slurm.why_ended(whole(app), job, restarts, Path("/proc/self/fd/2"))
-
-
 def worker(app: App, *, engine: str, job: str = "", how: tuple[str, ...] = ()) -> cells.Worker:
     """Return this machine, for cells to run on, with the data that is in use here."""
     data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
@@ -101,7 +94,7 @@ def worker(app: App, *, engine: str, job: str = "", how: tuple[str, ...] = ()) -
         cache=app.cache,
         console=app.console,
         now=app.now,
-        why_ended=_why_ended(app, job) if engine == "slurm" else None,
+        why_ended=slurm.why_ended(whole(app), job, app.environ) if engine == "slurm" else None,
         collect=slurm.collect if engine == "slurm" else None,
         coming=slurm.coming if engine == "slurm" else None,
     )

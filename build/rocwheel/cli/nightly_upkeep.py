@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,20 +55,9 @@ def _seconds(text: str) -> float:
     return float(match[1]) * units[match[2]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class NightStatusOptions(NightOptions):
-    """Options of `nightly status`."""
-
-    watch: bool = own(
-        "--watch", "Show it again whenever something changed, to the end.", default=False
-    )
-    every: int = own("--every SECONDS", "How often the store is asked then.", default=10)
-
-
-@command("status", NightStatusOptions, parent=nightly)
+@command("status", NightOptions, parent=nightly)
 @night_argument
-@options_of(NightStatusOptions)
-def status(app: App, options: NightStatusOptions) -> int:
+def status(app: App, options: NightOptions) -> int:
     """Show where every cell of a night stands, as the store knows it.
 
     Slurm is asked only for what waits, and why. The exit status is 5 when something did not pass,
@@ -76,26 +65,19 @@ def status(app: App, options: NightStatusOptions) -> int:
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
-    before = ""
-    while True:
-        book, standings, text = _look(app, target, night)
-        over = all(item.settled for item in standings.values())
-        if over or not options.watch:
-            app.emit(document_of(book, standings), text)
-            bad = any(item.settled and not item.green for item in standings.values())
-            return CommandError.exit_code if bad or standing.nothing_built(standings) else 0
-        if text != before and not app.json:
-            click.echo(app.console.shown(text) + "\n")
-        before = text
-        time.sleep(options.every)
-
-
-def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, CellStanding], str]:
     book = target.nights.book(night)
     waits = slurm.waiting(target.nights, night, whole(app))
     if waits is not None and slurm.collect(target.nights, night, worker(app, engine="slurm")):
         book = target.nights.book(night)
     standings = standing.stand(book, app.now())
+    app.emit(document_of(book, standings), "\n".join(_lines(book, standings, waits or {})))
+    bad = any(item.settled and not item.green for item in standings.values())
+    return CommandError.exit_code if bad or standing.nothing_built(standings) else 0
+
+
+def _lines(
+    book: Book, standings: Mapping[str, CellStanding], waits: Mapping[str, slurm.Task]
+) -> Iterator[str]:
     rows = [
         (
             name,
@@ -103,20 +85,15 @@ def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, Ce
             str(len(item.attempts) or ""),
             item.last.host if item.last else "",
             duration(item.last.milliseconds / 1000) if item.last else "",
-            str(waits[name]) if waits and name in waits else item.reason or item.cell.why,
+            str(waits.get(name, "")) or item.reason or item.cell.why,
         )
         for name, item in standings.items()
     ]
-    lines = [
-        *columns(("cell", "state", "tries", "host", "took", "why"), rows),
-        *(
-            f"{host}: gets no more cells since {m.time}: {m.reason}"
-            for host, m in book.quarantined.items()
-        ),
-    ]
+    yield from columns(("cell", "state", "tries", "host", "took", "why"), rows)
+    for host, mark in book.quarantined.items():
+        yield f"{host}: gets no more cells since {mark.time}: {mark.reason}"
     if held := standing.stopped(book.orders):
-        lines.append(f"stopped by {held.by}: {held.reason}")
-    return book, standings, "\n".join(lines)
+        yield f"stopped by {held.by}: {held.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,12 +122,15 @@ def check(app: App, options: NightCheckOptions) -> int:
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
-        lines = slurm.release_lines(slurm.held(waits), whole(app))
-        raise HostError(problems[0], hint="; ".join(lines) or _where_to_look(target, night))
+        raise HostError(problems[0], hint=_what_next(app, target, night, waits))
     return 0
 
 
-def _where_to_look(target: NightTarget, night: str) -> str:
+def _what_next(
+    app: App, target: NightTarget, night: str, waits: Mapping[str, slurm.Task] | None
+) -> str:
+    if lines := slurm.release_lines(slurm.held(waits), whole(app)):
+        return "; ".join(lines)
     page = upkeep.page_url(target.channel, target.store)
     look = f"look: {target.line('status', night)}, and {page}"
     return look if night else f"make one: {target.line('plan')}"

@@ -17,6 +17,7 @@ from rocwheel.cli.target import (
     PersonOptions,
     Target,
     TargetOptions,
+    judging,
 )
 from rocwheel.cli.trust import SignerOptions
 from rocwheel.errors import PromotionError, RocwheelError, StoreError
@@ -111,7 +112,7 @@ def _promotion(app: App, options: PromoteOptions) -> promotion.PromotePlan:
     return promotion.plan(
         target.manifest(app, options.manifest),
         target.family,
-        target.judging(app),
+        judging(app, target.channel),
         target.store,
         who=options.who(app),
         approvals=options.approvals(app),
@@ -272,7 +273,7 @@ def status(app: App, options: StatusOptions) -> int:
     Ends with 7 where the log of a release is damaged: nothing is changed there before it is mended.
     """
     target = Target(app, options)
-    channel, now = target.judging(app), app.now()
+    channel, now = judging(app, target.channel), app.now()
     found = standing.overview(
         target.pairs(),
         target.family,

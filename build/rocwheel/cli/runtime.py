@@ -53,9 +53,9 @@ def runtime_images(app: App, options: RuntimeOptions) -> int:
     if options.dry_run:
         app.emit_plan(planned.lines)
         return 0
-    done = job.make(planned, app, engine_of(app, options))
-    app.emit(done.document, done.line)
-    return done.status
+    status, document, line = job.make(planned, app, engine_of(app, options))
+    app.emit(document, line)
+    return status
 
 
 def _request(app: App, options: RuntimeOptions) -> ImageRequest:

@@ -149,10 +149,6 @@ class Target:
         if not makes_store:
             must_exist(self.store)
 
-    def judging(self, app: App) -> Channel:
-        """Return the channel with the suites in use: verdicts of other suites do not count."""
-        return judging(app, self.channel)
-
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
         """Return the staging and the release place of every ROCm major."""
         return self.channel.pairs(self.store, self.family.name)
@@ -165,22 +161,17 @@ class Target:
         digits = text.lower()
         if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
             raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
-        found = {
-            sha256: place
-            for pair in self.pairs()
-            for place in pair
-            for sha256 in manifests.names(place, digits)
-        }
-        if len(found) != 1:
+        places = [place for pair in self.pairs() for place in pair]
+        matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
+        if len(matches) != 1:
             raise ConfigError(
-                f"{text}: {len(found)} manifests of {self.family.name} begin with these digits",
-                hint="give more digits" if found else "stage the wheelhouse first",
+                f"{text}: {len(matches)} manifests of {self.family.name} begin with these digits",
+                hint="give more digits" if matches else "stage the wheelhouse first",
             )
-        sha256, place = found.popitem()
-        manifest = manifests.find(place, sha256)
-        if manifest is None:
-            raise ConfigError(f"{text}: the manifest went away", hint="run the command again")
-        return manifest
+        sha256, place = matches.popitem()
+        if manifest := manifests.find(place, sha256):
+            return manifest
+        raise ConfigError(f"{text}: the manifest went away", hint="run the command again")
 
     def staged(self, app: App, text: str) -> tuple[Place, Manifest]:
         """Staging place and manifest that --manifest names, for a runner.

@@ -141,25 +141,26 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     """
     from rocwheel.wheel import show
     from rocwheel.wheel import verify as judging
+    from rocwheel.wheel.verify.installs import Installers
+    from rocwheel.wheel.verify.libraries import Expectation
 
     root = app.path(options.rocm_root)
-    sonames = judging.libraries(root) if root else None
-    targets = _targets(options.gfx_targets)
-    expected = judging.Expectation(gfx_targets=targets, rocm_sonames=sonames)
-    tried = judging.Installers(app.runner) if options.installs else None
+    sonames = judging.sonames_below(root) if root else None
+    expected = Expectation(gfx_targets=_targets(options.gfx_targets), rocm_sonames=sonames)
+    tried = Installers(app.runner) if options.installs else None
     paths, policy = options.paths(app), options.load(app)
     verdicts = judging.verify_given(paths, policy, expected, installers=tried)
-    lines = show.verdict_lines(verdicts, tried)
-    app.emit(show.verdict_document(verdicts, tried), "\n".join(lines))
+    text = "\n".join(show.verdict_lines(verdicts, tried))
+    app.emit(show.verdict_document(verdicts, tried), text)
     return 0 if show.ships(verdicts) else WheelError.exit_code
 
 
 def _targets(text: str | None) -> frozenset[str] | None:
     """Read --gfx-targets. Raises UsageError for nothing, ConfigError for no gfx target."""
-    found = frozenset(map(gfx_target, listed(text)))
-    if text is not None and not found:
+    targets = frozenset(map(gfx_target, listed(text)))
+    if text is not None and not targets:
         raise click.UsageError("--gfx-targets names no target: leave it out, or write gfx942")
-    return found or None
+    return targets or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,5 +299,4 @@ def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) 
         text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)
         app.emit({"dry_run": True, "wheels": documents}, text)
         return
-    made = rename.apply(plans, folder)
-    app.emit({"wheels": documents}, "\n".join(map(str, made)))
+    app.emit({"wheels": documents}, "\n".join(map(str, rename.apply(plans, folder))))

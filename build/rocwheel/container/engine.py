@@ -33,10 +33,7 @@ CLIENT_ENV: Final = {
 }  # fmt: skip
 ANSWER_SECONDS: Final = 60.0
 ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
-INSTALL: Final = {
-    "docker": "install it (Debian and Ubuntu: docker.io), or use --executor=host",
-    "podman": "install it (Debian and Ubuntu: podman), or use --executor=host",
-}
+PACKAGES: Final = {"docker": "docker.io", "podman": "podman"}  # of Debian and Ubuntu
 
 
 class EngineKind(Enum):
@@ -76,18 +73,13 @@ class ContainerEngine:
         return f"{self.kind.value} {self.version}{' (rootless)' if self.rootless else ''}"
 
 
-def client_env(kind: EngineKind, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what of the caller's environment says which engine to talk to."""
-    return {name: environ[name] for name in CLIENT_ENV[kind.value] if name in environ}
-
-
 def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> ContainerEngine:
     """Ask an engine who it is, and refuse one that cannot be used.
 
     Raises HostError: no client, no answer, no permission, too old, another machine, another
     architecture.
     """
-    env = client_env(kind, environ)
+    env = {name: environ[name] for name in CLIENT_ENV[kind.value] if name in environ}
     _refuse_elsewhere(kind, env)
     program = kind.value
     command = Command(
@@ -96,7 +88,8 @@ def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> Cont
     try:
         said = runner.capture(command)
     except HostError as exc:
-        raise HostError(f"{program}: no such program", hint=INSTALL[program]) from exc
+        hint = f"install it (Debian and Ubuntu: {PACKAGES[program]}), or use --executor=host"
+        raise HostError(f"{program}: no such program", hint=hint) from exc
     except CommandError as exc:
         raise _unusable(kind, exc.detail or str(exc)) from exc
     try:

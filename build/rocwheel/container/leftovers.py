@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rocwheel.container import folders
 from rocwheel.container.engine import ContainerEngine, EngineKind
@@ -47,7 +47,9 @@ def leftovers(engine: ContainerEngine, *, cache: Path, runner: Runner) -> tuple[
         *_steps(engine, runner),
         *(
             Leftover(kind="name", identity=name, name=name)
-            for name in _names(engine, runner)
+            for name in runner.capture(
+                engine.command("images", "--format={{.Repository}}:{{.Tag}}")
+            ).split()
             if (match := _NAME.fullmatch(name)) and _is_gone(match[1])
         ),
         *(
@@ -91,23 +93,18 @@ def untag(engine: ContainerEngine, name: str, *, runner: Runner) -> None:
 
 def _containers(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
     """Yield those with our label that have ended, or whose process has."""
-    for item in _ours(engine, runner):
+    labelled = engine.command("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}.run")
+    for asked in runner.capture(labelled).split():
+        try:  # one at a time: one that goes away meanwhile is no reason to know nothing
+            (item,) = json.loads(runner.capture(engine.command("inspect", asked)))
+        except CommandError:
+            continue
         labels = item.get("Config", {}).get("Labels") or {}
         state = item.get("State", {}).get("Status", "")
         alive = is_alive(labels.get(f"{LABEL}.owner", ""))
         if alive is False or (alive is None and state in ENDED):
             name = item.get("Name", "").lstrip("/")
             yield Leftover(kind="container", identity=item["Id"], name=name)
-
-
-def _ours(engine: ContainerEngine, runner: Runner) -> Iterator[Mapping[str, Any]]:
-    """Yield every container with our label, as the engine describes it."""
-    for identity in runner.capture(
-        engine.command("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}.run")
-    ).split():
-        # one at a time: one that goes away meanwhile is no reason to know nothing
-        with suppress(CommandError):
-            yield from json.loads(runner.capture(engine.command("inspect", identity)))
 
 
 def _steps(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
@@ -119,12 +116,6 @@ def _steps(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
         identity, _, name = line.partition(" ")
         if (match := _STEPS.fullmatch(name)) and _is_gone(match[1]):
             yield Leftover(kind="container", identity=identity, name=name)
-
-
-def _names(engine: ContainerEngine, runner: Runner) -> tuple[str, ...]:
-    """Of all images."""
-    asked = engine.command("images", "--format={{.Repository}}:{{.Tag}}")
-    return tuple(runner.capture(asked).split())
 
 
 def _is_gone(mark: str) -> bool:

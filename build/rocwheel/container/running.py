@@ -81,7 +81,7 @@ class Container:
                 hint=f"the whole output is in {log}" if log else "run the command by hand",
                 detail=done.output,
             )
-        return replace(done, command=command)
+        return done
 
     def capture(self, command: Command, /) -> str:
         number = next(self._numbers)

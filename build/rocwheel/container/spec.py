@@ -6,16 +6,16 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
-from rocwheel.process import Command, GuestPath
+from rocwheel.process import Command, GuestPath, guest
 
 LABEL: Final = "org.rocwheel"
-HOME: Final = GuestPath(PurePosixPath("/rocwheel/home"))
-RUN: Final = GuestPath(PurePosixPath("/rocwheel/run"))  # read-only: token, passwd, group
+HOME: Final = guest("/rocwheel/home")
+RUN: Final = guest("/rocwheel/run")  # read-only: token, passwd, group
 TEMPORARY: Final = ("/tmp", "/var/tmp", "/run", "/rocwheel/groups", str(HOME))  # noqa: S108 - inside, in memory
 # The first process says the token, by which we know that our folders are the ones it sees, and
 # then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
@@ -110,7 +110,7 @@ class ContainerSpec:
         """The given ones and our own: where commands see who they are."""
         own = [Mount(host=self.folder, guest=RUN)]
         own += [
-            Mount(host=self.folder / name, guest=GuestPath(PurePosixPath("/etc") / name))
+            Mount(host=self.folder / name, guest=guest(f"/etc/{name}"))
             for name in ("passwd", "group")
         ]
         return (*own, *self.mounts)
@@ -123,7 +123,8 @@ class ContainerSpec:
     @property
     def labels(self) -> Mapping[str, str]:
         """The labels that mark it as ours, and the process that started it."""
-        return {f"{LABEL}.run": self.run, f"{LABEL}.purpose": self.purpose}
+        owner = {f"{LABEL}.owner": self.owner} if self.owner else {}
+        return {f"{LABEL}.run": self.run, f"{LABEL}.purpose": self.purpose, **owner}
 
     @property
     def start(self) -> Command:
@@ -180,15 +181,14 @@ class ContainerSpec:
 
     def guest(self, host: Path) -> GuestPath:
         """Return where commands see `host`. Raises HostError when no mount covers it."""
-        path = host
-        fits = [item for item in self.all_mounts if path.is_relative_to(item.host)]
+        fits = [item for item in self.all_mounts if host.is_relative_to(item.host)]
         if not fits:
             raise HostError(
                 f"{host}: is not mounted in the container",
                 hint="this is a bug: everything that is named inside must be mounted",
             )
         best = max(fits, key=lambda item: len(item.host.parts))
-        return GuestPath(best.guest / path.relative_to(best.host))
+        return GuestPath(best.guest / host.relative_to(best.host))
 
     def host(self, guest: GuestPath) -> Path:
         """Return where `guest` lies on this machine. Raises HostError when it is only inside."""
@@ -238,8 +238,6 @@ class ContainerSpec:
         """By which it is known as ours, from its first moment on; and that its image is here."""
         yield f"--name={self.name}"
         yield from (f"--label={name}={value}" for name, value in self.labels.items())
-        if self.owner:
-            yield f"--label={LABEL}.owner={self.owner}"
         yield "--pull=never"
 
 

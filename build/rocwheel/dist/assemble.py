@@ -20,13 +20,15 @@ from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
 from rocwheel.errors import WheelError
 from rocwheel.image.found import is_loopback
-from rocwheel.manifest import Manifest, RocmDelivery, RocmSource, WheelEntry
+from rocwheel.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
-from rocwheel.wheel.inspect import WheelReport, inspect
+from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import apply, plan_repair
-from rocwheel.wheel.verify import Expectation, Installers, installs, verify
+from rocwheel.wheel.verify import verify
+from rocwheel.wheel.verify.installs import Installers, installs
+from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import Finding, Severity
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
@@ -100,15 +102,15 @@ def _wheels(
         for kind in invocation.kinds
     ]
     judged = parallel.each(
-        lambda cell: _wheel(inputs, *cell, into=scratch, runner=by.runner, console=console),
-        cells,
+        lambda cell: _wheel(inputs, *cell, into=scratch, runner=by.runner, console=console), cells
     )
     entries = [entry for entry, _ in judged]
     for entry in entries:
         console.info(f"   {entry.filename}")
     _one_per_cell(entries)
     console.info(f"   installing with {by}")
-    _installed([scratch / entry.filename for entry in entries], by)
+    for path, wrong in installs([scratch / entry.filename for entry in entries], by).items():
+        _refuse(path.name, wrong)
     if WheelKind.JAXLIB not in spec.kinds:
         entries += _upstream_jaxlib(tree, spec.pythons)
     findings = tuple(item for _, found in judged for item in found)
@@ -127,9 +129,8 @@ def _wheel(
 ) -> tuple[WheelEntry, tuple[Finding, ...]]:
     """One wheel: its entry of the manifest, made from the same reading that `verify` judges."""
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
-    version = canonical_version(inputs.tree.jax_version, spec.wheel_version.effective)
+    version = canonical_version(inputs.tree.jax_version, spec.version_suffix)
     plan = plan_repair(raw, policy=planned.policy, kind=kind)
-    repaired = apply(plan, into, runner=runner, console=console)
     expected = Expectation(
         kind=kind,
         project=project_name(kind, spec.rocm_number),
@@ -137,33 +138,13 @@ def _wheel(
         python=python.interpreter if python else "py3",
         abi=python.abi if python else "none",
         gfx_targets=frozenset(planned.gfx_targets if kind.needs_rocm else ()),
-        rocm_sonames=root.sonames if kind.needs_rocm else None,
+        rocm_sonames=frozenset(root.facts.sonames) if kind.needs_rocm else None,
         siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
     )
-    report = inspect(repaired.path, hashes=True)
-    found = verify(report, policy=planned.policy, expected=expected)
-    _refuse(repaired.path.name, found)
-    return _entry(kind, python, report), found
-
-
-def _installed(paths: list[Path], by: Installers) -> None:
-    """Refuse a set that pip or uv would not install, or would install differently."""
-    for path, findings in installs(paths, by).items():
-        _refuse(path.name, findings)
-
-
-def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
-    errors = [item for item in findings if item.severity is Severity.ERROR]
-    if errors:
-        raise WheelError(
-            f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
-            hint=errors[0].remedy,
-            detail="\n".join(f"{item.rule}: {item.message}" for item in errors),
-        )
-
-
-def _entry(kind: WheelKind, python: PythonVersion | None, report: WheelReport) -> WheelEntry:
-    return WheelEntry(
+    report = inspect(apply(plan, into, runner=runner, console=console).path, hashes=True)
+    findings = verify(report, policy=planned.policy, expected=expected)
+    _refuse(report.path.name, findings)
+    entry = WheelEntry(
         kind=kind.value,
         filename=report.path.name,
         project=report.project,
@@ -176,6 +157,17 @@ def _entry(kind: WheelKind, python: PythonVersion | None, report: WheelReport) -
         gfx_targets=report.gfx_targets,
         grafted=report.grafted,
     )
+    return entry, findings
+
+
+def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
+    errors = [item for item in findings if item.severity is Severity.ERROR]
+    if errors:
+        raise WheelError(
+            f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
+            hint=errors[0].remedy,
+            detail="\n".join(f"{item.rule}: {item.message}" for item in errors),
+        )
 
 
 def _one_per_cell(entries: list[WheelEntry]) -> None:
@@ -211,25 +203,20 @@ def _upstream_jaxlib(
         )
 
 
-def _delivery(delivery: RocmDelivery) -> RocmDelivery:
-    """Return where others can have the ROCm, too: a server of this machine is not named."""
-    here = is_loopback(urlsplit(delivery.url).netloc)
-    return replace(delivery, url="") if here else delivery
-
-
 def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
     planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
-    request = planned.request
-    compiler = spec.compiler
+    request, compiler = planned.request, spec.compiler
+    # others must be able to fetch it, too
+    is_local = is_loopback(urlsplit(root.delivery.url).netloc)
     return Manifest(
         jax_version=tree.jax_version,
         rocm=RocmSource(
             version=str(root.version),
-            header_version=root.header_version,
+            header_version=root.facts.header_version,
             sha256=root.sha256,
             origin=root.origin,
             name=root.name,
-            delivery=_delivery(root.delivery),
+            delivery=replace(root.delivery, url="") if is_local else root.delivery,
         ),
         tool=inputs.tool,
         jax=replace(tree.jax, repository=git.public(tree.jax.repository)),
@@ -242,8 +229,8 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
             "layout": tree.layout.name,
             "compiler": f"{compiler.kind} {compiler.major}" if compiler.major else compiler.kind,
             "target_cpu_features": spec.cpu_features,
-            "wheel_type": spec.wheel_version.kind,
-            "wheel_suffix": spec.wheel_version.suffix,
+            "wheel_type": spec.wheel_type,
+            "wheel_suffix": spec.wheel_suffix,
             "bazel_options": request.bazel_options,
             "bazel_startup_options": request.bazel_startup_options,
             **({"xla_patches": tree.xla_patches} if tree.xla_dir else {}),

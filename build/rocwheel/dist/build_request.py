@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +12,9 @@ import amdgpu_family_matrix as matrix
 from rocwheel import bazel, families, git, rocm, source
 from rocwheel.bazel.remote import LOCAL
 from rocwheel.build_options import BuildOptions, ContainerOptions, Wanted
-from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS, WHEEL_TYPES
+from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS
 from rocwheel.container import DeviceNode
-from rocwheel.download import has_secret, without_secrets
+from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
 from rocwheel.home import Home
 from rocwheel.model import byte_count, gfx_target, is_commit, suggest
@@ -74,10 +73,9 @@ class Request(Wanted, source.SourceRequest):
         """Make a request of what people gave; read the remote's files. Raises ConfigError."""
         _check_limits(options.executor)
         trees = filter(None, (options.jax_source_dir, options.xla_source_dir, home.root))
-        pythons = tuple(path.resolve() for path in options.executor.pythons)
         values = {item.name: getattr(options, item.name) for item in fields(BuildOptions)}
-        values["remote"] = bazel.read_remote(**vars(options.remote), workspaces=tuple(trees))
-        values["executor"] = Executor(**{**vars(options.executor), "pythons": pythons})
+        values["remote"] = bazel.read_remote(options.remote, tuple(trees))
+        values["executor"] = Executor(**vars(options.executor))
         return cls(**{**values, "home": home, **rest})
 
 
@@ -89,7 +87,6 @@ class Plan:
     rocm: rocm.RocmPlan
     sources: source.SourcePlan
     pins: source.Pins
-    layouts: source.Layouts
     policy: WheelPolicy
     failures: tuple[bazel.KnownFailure, ...]  # what a failed action may mean
     gfx_targets: tuple[str, ...]
@@ -111,12 +108,10 @@ def resolved(request: Request, *, runner: Runner) -> Request:
 def plan(request: Request) -> Plan:
     """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
     ci = request.home.ci
-    layouts = source.load_layouts(ci / "layouts.yaml")
-    pins = source.load_pins(ci / "pins.yaml", layouts=layouts)
+    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
     for what, value, valid in (
         ("compiler", request.compiler, COMPILERS),
         ("CPU features", request.cpu_features, CPU_FEATURES),
-        ("wheel type", request.wheel_type, WHEEL_TYPES),
         ("origin of jaxlib", request.jaxlib, JAXLIB_ORIGINS),
     ):
         if value is not None and value not in valid:
@@ -127,7 +122,6 @@ def plan(request: Request) -> Plan:
             hint="drop one of the two; with the path it is --compiler clang",
         )
     _check_places(request)
-    _check_words(request)
     _check_bazel_words(request)
     for option in (*request.bazel_options, *request.bazel_startup_options):
         if has_secret(option):
@@ -156,7 +150,6 @@ def plan(request: Request) -> Plan:
         rocm=planned,
         sources=sources,
         pins=pins,
-        layouts=layouts,
         policy=policy_file.load(ci / "wheel_policy.yaml"),
         failures=bazel.load_failures(ci / "known_failures.yaml"),
         gfx_targets=_targets(request, planned.family),
@@ -204,38 +197,8 @@ def _check_places(request: Request) -> None:
         )
 
 
-def _check_words(request: Request) -> None:
-    """Refuse words of a version or for Bazel that cannot be or would do nothing.
-
-    Raises ConfigError.
-    """
-    if not re.fullmatch(r"[0-9a-f]*", request.wheel_hash):
-        raise ConfigError(
-            f"--wheel-hash: {request.wheel_hash!r} is no commit", hint="write hexadecimal digits"
-        )
-    if request.wheel_date:
-        try:
-            day = datetime.strptime(request.wheel_date, "%Y%m%d")  # noqa: DTZ007 - a day
-            written = f"{day:%Y%m%d}"
-        except ValueError:
-            written = ""
-        if written != request.wheel_date:  # of six or seven digits a day can be read, too
-            raise ConfigError(
-                f"--wheel-date: {request.wheel_date!r} is no day", hint="write YYYYMMDD: 20260131"
-            )
-    for name, value, kinds in (
-        ("--wheel-date", request.wheel_date, ("nightly", "custom")),
-        ("--wheel-hash", request.wheel_hash, ("custom",)),
-    ):
-        if value and request.wheel_type not in kinds:
-            raise ConfigError(
-                f"{name}: the version of a {request.wheel_type} wheel has none",
-                hint=f"add --wheel-type {' or '.join(kinds)}, or leave it out",
-            )
-
-
 def _check_bazel_words(request: Request) -> None:
-    """Refuse an option of the other kind than it was given as, and a proxy that is no address."""
+    """Refuse an option of the other kind than it was given as. Raises ConfigError."""
     given = [(True, word) for word in source.joined(request.bazel_startup_options)]
     for wanted, option in (*given, *((False, word) for word in request.bazel_options)):
         name = option.lstrip("-").partition("=")[0]
@@ -245,9 +208,6 @@ def _check_bazel_words(request: Request) -> None:
             what, kind = ("a", "startup-") if is_startup else ("no", "")
             hint = f"give it as --bazel-{kind}options"
             raise ConfigError(f"--{name}: {what} startup option of Bazel", hint=hint)
-    if request.bazel_proxy and not re.match(r"https?://[^/]|[^/]+:\d+/?$", request.bazel_proxy):
-        proxy = without_secrets(request.bazel_proxy)
-        raise ConfigError(f"--bazel-proxy {proxy}: no address", hint="write http://HOST:PORT")
 
 
 def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, ...]:

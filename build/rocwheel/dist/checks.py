@@ -40,19 +40,13 @@ _ENV: Final = r"--(?:repo|action|host_action|client)_env="
 _OWNED: Final = (
     (_ENV + r"HERMETIC_PYTHON_VERSION(=|\Z)", "--python-versions"),
     (r"--@rules_python//python/config_settings:py_freethreaded\b", "--python-versions"),
-    (
-        _ENV + r"ML_WHEEL_\w+(=|\Z)",
-        "--wheel-type, --wheel-date, --wheel-hash and --wheel-suffix",
-    ),
+    (_ENV + r"ML_WHEEL_\w+(=|\Z)", "--wheel-suffix"),
     (
         (_ENV + r"(ROCM_PATH|ROCM_DISTRO_\w+|TF_ROCM_MULTIPLE_PATHS|TF_NEED_ROCM)(=|\Z)"),
         "--therock-path",
     ),
     (_ENV + r"TF_ROCM_AMDGPU_TARGETS(=|\Z)", "--gfx-targets or --family"),
-    (
-        r"--(?:override_(?:repository|module)|inject_repository)=xla=",
-        "--xla-source-dir or --xla-ref",
-    ),
+    (r"--(?:override_(?:repository|module)|inject_repository)=xla=", "--xla-source-dir"),
     (r"--build_event_json_file\b", "rocwheel itself, which finds the wheels with it"),
 )
 _OWNED_STARTUP: Final = (
@@ -78,7 +72,7 @@ def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
             )
     for option in startup:
         _refuse(option, option, _OWNED_STARTUP)
-    command, rc = tree.layout.command, _rc_files(tree, startup)
+    rc = _rc_files(tree, startup)
     personal = {str(tree.root / name) for name in tree.layout.personal}
     for line in rc.lines if rc else ():
         if not line.config and line.where.rpartition(":")[0] in personal:
@@ -86,12 +80,12 @@ def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
                 _refuse(option, line.where, _OWNED)
     for option in source.joined(spec.options):
         name, _, config = option.partition("=")
-        if rc and name == "--config" and config not in rc.configs(command):
+        if rc and name == "--config" and config not in rc.configs:
             raise ConfigError(
                 f"{option}: no rc file of {tree.root} defines it",
-                hint=suggest(config, sorted(rc.configs(command))),
+                hint=suggest(config, sorted(rc.configs)),
             )
-        for item in rc.expand(command, (option,)) if rc else (option,):
+        for item in rc.expand((option,)) if rc else (option,):
             _refuse(item, option, _OWNED)
 
 
@@ -125,7 +119,7 @@ def check_options(tree: source.SourceTree, planned: tuple[bazel.BazelInvocation,
     for invocation in planned:
         for option in invocation.recipe:
             name, _, value = option.partition("=")
-            if name == "--config" and value not in tree.rc.configs(invocation.command):
+            if name == "--config" and value not in tree.rc.configs:
                 missing[option] = "no rc file of the tree defines it"
             elif name.startswith("--//") and not source.has_target(tree.workspace, name[2:]):
                 missing[option] = "no BUILD file of the tree has it"
@@ -160,8 +154,8 @@ def check_toolchain(
         return
     with_rocm = (item for item in planned if any(kind.needs_rocm for kind in item.kinds))
     for invocation in with_rocm:
-        given = (*invocation.recipe, *source.joined(invocation.own_options))
-        options = rc.flatten(invocation.command, given)
+        given = (*invocation.recipe, *source.joined(spec.options))
+        options = rc.flatten(given)
         values = source.variables(options)
         if values.get(HERMETIC) != "0":
             continue
@@ -177,34 +171,23 @@ def check_toolchain(
                 hint="apt-get install clang-18, or --compiler clang for the machine's own",
             )
         if compiler:
-            for linker in _linkers(tree, options):
+            # the ROCm toolchain and the tree's rc files ask for linkers
+            values_of = (option.partition("=")[2].partition("-fuse-ld=") for option in options)
+            asked = {linker for before, _, linker in values_of if linker and not before}
+            for linker in {tree.version_class.linker, *asked}:
                 _check_linker(linker, compiler, programs)
         return  # the other invocations differ in the CPython alone
-
-
-def _linkers(tree: source.SourceTree, options: tuple[str, ...]) -> set[str]:
-    """Return the linkers that the ROCm toolchain and the tree's rc files ask for."""
-    prefix = "-fuse-ld="
-    asked = {
-        value.removeprefix(prefix)
-        for option in options
-        if (value := option.partition("=")[2]).startswith(prefix)
-    }
-    return {tree.version_class.linker, *asked}
 
 
 def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
     """Ask the compiler itself where it would find the linker.
 
-    clang looks on its path too and prints a bare name only for what is nowhere; gcc leaves the path
-    to collect2, which searches it when it links.
+    clang looks on its path too and prints a bare name only for what is nowhere.
     """
     name = f"ld.{linker}"
     asked = Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)
     said = programs.answer(asked).strip()
-    is_clang = "clang" in Path(compiler).name
-    on_path = not is_clang and programs.has(said, path="/usr/bin:/bin")
-    if not Path(said).is_absolute() and not on_path:
+    if not Path(said).is_absolute():
         debian, fedora = PACKAGES[name]
         raise HostError(
             f"{name}: {compiler} does not find it, and the ROCm toolchain links with it",
@@ -256,7 +239,7 @@ def odd_options(planned: Plan, spec: bazel.BuildSpec) -> Iterator[str]:
     for option in spec.options:
         if " --" in option:
             yield f"{option!r}: one option for Bazel, not two; give --bazel-options once for each"
-    root = str(spec.rocm_root or "")
+    root = str(spec.rocm_root)
     if spec.remote.options and home and root.startswith(f"{home.rstrip('/')}/"):
         yield (
             f"{root}: lies in a home folder, so nobody else shares what the remote cache keeps; "

@@ -12,7 +12,7 @@ import re
 import resource
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -21,7 +21,6 @@ from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
 from rocwheel.console import Console
 from rocwheel.container import (
-    ContainerEngine,
     ContainerLimits,
     ContainerSpec,
     EngineKind,
@@ -36,35 +35,35 @@ from rocwheel.host.machine import HostPrograms, Interpreter, Programs
 from rocwheel.image import contents, registry
 from rocwheel.image.contents import ImageFacts, ImagePrograms
 from rocwheel.image.found import INPUTS, Found, obtain
-from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.process import (
+    CA_BUNDLES,
+    PROXIES,
+    Command,
+    GuestPath,
+    HostRunner,
+    Runner,
+    ca_bundle,
+    guest,
+)
 from rocwheel.source import SourceTree
-
-CERTIFICATES: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
-PROXIES: Final = (
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-)  # fmt: skip
-
 
 SEARCH: Final = "search"
 OWN_INPUTS: Final = Path(contents.TOOL) / "inputs"  # in a builder image: what it was made from
 MOST: Final = 1 << 20
+DISK: Final = "bazel-disk"  # in the cache, of host and containers
+REPOSITORIES: Final = "bazel-repositories"
 
 
-def _guest(text: str) -> GuestPath:
-    return GuestPath(PurePosixPath(text))
-
-
-SOURCE: Final = _guest("/rocwheel/source")
-XLA: Final = _guest("/rocwheel/xla")
-ROCM: Final = _guest("/rocwheel/rocm")
-BAZEL: Final = _guest("/rocwheel/bazel")  # output bases
-DISK_CACHE: Final = _guest("/rocwheel/disk-cache")
-REPOSITORY_CACHE: Final = _guest("/rocwheel/repository-cache")
-LOGS: Final = _guest("/rocwheel/logs")
-PYTHONS: Final = _guest("/rocwheel/pythons")
-WHEELHOUSE: Final = _guest("/rocwheel/wheelhouse")
-CONFIGURE: Final = _guest("/rocwheel/configure")
-CA_BUNDLE: Final = _guest("/rocwheel/ca-certificates.crt")
+SOURCE: Final = guest("/rocwheel/source")
+XLA: Final = guest("/rocwheel/xla")
+ROCM: Final = guest("/rocwheel/rocm")
+BAZEL: Final = guest("/rocwheel/bazel")  # output bases
+DISK_CACHE: Final = guest("/rocwheel/disk-cache")
+REPOSITORY_CACHE: Final = guest("/rocwheel/repository-cache")
+LOGS: Final = guest("/rocwheel/logs")
+WHEELHOUSE: Final = guest("/rocwheel/wheelhouse")
+CONFIGURE: Final = guest("/rocwheel/configure")
+CA_BUNDLE: Final = guest("/rocwheel/ca-certificates.crt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,6 @@ class BuildEnvironment:
     spec: ContainerSpec | None = None  # None is this machine
     image: Found | None = None
     facts: ImageFacts | None = None
-    extra: tuple[Interpreter, ...] = ()  # the mounted CPythons
     already_inside: str = ""  # digest of the image we run in ourselves
     dry: bool = False  # of a dry run: nothing that the image is asked is remembered
 
@@ -108,11 +106,10 @@ class BuildEnvironment:
         return f"{workspace}\0{self.builder_image}" if self.spec else ""
 
     def caches(self, request: Request) -> bazel.Caches:
-        folders = cache_folders(request)
         return bazel.Caches(
-            output_user_root=self.path(folders.output),
-            disk=self.path(folders.disk),
-            repository=self.path(folders.repository),
+            output_user_root=self.path(output_folder(request)),
+            disk=self.path(request.cache / DISK),
+            repository=self.path(request.cache / REPOSITORIES),
         )
 
     def compiler(self, request: Request, *, runner: Runner) -> bazel.Compiler:
@@ -136,17 +133,10 @@ class BuildEnvironment:
         return bazel.Compiler(kind=kind, cc=pair.cc, cxx=pair.cxx, major=pair.major)
 
     def interpreters(self, request: Request, *, runner: Runner) -> tuple[Interpreter, ...]:
-        """Return the CPythons commands may use; mounted ones come before those of the image."""
+        """Return the CPythons commands may use."""
         if self.facts is None:
             return machine.pythons(request.environ, runner=runner)
-        by_version = {item.version: item for item in self.facts.interpreters}
-        by_version |= {item.version: item for item in self.extra}
-        return tuple(by_version[version] for version in sorted(by_version))
-
-    @property
-    def tool(self) -> GuestPath | None:
-        """A Python there that has rocwheel's own tools; None is our own."""
-        return _guest(self.facts.tool) if self.facts else None
+        return self.facts.interpreters
 
     def opening(self) -> tuple[Command, ...]:
         """Return what starts the container by hand; nothing on this machine."""
@@ -203,26 +193,12 @@ class BuildEnvironment:
             yield inside
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheFolders:
-    """Where Bazel's caches lie on this machine."""
-
-    output: Path
-    disk: Path
-    repository: Path
-
-
-def cache_folders(request: Request) -> CacheFolders:
-    """Disk and repository cache are shared by host and containers, output bases are not.
+def output_folder(request: Request) -> Path:
+    """Return where Bazel's output bases lie; host and containers share none.
 
     A server's process id that an output base remembers means something in one place only.
     """
-    inside = request.executor.kind != "host"
-    return CacheFolders(
-        output=request.cache / ("bazel-in-containers" if inside else "bazel"),
-        disk=request.cache / "bazel-disk",
-        repository=request.cache / "bazel-repositories",
-    )
+    return request.cache / ("bazel" if request.executor.kind == "host" else "bazel-in-containers")
 
 
 def choose(
@@ -244,10 +220,10 @@ def choose(
         )
     with console.step(f"Container: {asked.kind}", key="container"):
         engine = container.ask(EngineKind(asked.kind), environ=request.environ, runner=runner)
-        if asked.image == SEARCH:
-            image = _recipes_own(asked, request, engine, runner)
-        else:
-            image = obtain(
+        image = (
+            builder.current(asked.recipe, request.home, engine=engine, runner=runner)
+            if asked.image == SEARCH
+            else obtain(
                 asked.image,
                 engine=engine,
                 locked=request.locked,
@@ -255,10 +231,22 @@ def choose(
                 runner=runner,
                 console=console,
             )
+        )
+        if image is None:
+            raise HostError(
+                f"{asked.recipe}: {asked.kind} has no builder image of this checkout",
+                hint=f"make it: rocwheel image build --recipe {asked.recipe}; or pull it by the "
+                "digest that `image build --push` printed",
+            )
         spec = container_spec(asked, engine, image, cache=request.cache, environ=request.environ)
         known = contents.ask(spec, image.config, cache=request.cache, runner=runner, remember=pull)
         place = BuildEnvironment(executor=asked, spec=spec, image=image, facts=known, dry=not pull)
-        place = _with_caches(place, request, runner)
+        place = place.with_mounts(
+            Mount(host=output_folder(request), guest=BAZEL, writable=True),
+            Mount(host=request.cache / DISK, guest=DISK_CACHE, writable=True),
+            Mount(host=request.cache / REPOSITORIES, guest=REPOSITORY_CACHE, writable=True),
+            Mount(host=request.cache / "logs", guest=LOGS, writable=True),
+        )
         console.info(f"   {engine}, image {image.reference} ({image.config[:19]})")
         console.info(f"   Bazel's sandbox there: {asked.strategy}")
     return place
@@ -281,20 +269,6 @@ def _refuse_container_options(asked: Executor) -> None:
             f"{option}: this build has no container",
             hint=f"add --executor=docker or podman, or leave {option} out",
         )
-
-
-def _recipes_own(
-    asked: Executor, request: Request, engine: ContainerEngine, runner: Runner
-) -> Found:
-    """Return the engine's image of recipe and checkout. Raises HostError where it has none."""
-    image = builder.current(asked.recipe, request.home, engine=engine, runner=runner)
-    if image is None:
-        raise HostError(
-            f"{asked.recipe}: {engine.kind.value} has no builder image of this checkout",
-            hint=f"make it: rocwheel image build --recipe {asked.recipe}; or pull it by the digest "
-            "that `image build --push` printed",
-        )
-    return image
 
 
 def _own_image(request: Request) -> str:
@@ -337,56 +311,6 @@ def check(place: BuildEnvironment, request: Request, *, bazel_version: str) -> N
         )
 
 
-def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) -> BuildEnvironment:
-    """Return the caches, and CPythons of this machine, mounted; the latter asked who they are."""
-    prefixes = {prefix: GuestPath(PYTHONS / prefix.name) for prefix in request.executor.pythons}
-    for prefix in prefixes:
-        if not (prefix / "bin" / "python3").is_file():
-            raise HostError(
-                f"{prefix}: holds no bin/python3",
-                hint="name the prefix of a CPython: its sys.prefix",
-            )
-    place = place.with_mounts(
-        *(Mount(host=prefix, guest=guest) for prefix, guest in prefixes.items())
-    )
-    place = _with_shared(place, prefixes)
-    folders = cache_folders(request)
-    return replace(place, extra=_asked(place, prefixes, runner)).with_mounts(
-        Mount(host=folders.output, guest=BAZEL, writable=True),
-        Mount(host=folders.disk, guest=DISK_CACHE, writable=True),
-        Mount(host=folders.repository, guest=REPOSITORY_CACHE, writable=True),
-        Mount(host=request.cache / "logs", guest=LOGS, writable=True),
-    )
-
-
-def _with_shared(place: BuildEnvironment, prefixes: Mapping[Path, GuestPath]) -> BuildEnvironment:
-    """Return one that was configured with a shared library looks for it at its old prefix."""
-    shared = [f"{guest}/lib" for host, guest in prefixes.items() if [*host.glob("lib/libpython3*")]]
-    if not shared or place.spec is None:
-        return place
-    env = {**place.spec.env, "LD_LIBRARY_PATH": ":".join(shared)}
-    return replace(place, spec=replace(place.spec, env=env))
-
-
-def _asked(
-    place: BuildEnvironment, prefixes: Mapping[Path, GuestPath], runner: HostRunner
-) -> tuple[Interpreter, ...]:
-    """Return the mounted CPythons, by a container of which nothing stays. Raises HostError."""
-    if not prefixes or place.spec is None:
-        return ()
-    interpreters = []
-    with contents.entered(place.spec, runner=runner, remember=not place.dry) as inside:
-        for prefix, guest in prefixes.items():
-            answer = machine.ask(GuestPath(guest / "bin" / "python3"), runner=inside)
-            if answer is None:
-                raise HostError(
-                    f"{prefix}: its CPython does not run in {place.executor.image}",
-                    hint="its C library is too new for the image, or it is no CPython 3.10-3.14",
-                )
-            interpreters.append(answer)
-    return tuple(interpreters)
-
-
 def container_spec(
     asked: Executor,
     engine: container.ContainerEngine,
@@ -403,17 +327,17 @@ def container_spec(
     env: dict[str, str] = {}
     mounts: list[Mount] = []
     if asked.pass_proxies:
-        env |= {name: environ[name] for name in PROXIES if name in environ}
+        names = (*PROXIES, *(name.upper() for name in PROXIES))
+        env |= {name: environ[name] for name in names if name in environ}
         named = next((name for name, value in env.items() if "@" in value), "")
         if named:
             raise ConfigError(
                 f"{named}: has a user name or password, which `inspect` would show to everybody",
                 hint="name a proxy that asks for none, such as one on this machine that hands on",
             )
-        bundle = next((environ[name] for name in CERTIFICATES if name in environ), "")
-        if bundle:
+        if bundle := ca_bundle(environ):
             mounts.append(Mount(host=Path(bundle), guest=CA_BUNDLE))
-            env |= dict.fromkeys(CERTIFICATES, str(CA_BUNDLE))
+            env |= dict.fromkeys(CA_BUNDLES, str(CA_BUNDLE))
     return ContainerSpec(
         engine=engine,
         image=image.identity,
@@ -440,20 +364,19 @@ def _most(number: int) -> int:
     return MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
 
 
-def _process_ids() -> int:
-    """How many processes there can be at all; podman asks runc for no more, and fails above."""
-    try:
-        return int(Path("/proc/sys/kernel/pid_max").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return MOST
-
-
 def limits(executor: Executor) -> ContainerLimits:
-    """Return the container's limits: those asked for, at most those of this process."""
+    """Return the container's limits: those asked for, at most those of this process.
+
+    Podman asks runc for no more processes than there can be at all, and fails above.
+    """
+    processes = _most(resource.RLIMIT_NPROC)
+    with suppress(OSError, ValueError):
+        there = Path("/proc/sys/kernel/pid_max").read_text(encoding="ascii")
+        processes = min(processes, int(there))
     return ContainerLimits(
         cpus=executor.cpus,
         memory=executor.memory,
         shm=executor.shm,
         files=_most(resource.RLIMIT_NOFILE),
-        processes=min(_most(resource.RLIMIT_NPROC), _process_ids()),
+        processes=processes,
     )

@@ -53,17 +53,11 @@ def gather(
     place = place or executor.choose(request, runner=runner, console=console)
     known = planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY
     # facts of another release, which sources without a pin are taken to be like, refuse nothing
-    is_checked = bool(known and planned.sources.is_fetched and planned.sources.like is None)
+    is_checked = bool(known and planned.sources.commands and planned.sources.like is None)
     if is_checked:
         preview(planned, runner=runner, console=console, place=place)
     with console.step("Sources", key="source"):
-        tree = source.resolve(
-            planned.sources,
-            pins=planned.pins,
-            layouts=planned.layouts,
-            runner=runner,
-            console=console,
-        )
+        tree = source.resolve(planned.sources, pins=planned.pins, runner=runner, console=console)
         tool = _own(request, runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
@@ -152,9 +146,7 @@ def preview(
     console = console or silent()
     request, notes = planned.request, []
     place = place or executor.choose(request, runner=runner, console=silent(), pull=False)
-    tree = source.preview(
-        planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
-    )
+    tree = source.preview(planned.sources, pins=planned.pins, runner=runner)
     _refuse_dirty(request, tree, _own(request, runner))
     tree.accept(request.pythons)
     executor.check(place, request, bazel_version=tree.bazel)
@@ -242,8 +234,6 @@ def find_bazel(
     """
     if place.facts:
         return _of_image(place.facts, request.bazel_path, tree.bazel)
-    proxy = request.bazel_proxy
-    env = {**request.environ, **({"http_proxy": proxy, "https_proxy": proxy} if proxy else {})}
     named = request.bazel_path or ""
     return bazel.locate(
         str(request.cwd / named) if "/" in named else named,
@@ -256,7 +246,7 @@ def find_bazel(
             folder=request.cache / "bazel-binaries",
             mirror=request.bazel_mirror,
             only_verified=request.locked,
-            env=env,
+            env=request.environ,
         ),
         console=console,
     )
@@ -341,7 +331,7 @@ def specification(
         gfx_targets=planned.gfx_targets,
         compiler=compiler,
         cpu_features=request.cpu_features,
-        wheel_version=_wheel_version(request, tree, version),
+        wheel_suffix=_wheel_suffix(request.wheel_suffix, tree.local_suffix, version),
         git_hash=tree.jax.commit,
         xla_dir=place.path(tree.xla_dir) if tree.xla_dir else None,
         caches=place.caches(request),
@@ -363,24 +353,7 @@ def _with_own_configs(
     return replace(version_class, values=values), left
 
 
-def _wheel_version(
-    request: Request, tree: source.SourceTree, version: RocmVersion
-) -> bazel.WheelVersion:
-    """Type, date, hash and suffix; overridden sources show in the local part of the version."""
-    mark, suffix = tree.local_suffix, request.wheel_suffix
-    if request.wheel_type in {"nightly", "snapshot"}:
-        if mark or suffix:
-            raise ConfigError(
-                f"{request.wheel_type} wheels: their version has no room for {suffix or mark}",
-                hint="add --wheel-type custom with --wheel-date",
-            )
-        return bazel.WheelVersion(kind=request.wheel_type, date=request.wheel_date)
-    if suffix is None:
-        suffix = "" if request.wheel_hash else version.wheel_suffix
-    local = "+" in suffix or bool(request.wheel_hash)
-    return bazel.WheelVersion(
-        kind=request.wheel_type,
-        suffix=suffix + (mark if local else mark.replace(".", "+", 1)),
-        date=request.wheel_date,
-        git_hash=request.wheel_hash,
-    )
+def _wheel_suffix(asked: str | None, mark: str, version: RocmVersion) -> str:
+    """Return the suffix of the version; overridden sources show in its local part."""
+    suffix = version.wheel_suffix if asked is None else asked
+    return suffix + (mark if "+" in suffix else mark.replace(".", "+", 1))

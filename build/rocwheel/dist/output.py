@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from rocwheel import bazel, rocm, source, wheelhouse
+from rocwheel import bazel, rocm, wheelhouse
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.console import Console, columns, duration, size
 from rocwheel.dist import checks
@@ -31,12 +30,6 @@ FETCH_BAZEL: Final = (
     ' && echo "$3  $2.part" | sha256sum --check --quiet'
     ' && chmod 755 "$2.part" && mv "$2.part" "$2"'
 )
-# What is not known before lines were pasted, and how a shell then spells it.
-LATER: Final = {
-    str(ROCM_LATER): '"${ROCM_ROOT}"',
-    source.COMMIT_LATER: '"${XLA_COMMIT}"',
-    f"xla{source.COMMIT_LATER[:9]}": 'xla"${XLA_SHORT}"',  # in a wheel's version
-}
 
 
 def dry_run(
@@ -65,8 +58,7 @@ def dry_run(
         yield f"# {title}"
         yield pasteable(command)
     yield "# wheels: repair (with patchelf where it is needed) and verify"
-    joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
-    joined = joined.replace(f"xla{source.COMMIT_LATER[:9]}", "xla<commit>")
+    joined = canonical_version(tree.jax_version, spec.version_suffix)
     folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"
     for kind in spec.kinds:
         project = project_name(kind, spec.rocm_number).replace("-", "_")
@@ -90,28 +82,10 @@ def fetching(planned: Plan, found: Preview) -> Iterator[str]:
     if binary.url:
         yield "# Bazel"
         words = ("sh", "-c", FETCH_BAZEL, "fetch", binary.url, str(binary.path), binary.sha256)
-        proxy = planned.request.bazel_proxy
-        env = {"http_proxy": proxy, "https_proxy": proxy} if proxy else {}
-        yield pasteable(Command(argv=words, env=env))
+        yield pasteable(Command(argv=words))
     yield "# sources"
     for command in planned.sources.commands:
         yield pasteable(command)
-    xla = planned.sources.xla(found.tree)
-    if xla is None:
-        return
-    if xla.ask:  # the last line names the commit, of an annotated tag too
-        ask = pasteable(xla.ask)
-        yield f'XLA_COMMIT="$({ask} | tail -n 1 | cut -f 1)"'
-        yield 'XLA_SHORT="$(printf %.9s "$XLA_COMMIT")"'
-    for command in xla.fetch:
-        yield pasteable(command)
-    copy, *patches = (pasteable(command) for command in xla.patch) if xla.patch else ("",)
-    if copy:
-        yield copy
-    for line in patches:
-        yield f"{line} || true  # one that does not apply is left out"
-    if not found.tree.rc:
-        yield "# patches that JAX puts on its XLA are known when its sources are here"
 
 
 def _fetch_rocm(planned: Plan) -> Command:
@@ -155,12 +129,9 @@ def writing(path: Path, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _word(word: str) -> str:
-    """Return one word of a shell's line, with variables for what is not known yet."""
-    for later, spelt in LATER.items():
-        before, found, after = word.partition(later)
-        if found:
-            return "".join([_word(before) if before else "", spelt, _word(after) if after else ""])
-    return shlex.quote(word)
+    """Return one word of a shell's line, with a variable for a ROCm that is not here yet."""
+    parts = (shlex.quote(part) if part else "" for part in word.split(str(ROCM_LATER)))
+    return '"${ROCM_ROOT}"'.join(parts) or "''"
 
 
 def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -218,19 +189,3 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
     )
     state = "new" if result.is_new else "the same set was there already, nothing changed"
     yield f"manifest {manifest.sha256} ({state})"
-
-
-def github_outputs(folder: Path, manifest: Manifest) -> dict[str, str]:
-    """Return what later steps of a GitHub Actions job need to know of a wheelhouse."""
-    outputs = {
-        "jax_version": manifest.jax_version,
-        "rocm_version": manifest.rocm.version,
-        "manifest": str(folder / MANIFEST),
-        "manifest_sha256": manifest.sha256,
-        "wheelhouse": str(folder),
-        "wheels": json.dumps([item.filename for item in manifest.wheels]),
-    }
-    for item in manifest.wheels:
-        outputs[f"{item.kind}_name"] = item.project
-        outputs[f"{item.kind}_version"] = item.version
-    return outputs

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from rocwheel import bazel, rocm, source, wheelhouse
+from rocwheel import rocm, source, wheelhouse
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.console import duration, size
 from rocwheel.dist import checks, inputs
@@ -32,17 +32,24 @@ HOSTS: Final = ("github.com", "storage.googleapis.com", "files.pythonhosted.org"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildNeed:
-    """One thing the build needs, and whether it is there."""
+class Row:
+    """One line of a table: what was looked at, and what was found."""
 
     name: str
     found: str
     remedy: str = ""  # empty where nothing is wrong
+    is_optional: bool = False  # what is wrong stops nothing that was asked for
     program: str = ""  # what is missed, where a package has it
-    looks: str = ""  # what would look, where nothing did
+    looks: str = ""  # what would look, where nothing did: the row is neither ok nor bad
+
+    @property
+    def state(self) -> str:
+        if self.looks:
+            return "not looked at"
+        return "ok" if not self.remedy else "optional" if self.is_optional else "bad"
 
 
-def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[BuildNeed]:
+def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
     """Look at all that this build needs; `memory` is what the machine has, in bytes.
 
     Starts short processes. What the request itself has wrong is a row, too.
@@ -52,29 +59,40 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Build
         allowed = replace(planned, request=replace(request, allow_dirty=True))
         seen = inputs.preview(allowed, runner=runner)
     except RocwheelError as exc:
-        yield BuildNeed(name="request", found=str(exc), remedy=exc.hint, program=_program(str(exc)))
+        text = str(exc)
+        missed = (name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},")))
+        yield Row(name="request", found=text, remedy=exc.hint, program=next(missed, ""))
         return
     tree, spec, notes = seen.tree, seen.spec, seen.notes
-    yield BuildNeed(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
-    yield from _compiler(spec)
+    yield Row(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
+    at = "the one JAX downloads" if spec.compiler.kind == "hermetic" else f"{spec.compiler.cc}"
+    yield Row(name="compiler", found=f"{at} {spec.compiler.major or ''}".rstrip())
     for note in notes:
-        yield BuildNeed(name=NOTE, found=note)
-    yield from _programs(tree, request)
+        yield Row(name=NOTE, found=note)
+    for name in ("git", *tree.version_class.needs.programs):
+        path = shutil.which(name, path=request.environ.get("PATH", ""))
+        remedy, program = ("", "") if path else ("install it", name)
+        yield Row(name=name, found=path or "none", remedy=remedy, program=program)
     yield from _rocm(planned, tree)
-    yield from _disk(planned)
-    yield _jobs(memory)
+    yield _disk(planned)
+    cpus, fitting = cgroup.cpus(), max(1, memory // JOB_MEMORY)
+    yield Row(
+        name="memory",
+        found=f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}",
+        remedy="" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}",
+    )
     yield _time(request)
     hosts = [urlsplit(planned.rocm.source).hostname] if "://" in planned.rocm.source else []
     if spec.remote.options:
         hosts.append("the remote cache or executor")
-    yield BuildNeed(
+    yield Row(
         name="network",
         found=", ".join(filter(None, [*hosts, *HOSTS])),
         looks="rocwheel doctor --for build resolves names, fetch_rocm reads the tarball",
     )
 
 
-def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
+def install_lines(needs: tuple[Row, ...]) -> tuple[str, ...]:
     """Return one line for Debian and one for Fedora that brings every program that is missed."""
     missed = [need.program for need in needs if need.program in checks.PACKAGES]
     if not missed:
@@ -86,32 +104,12 @@ def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _program(text: str) -> str:
-    """Return the program whose absence an error tells about, "" where it is something else."""
-    return next((name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},"))), "")
-
-
-def _compiler(spec: bazel.BuildSpec) -> Iterator[BuildNeed]:
-    compiler = spec.compiler
-    found = "the one JAX downloads" if compiler.kind == "hermetic" else f"{compiler.cc}"
-    yield BuildNeed(name="compiler", found=f"{found} {compiler.major or ''}".rstrip())
-
-
-def _programs(tree: source.SourceTree, request: Request) -> Iterator[BuildNeed]:
-    for name in ("git", *tree.version_class.needs.programs):
-        where = shutil.which(name, path=request.environ.get("PATH", ""))
-        remedy = "" if where else "install it"
-        yield BuildNeed(
-            name=name, found=where or "none", remedy=remedy, program="" if where else name
-        )
-
-
-def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[BuildNeed]:
+def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[Row]:
     folder = planned.rocm.cached
     if planned.rocm.origin is rocm.Origin.DIRECTORY:
         folder = Path(planned.rocm.source)
     if folder is None:
-        yield BuildNeed(
+        yield Row(
             name="ROCm",
             found=f"{planned.rocm.shown}: not here yet",
             looks="rocwheel fetch_rocm brings and checks it",
@@ -120,41 +118,35 @@ def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[BuildNeed]:
     missing = rocm.missing(folder, tree.version_class.needs, planned.gfx_targets)
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")  # noqa: PLR2004
     remedy = "use a whole TheRock distribution" if missing else ""
-    yield BuildNeed(
-        name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy
-    )
+    yield Row(name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy)
 
 
-def _disk(planned: Plan) -> Iterator[BuildNeed]:
-    folder = planned.request.cache
-    while not folder.exists():
-        folder = folder.parent
+def _disk(planned: Plan) -> Row:
     here = planned.rocm.cached or planned.rocm.origin is rocm.Origin.DIRECTORY
-    needed = BAZEL_DISK + (0 if here else ROCM_DISK)
-    free = shutil.disk_usage(folder).free
-    yield BuildNeed(
+    return disk(planned.request.cache, BAZEL_DISK + (0 if here else ROCM_DISK))
+
+
+def disk(cache: Path, needed: int) -> Row:
+    """Return whether a cache has room for what it may take."""
+    free = shutil.disk_usage(existing(cache)).free
+    return Row(
         name="disk",
-        found=f"{size(free)} free at {planned.request.cache}, about {size(needed)} are needed",
+        found=f"{size(free)} free at {cache}, about {size(needed)} are needed",
         remedy="" if free >= needed else "free some space, or choose another disk: --cache-dir",
     )
 
 
-def _jobs(memory: int) -> BuildNeed:
-    cpus = cgroup.cpus()
-    fitting = max(1, memory // JOB_MEMORY)
-    found = f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}"
-    remedy = "" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}"
-    return BuildNeed(name="memory", found=found, remedy=remedy)
+def existing(folder: Path) -> Path:
+    """Return the folder, or the next one above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
-def _time(request: Request) -> BuildNeed:
+def _time(request: Request) -> Row:
     path = request.wheelhouse / wheelhouse.CURRENT / BUILD_RECORD
     try:
         record = BuildRecord.from_bytes(path.read_bytes(), name=str(path))
     except (OSError, RocwheelError):
-        return BuildNeed(
-            name="time", found="no build here yet; JAX takes hours on 8 cores, 1 on 64"
-        )
+        return Row(name="time", found="no build here yet; JAX takes hours on 8 cores, 1 on 64")
     took = sum(record.milliseconds.values()) / 1000
     run = sum(item.actions_executed for item in record.bazel.invocations)
-    return BuildNeed(name="time", found=f"the last build took {duration(took)} for {run} actions")
+    return Row(name="time", found=f"the last build took {duration(took)} for {run} actions")

@@ -1,16 +1,15 @@
 """Files over HTTP: retried within bounds, resumed, checked, never silently insecure.
 
-`Client` asks a server and says in `FetchOutcome` what came of it. `Download` streams one file and
-keeps what has come in a `Part`, so that the next run continues it; `save` puts one file with a
-known SHA-256 into its place. TLS certificates are always verified; a source on https never leads
-to http. Proxies and the CA bundle come from the mapping that is given, never from this process.
+`Client` asks a server; only `AbsentError` says that it has no such file. `Download` streams one
+file and keeps what has come in a `Part`, so that the next run continues it; `save` puts one file
+with a known SHA-256 into its place. TLS certificates are always verified; a source on https never
+leads to http. Proxies and the CA bundle come from the mapping that is given.
 """
 
 from rocwheel.download.client import (
     BLOCK,
     Client,
     DownloadError,
-    FetchOutcome,
     Fingerprint,
     Retry,
     session,
@@ -36,7 +35,6 @@ __all__ = [
     "Client",
     "Download",
     "DownloadError",
-    "FetchOutcome",
     "Fingerprint",
     "Retry",
     "WrongBytesError",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 import random
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,27 +32,16 @@ BUSY: Final = frozenset({408, 425, 429})
 GONE: Final = frozenset({404, 410})
 
 
-class FetchOutcome(enum.Enum):
-    """What came of asking a server for a file."""
-
-    THERE = "there"
-    ABSENT = "absent"  # 404, 410, and S3's 403: it has no such file
-    REFUSED = "refused"  # another 4xx, an untrusted certificate, a redirect to http
-    BUSY = "busy"  # 408, 425, 429 or 5xx, as often as `Retry` asks
-    BROKEN = "broken"  # not reached, cut, or an answer that makes no sense
-
-
 class DownloadError(FetchError):
-    """A file that did not come; `outcome` is why."""
+    """A file that did not come; `temporary` where the same request may work later."""
 
-    def __init__(self, message: str, *, outcome: FetchOutcome, hint: str) -> None:
+    def __init__(self, message: str, *, hint: str, temporary: bool = True) -> None:
         super().__init__(message, hint=hint)
-        self.outcome = outcome
+        self.temporary = temporary
 
-    @property
-    def temporary(self) -> bool:
-        """Return whether the same request may work later; what has come is good."""
-        return self.outcome in (FetchOutcome.BUSY, FetchOutcome.BROKEN)
+
+class AbsentError(DownloadError):
+    """A file that the server does not have: 404, 410, and S3's 403."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +80,9 @@ class Fingerprint:
 class LostError(Exception):
     """A request that failed in a way that may work when it is made again."""
 
-    def __init__(self, problem: str, *, after: float = 0.0, busy: bool = False) -> None:
+    def __init__(self, problem: str, *, after: float = 0.0) -> None:
         super().__init__(problem)
         self.after = after  # seconds the server asked for
-        self.outcome = FetchOutcome.BUSY if busy else FetchOutcome.BROKEN
 
 
 def session(env: Mapping[str, str]) -> requests.Session:
@@ -228,10 +214,8 @@ class Client:
         def attempt() -> bytes | None:
             try:
                 answer = self._ask(url, headers, named=beside)
-            except DownloadError as exc:
-                if exc.outcome is FetchOutcome.ABSENT:
-                    return None
-                raise
+            except AbsentError:
+                return None
             data = bytearray()
             with closing(answer):
                 for block in answer.blocks():
@@ -239,7 +223,6 @@ class Client:
                     if len(data) > limit:
                         raise DownloadError(
                             f"{without_secrets(beside or url)}: larger than {size(limit)}",
-                            outcome=FetchOutcome.BROKEN,
                             hint="check the address: this is not what was expected there",
                         )
             return bytes(data)
@@ -280,7 +263,6 @@ class Client:
             again = f"; the next run continues after {size(kept)}" if kept else ""
             raise DownloadError(
                 f"{without_secrets(url)}: {error} ({self._failures} attempts)",
-                outcome=error.outcome,
                 hint=f"{self._unreachable}{again}",
             ) from error
         self._note(f"{without_secrets(url)}: {error}; again in {pause:.1f} s")
@@ -303,7 +285,6 @@ class Client:
             url = _redirected(first, url, location, secure=secure)
         raise DownloadError(
             f"{without_secrets(first)}: redirected more than {REDIRECTS} times",
-            outcome=FetchOutcome.BROKEN,
             hint="check the address",
         )
 
@@ -314,8 +295,6 @@ class Client:
         connect, read = self._retry.timeout
         if not self._answered:
             connect = min(connect, max(0.1, self._deadline - time.monotonic()))
-            if not through:
-                _resolve(urlsplit(url).hostname or "", connect)
         try:
             response = self._session.get(
                 url,
@@ -330,7 +309,7 @@ class Client:
                 raise LostError(reason(exc)) from exc
             raise DownloadError(
                 f"{_led(first, url)}: its TLS certificate is not trusted: {reason(exc)}",
-                outcome=FetchOutcome.REFUSED,
+                temporary=False,
                 hint="check the address; name your own CA with REQUESTS_CA_BUNDLE",
             ) from exc
         except (
@@ -345,7 +324,6 @@ class Client:
         except (requests.RequestException, ValueError) as exc:
             raise DownloadError(
                 f"{_led(first, url)}: {reason(exc)}",
-                outcome=FetchOutcome.BROKEN,
                 hint="check the address",
             ) from exc
         except OSError as exc:  # so says requests of a CA bundle that is not there
@@ -360,16 +338,13 @@ class Client:
         response.close()
         problem = f"{status} {response.reason}".strip()
         if status in BUSY or status >= 500:  # noqa: PLR2004
-            raise LostError(problem, after=_retry_after(response), busy=True)
+            raise LostError(problem, after=_retry_after(response))
         # S3 answers 403 for a missing object to who may not list the bucket:
         # https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html
         s3 = "x-amz-request-id" in response.headers or response.headers.get("Server") == "AmazonS3"
         absent = status in GONE or (status == 403 and s3)  # noqa: PLR2004
-        raise DownloadError(
-            f"{_led(first, url)}: {problem}",
-            outcome=FetchOutcome.ABSENT if absent else FetchOutcome.REFUSED,
-            hint=self._hint,
-        )
+        kind = AbsentError if absent else DownloadError
+        raise kind(f"{_led(first, url)}: {problem}", temporary=False, hint=self._hint)
 
 
 def _led(first: str, url: str) -> str:
@@ -386,45 +361,22 @@ def _redirected(first: str, url: str, location: str, *, secure: bool) -> str:
     except ValueError as exc:
         raise DownloadError(
             f"{without_secrets(first)}: redirects to {without_secrets(location)!r}: not a URL",
-            outcome=FetchOutcome.BROKEN,
             hint="the server is broken; try another mirror",
         ) from exc
     if scheme not in ("http", "https") or (secure and scheme != "https"):
         raise DownloadError(
             f"{without_secrets(first)}: redirects from https to {without_secrets(url)}",
-            outcome=FetchOutcome.REFUSED,
+            temporary=False,
             hint="that would be unprotected: give an address that stays on https",
         )
     return url
 
 
 def _retry_after(response: requests.Response) -> float:
-    """Seconds the server asks to wait: RFC 9110 10.2.3, a number or a date by its own clock."""
-    said = response.headers.get("Retry-After", "").strip()
-    if said.isdigit():
-        return float(said)
-    from email.utils import parsedate_to_datetime
+    """Return the seconds that the server asks to wait, 0 where it does not say."""
+    import urllib3
 
     try:
-        until = parsedate_to_datetime(said)
-        now = parsedate_to_datetime(response.headers.get("Date", ""))
-        return max(0.0, (until - now).total_seconds())
-    except (TypeError, ValueError):
+        return urllib3.Retry().get_retry_after(response.raw) or 0.0
+    except urllib3.exceptions.InvalidHeader:
         return 0.0
-
-
-def _resolve(host: str, seconds: float) -> None:
-    """Look a name up once, within `seconds`: a dead name server holds getaddrinfo up for longer.
-
-    Raises LostError; a name that cannot be found is left to the request, which says why.
-    """
-    done = threading.Event()
-
-    def look() -> None:
-        with suppress(OSError, UnicodeError):
-            socket.getaddrinfo(host, None)
-        done.set()
-
-    threading.Thread(target=look, name="resolve", daemon=True).start()
-    if not done.wait(seconds):
-        raise LostError(f"{host}: no name server answers")

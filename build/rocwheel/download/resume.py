@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -23,7 +23,6 @@ from rocwheel.download.client import (
     Answer,
     Client,
     DownloadError,
-    FetchOutcome,
     Fingerprint,
     LostError,
 )
@@ -52,18 +51,14 @@ class Part:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._about = path.with_suffix(".json")
-        self.known = self._read_about()
+        self.known: Fingerprint | None = None
+        with suppress(OSError, ValueError, TypeError):
+            self.known = Fingerprint(**json.loads(self._about.read_bytes()))
         # Unbuffered, and not a bare descriptor: a thread that is late finds it closed.
         self._file = path.open("a+b", buffering=0)
         if self.known is None:
             self._file.truncate(0)
         self.size = self._file.seek(0, os.SEEK_END)  # bytes that have come, from the first one on
-
-    def _read_about(self) -> Fingerprint | None:
-        try:
-            return Fingerprint(**json.loads(self._about.read_bytes()))
-        except (OSError, ValueError, TypeError):
-            return None
 
     def begin(self, known: Fingerprint) -> None:
         """Start over: from now on this is a part of `known`."""
@@ -127,7 +122,6 @@ class Download:
                 answer.close()
                 raise DownloadError(
                     f"{without_secrets(self._url)}: {answer.status} where a file should come",
-                    outcome=FetchOutcome.BROKEN,
                     hint="the server is broken; try another mirror",
                 )
             self._part.begin(answer.fingerprint)
@@ -167,7 +161,7 @@ class Download:
                     if fresh:
                         self._part.write(fresh)
                         yield fresh
-                self._complete(answer.fingerprint)
+                self._complete(answer.fingerprint.size)
             except LostError as exc:
                 if self._part.size - before >= PROGRESS:
                     self._client.progressed()
@@ -178,11 +172,11 @@ class Download:
                 answer.close()
             answer, skip = self._again()
 
-    def _complete(self, known: Fingerprint) -> None:
+    def _complete(self, wanted: int | None) -> None:
         """Raise LostError when the body ended before the file did."""
-        if known.size is not None and self._part.size < known.size:
-            raise LostError(f"cut after {size(self._part.size)} of {size(known.size)}")
-        if known.size is not None and self._part.size > known.size:
+        if wanted is not None and self._part.size < wanted:
+            raise LostError(f"cut after {size(self._part.size)} of {size(wanted)}")
+        if wanted is not None and self._part.size > wanted:
             raise ChangedError
 
     def _again(self) -> tuple[Answer, int]:
@@ -239,7 +233,6 @@ def consumed(
             part.close()
     raise DownloadError(
         f"{without_secrets(url)}: changes faster than it can be fetched",
-        outcome=FetchOutcome.BROKEN,
         hint="give the address of a file that stays as it is",
     )
 

@@ -59,14 +59,8 @@ def has_secret(option: str) -> bool:
 
 
 def shown(words: Iterable[str]) -> tuple[str, ...]:
-    """Return a command line as it may be kept: without credentials in URLs, queries and headers."""
-    kept = []
-    for word in words:
-        name, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-        if "://" in value and not _HEADER.search(word):
-            value = without_secrets(value)
-        kept.append(_HEADER.sub(r"\1=[redacted]", f"{name}{equals}{value}"))
-    return tuple(kept)
+    """Return a command line as it may be kept: each word as `shown_setting` shows it."""
+    return tuple(shown_setting("", word) for word in words)
 
 
 def shown_setting(name: str, value: str) -> str:

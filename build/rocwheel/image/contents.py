@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -14,16 +14,14 @@ from rocwheel import container, files
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host.machine import ASK, CompilerPair, Interpreter, interpreter, preferred
 from rocwheel.model import PythonVersion
-from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.process import Command, HostRunner, Runner, guest
 from rocwheel.values import Value
 
 TOOL: Final = "/opt/rocwheel"  # where a builder image has rocwheel itself
-TOOL_PYTHON: Final = f"{TOOL}/venv/bin/python"
 # POSIX shell, since an image that lacks everything must still be able to say so.
 SCRIPT: Final = r"""
 echo "architecture $(uname -m)"
 echo "glibc $(getconf GNU_LIBC_VERSION 2>/dev/null)"
-test -x /opt/rocwheel/venv/bin/python && echo "tool /opt/rocwheel/venv/bin/python"
 folders=$(echo "$PATH" | tr ':' ' ')
 seen=:
 for folder in $folders /opt/python/cp3*/bin; do
@@ -65,7 +63,7 @@ class FoundCompiler(Value, frozen=True, kw_only=True):
 
     @property
     def pair(self) -> CompilerPair:
-        return CompilerPair(cc=_guest(self.cc), cxx=_guest(self.cxx), major=self.major)
+        return CompilerPair(cc=guest(self.cc), cxx=guest(self.cxx), major=self.major)
 
 
 class FoundBazel(Value, frozen=True, kw_only=True):
@@ -80,7 +78,6 @@ class ImageFacts(Value, frozen=True, kw_only=True):
 
     architecture: str
     glibc: str
-    tool: str  # a Python that has rocwheel's own tools, "" without
     bazels: tuple[FoundBazel, ...]
     compilers: tuple[FoundCompiler, ...]
     pythons: tuple[str, ...]  # JSON: what each CPython answered about itself
@@ -119,8 +116,6 @@ class ImageFacts(Value, frozen=True, kw_only=True):
             missing.append(f"{compiler} with its C++ twin")
         if not any(item.headers for item in self.interpreters):
             missing.append("a CPython 3.10-3.14 with its headers")
-        if not self.tool:
-            missing.append(f"rocwheel's own tools ({TOOL_PYTHON})")
         return tuple(missing)
 
 
@@ -180,30 +175,20 @@ class ImagePrograms:
 
 def examine(runner: Runner) -> ImageFacts:
     """Run the script where `runner` runs commands."""
-    said = runner.capture(
-        Command(argv=("/bin/sh", "-c", SCRIPT, "facts", ASK), timeout=120)
-    ).splitlines()
-    words = [line.partition(" ")[::2] for line in said]
-
-    def all_of(name: str) -> Iterable[str]:
-        return (rest.strip() for word, rest in words if word == name)
-
-    def first(name: str) -> str:
-        return next(iter(all_of(name)), "")
-
-    bazels = tuple(
-        FoundBazel(path=line.split(" ")[0], version=_bazel_version(line.partition(" ")[2]))
-        for line in all_of("bazel")
-    )
+    command = Command(argv=("/bin/sh", "-c", SCRIPT, "facts", ASK), timeout=120)
+    told = defaultdict[str, list[str]](list)
+    for line in runner.capture(command).splitlines():
+        name, _, rest = line.partition(" ")
+        told[name].append(rest.strip())
+    bazels = (line.partition(" ") for line in told["bazel"])
     return ImageFacts(
-        architecture=first("architecture"),
-        glibc=first("glibc").removeprefix("glibc "),
-        tool=first("tool"),
-        bazels=bazels,
-        compilers=tuple(_compiler(line) for line in all_of("compiler")),
-        pythons=tuple(
-            answer for line in all_of("python") if _is_json(answer := line.partition(" ")[2])
+        architecture="".join(told["architecture"][:1]),
+        glibc="".join(told["glibc"][:1]).removeprefix("glibc "),
+        bazels=tuple(
+            FoundBazel(path=path, version=_bazel_version(said)) for path, _, said in bazels
         ),
+        compilers=tuple(map(_compiler, told["compiler"])),
+        pythons=tuple(line.partition(" ")[2] for line in told["python"]),
     )
 
 
@@ -221,14 +206,3 @@ def _compiler(line: str) -> FoundCompiler:
 def _bazel_version(said: str) -> str:
     version = said.removeprefix("bazel ").strip()
     return "unknown" if version == "no_version" else version
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
-
-
-def _guest(text: str) -> GuestPath:
-    return GuestPath(PurePosixPath(text))

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine, EngineKind, headline, words
@@ -43,60 +43,42 @@ class Found:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def refuse_no_reference(text: str) -> None:
-    """Raise ConfigError for what no engine takes as the name of an image."""
-    if not _REFERENCE.match(text):
-        raise ConfigError(
-            f"{text!r}: no name of an image", hint="write NAME:TAG, or better NAME@sha256:…"
-        )
-
-
 def inspect(reference: str, *, engine: ContainerEngine, runner: Runner) -> Found | None:
     """Return what the engine knows of an image; None when it has none of that name.
 
     Raises ConfigError for what is no name.
     """
-    refuse_no_reference(reference)
+    if not _REFERENCE.match(reference):
+        raise ConfigError(
+            f"{reference!r}: no name of an image", hint="write NAME:TAG, or better NAME@sha256:…"
+        )
     asked = engine.command("image", "inspect", reference)
     try:
         documents = json.loads(runner.capture(asked))
     except CommandError:
         return None
-    return _found(reference, documents[0], engine=engine, runner=runner)
-
-
-def _found(
-    reference: str, document: Mapping[str, Any], *, engine: ContainerEngine, runner: Runner
-) -> Found:
-    identity = document["Id"]
-    identity = identity if identity.startswith("sha256:") else f"sha256:{identity}"
-    config = document.get("Config") or {}
-    # With containerd's image store an engine calls the *manifest's* digest the id:
-    # https://docs.docker.com/engine/storage/containerd/
-    config_digest = (
-        _saved_config(identity, engine=engine, runner=runner)
-        if document.get("Descriptor")
-        else identity
-    )
+    document = documents[0]
+    config = identity = f"sha256:{document['Id'].removeprefix('sha256:')}"
+    if document.get("Descriptor"):
+        # With containerd's image store an engine calls the *manifest's* digest the id:
+        # https://docs.docker.com/engine/storage/containerd/
+        with tempfile.TemporaryDirectory() as folder:
+            saved = Path(folder, "image.tar")
+            save = engine.command("image", "save", f"--output={saved}", identity, timeout=1800)
+            runner.run(save)
+            with saved.open("rb") as file:
+                config = config_of(file)
     return Found(
         reference=reference,
         identity=identity,
-        config=config_digest,
+        config=config,
         digests=tuple(document.get("RepoDigests") or ()),
         architecture=document.get("Architecture", ""),
         names=tuple(document.get("RepoTags") or ()),
         created=document.get("Created", ""),
         size=int(document.get("Size", 0)),
-        labels=dict(config.get("Labels") or {}),
+        labels=dict((document.get("Config") or {}).get("Labels") or {}),
     )
-
-
-def _saved_config(identity: str, *, engine: ContainerEngine, runner: Runner) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        saved = Path(folder, "image.tar")
-        runner.run(engine.command("image", "save", f"--output={saved}", identity, timeout=1800))
-        with saved.open("rb") as file:
-            return config_of(file)
 
 
 def config_of(saved: IO[bytes]) -> str:
@@ -139,7 +121,12 @@ def obtain(
             hint=f"{engine.program} pull {reference}, or {otherwise}",
         )
     if image is None:
-        bring(reference, engine=engine, otherwise=otherwise, runner=runner, console=console)
+        console.info(f"   pull {reference}")
+        try:
+            command = engine.command("pull", *plainly(reference, engine), reference)
+            runner.run(command, on_line=console.detail)
+        except CommandError as exc:
+            raise _not_pulled(reference, exc.detail, otherwise) from exc
         image = inspect(reference, engine=engine, runner=runner)
     if image is None:
         raise HostError(f"{reference}: pulled, and not there", hint="ask the engine: image ls")
@@ -150,23 +137,6 @@ def obtain(
             hint=f"get one for this machine, or {otherwise}",
         )
     return image
-
-
-def bring(
-    reference: str,
-    *,
-    engine: ContainerEngine,
-    otherwise: str = BUILD_IT,
-    runner: Runner,
-    console: Console,
-) -> None:
-    """Pull an image. Raises HostError with what the engine said and what to do."""
-    console.info(f"   pull {reference}")
-    try:
-        command = engine.command("pull", *plainly(reference, engine), reference)
-        runner.run(command, on_line=console.detail)
-    except CommandError as exc:
-        raise _not_pulled(reference, exc.detail, otherwise) from exc
 
 
 def is_loopback(host: str) -> bool:

@@ -208,20 +208,26 @@ class _Repository:
 
     def get(self, path: str, *, accept: str = "*/*") -> bytes | None:
         """Return the bytes at a path, None for 404."""
-        answer = self._ask("GET", path, {"Accept": accept})
-        return None if answer.status_code == NOT_FOUND else self._taken(path, answer).content
+        answer = self._ask("GET", path, {"Accept": accept}, may_lack=True)
+        return None if answer.status_code == NOT_FOUND else answer.content
 
     def page(self, path: str) -> tuple[bytes, str]:
         """Return the bytes at a path, and the path of the page that follows; "" at the end."""
-        answer = self._taken(path, self._ask("GET", path, {}))
+        answer = self._ask("GET", path, {})
         _, folder, rest = answer.links.get("next", {}).get("url", "").partition("/tags/list")
         return answer.content, f"tags/list{rest}" if folder else ""
 
     def put(self, path: str, body: bytes, *, kind: str) -> None:
-        self._taken(path, self._ask("PUT", path, {"Content-Type": kind}, body))
+        self._ask("PUT", path, {"Content-Type": kind}, body)
 
     def _ask(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        may_lack: bool = False,
     ) -> requests.Response:
         """Return one request; a token is asked for where the registry wants one."""
         import requests
@@ -237,19 +243,16 @@ class _Repository:
                 f"{url}: the registry does not answer: {reason(exc)}",
                 hint="check its name and the network",
             ) from exc
+        if not (answer.ok or (may_lack and answer.status_code == NOT_FOUND)):
+            raise StoreError(
+                f"{url}: {answer.status_code} {answer.reason}",
+                hint="log in to the registry" if answer.status_code in {401, 403} else "try again",
+            )
         return answer
 
     def _send(self, method: str, url: str, **how: Any) -> requests.Response:
         through = proxies(url, self._environ)
         return self._session.request(method, url, timeout=SECONDS, proxies=through, **how)
-
-    def _taken(self, path: str, answer: requests.Response) -> requests.Response:
-        if answer.ok:
-            return answer
-        raise StoreError(
-            f"{self._base}/{path}: {answer.status_code} {answer.reason}",
-            hint="log in to the registry" if answer.status_code in {401, 403} else "try again",
-        )
 
     def _authorization(self, refused: requests.Response) -> dict[str, str]:
         """Return what a registry that answered 401 wants to see (its WWW-Authenticate)."""

@@ -122,7 +122,6 @@ class NightPlan(Value, frozen=True, kw_only=True):
     target: tuple[str, ...]  # options that name the store
     recipes: tuple[WheelRecipe, ...]
     cells: tuple[Cell, ...]
-    repeats: str = ""  # the night it was made from
     attempts: int = 2  # of a cell that ends `infra`
     quarantine: int = 3  # `infra` ends in a row before a host gets nothing more
     schema: int = 1

@@ -6,6 +6,7 @@ same inputs were built, and no night builds them again.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -54,12 +55,9 @@ def keep(store: Store, inputs: str, wheelhouse: Path) -> str:
 
     stated = [PROVENANCE] if (wheelhouse / PROVENANCE).exists() else []
     each(put, [*(wheel.filename for wheel in manifest.built), BUILD_RECORD, *stated], threads=4)
-    try:
+    with suppress(ObjectDiffersError):
         store.create(key(inputs, MANIFEST), manifest.to_bytes(), headers=Headers(content_type=JSON))
-    except ObjectDiffersError:
-        there = find(store, inputs)
-        return there.sha256 if there else manifest.sha256
-    return manifest.sha256
+    return (find(store, inputs) or manifest).sha256
 
 
 def bring(store: Store, inputs: str, folder: Path) -> Path:

@@ -369,21 +369,18 @@ def _wait(process: subprocess.Popen[bytes], limit: float, signals: Signals) -> i
 
 
 def _tail(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_BYTES))
-            return file.read()
-    except OSError:
-        return b""
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LOG_BYTES))
+        return file.read()
+    return b""
 
 
 def _report_of(nights: Nights, key: str) -> str:
     """Key of the page of a verdict, or of the verdict where it has none."""
-    try:
+    with suppress(StoreError, ConfigError):
         verdict = Verdict.from_bytes(nights.store.read(key)[0], name=key)
-    except (StoreError, ConfigError):
-        return key
-    return verdict.reports.get("html", key)
+        return verdict.reports.get("html", key)
+    return key
 
 
 def end_dead(nights: Nights, book: Book, attempts: Iterable[CellAttempt], worker: Worker) -> bool:

@@ -86,30 +86,25 @@ def look(
     store: Store,
     last: NightSummary | None,
 ) -> StoreContents:
-    """Ask the store what `last`, the newest summary, cannot tell.
+    """Ask the store what it has; `last` is the newest summary.
 
-    A build that was made once is known by that summary; whether it is still kept is asked only
-    where a family never staged it, so that what retention removed is not built again.
+    That knows what was built and is kept no longer: it is not built again where each family has
+    staged it, so that what retention removed stays removed.
     """
-    known = {item.inputs: item.manifest for item in last.builds} if last else {}
-    built = {
-        recipe.inputs: _Built(sha256=known[recipe.inputs], major=_major(recipe))
+    built, known = (
+        _kept(store, recipes),
+        {item.inputs: item for item in last.builds} if last else {},
+    )
+    gone = {
+        recipe.inputs: _Built(sha256=known[recipe.inputs].manifest, major=_major(recipe))
         for recipe in recipes
-        if recipe.inputs in known and _major(recipe)
+        if recipe.inputs in known and recipe.inputs not in built and _major(recipe)
     }
-    built |= _kept(store, [recipe for recipe in recipes if recipe.inputs not in built])
-    sets = _sets(setting, recipes, built, store)
-    doubtful = [
-        recipe
-        for recipe in recipes
-        if recipe.inputs in known
-        and recipe.inputs in built
-        and any((name, built[recipe.inputs].sha256) not in sets for name in recipe.families)
-    ]
-    there = _kept(store, doubtful)
-    for recipe in doubtful:
-        built.pop(recipe.inputs)
-    built |= there
+    sets = _sets(setting, recipes, {**built, **gone}, store)
+    for recipe in recipes:
+        item = gone.get(recipe.inputs)
+        if item and all((name, item.sha256) in sets for name in recipe.families):
+            built[recipe.inputs] = item
     return StoreContents(
         manifests={inputs: item.sha256 for inputs, item in built.items()},
         sets=sets,
@@ -142,9 +137,7 @@ def _sets(
                 wanted.setdefault((name, item.major), set()).add(item.sha256)
     channel = setting.channel
 
-    def of_family(
-        item: tuple[tuple[str, int], set[str]],
-    ) -> dict[tuple[str, str], SetSeen]:
+    def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
         (name, major), ids = item
         release, family = channel.release(store, name, major), setting.families[name]
         staging = channel.staging(store, name, major)
@@ -154,18 +147,16 @@ def _sets(
         for row in rows:
             if row.set_id in ids:
                 own = [r for r in recipes if (b := built.get(r.inputs)) and b.sha256 == row.set_id]
-                imaged = _imaged(setting, own, family, row, release)
-                sets[name, row.set_id] = _seen(row, imaged)
+                cells = row.decision.cells if row.decision else ()
+                sets[name, row.set_id] = SetSeen(
+                    state=row.state,
+                    cells={(c.suite, c.python): (c.state, c.why) for c in cells},
+                    images=_imaged(setting, own, family, row, release),
+                )
         return sets
 
     parts = each(of_family, wanted.items(), threads=4)
     return {key: seen for part in parts for key, seen in part.items()}
-
-
-def _seen(row: status.SetStatus, imaged: Mapping[tuple[str, str], str]) -> SetSeen:
-    cells = row.decision.cells if row.decision else ()
-    states = {(c.suite, c.python): (c.state, c.why) for c in cells}
-    return SetSeen(state=row.state, cells=states, images=imaged)
 
 
 def _imaged(

@@ -64,23 +64,14 @@ def plan(
 def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
     """Return the plan of another night, to be run anew: the same inputs, and every cell of it."""
     cells = tuple(
-        replace(cell, kept="", why=f"repeats {old.night}") if _can_repeat(cell) else cell
+        # not one that cannot be, nor a gate without a runner
+        cell
+        if cell.absent or (cell.kind == "gate" and not cell.needs.label)
+        else replace(cell, kept="", why=f"repeats {old.night}")
         for cell in old.cells
     )
-    return replace(
-        old,
-        night=night,
-        made=timestamp(now),
-        by=by,
-        tool=__version__,
-        cells=cells,
-        repeats=old.night,
-    )
-
-
-def _can_repeat(cell: Cell) -> bool:
-    """Return whether a cell may run again: not one that cannot be, nor a gate without a runner."""
-    return not cell.absent and (cell.kind != "gate" or bool(cell.needs.label))
+    made = timestamp(now)
+    return replace(old, night=night, made=made, by=by, tool=__version__, cells=cells)
 
 
 @dataclass(frozen=True)
@@ -113,26 +104,18 @@ class _Made:
 
     def recipe(self, recipe: WheelRecipe) -> None:
         """Build, and what follows for each family."""
-        cost = self._setting.settings.build
+        cost, is_branch = self._setting.settings.build, "--jax-source-dir={checkout}" in recipe.argv
         manifest = self._seen.manifests.get(recipe.inputs, "")
         build = self._add(
             f"build.{recipe.name}",
-            "build",
             recipe.argv,
-            needs=Needs(
-                cpus=cost.cpus,
-                memory_mib=cost.memory_mib,
-                disk_mib=cost.disk_mib,
-                label=self._setting.pools.of(RunnerPool(cost.label)).label if cost.label else "",
-            ),
+            needs=self._needs(cost, "", [RunnerPool(cost.label)] if cost.label else [], 0),
             seconds=cost.hours * 3600,
             limit=cost.hours * 3600,
             leave=recipe.inputs,
             wheels=recipe.name,
-            repository=recipe.jax_repository
-            if "--jax-source-dir={checkout}" in recipe.argv
-            else "",
-            commit=recipe.jax_commit if "--jax-source-dir={checkout}" in recipe.argv else "",
+            repository=recipe.jax_repository if is_branch else "",
+            commit=recipe.jax_commit if is_branch else "",
             why=f"built before as {manifest[:12]}" if manifest else "these inputs were never built",
             kept="built" if manifest else "",
         )
@@ -148,7 +131,6 @@ class _Made:
         seen = of.seen
         stage = self._add(
             f"stage.{of.name}",
-            "stage",
             ("stage", "{wheelhouse}", *of.words[1:]),
             after=(of.build.name,),
             bring=of.recipe.inputs,
@@ -166,7 +148,6 @@ class _Made:
         ]
         promote = self._add(
             f"promote.{of.name}",
-            "promote",
             ("promote", *of.words, "--reason=night {night}"),
             after=(stage.name,),
             settled=tuple(ends),
@@ -212,7 +193,6 @@ class _Made:
             last = (*part, f"--runner={needs.label}", "--output={scratch}/results")
             self._add(
                 name,
-                "gate",
                 ("gate", *chosen, *rocm, *last),
                 after=(stage.name,),
                 needs=needs,
@@ -228,7 +208,6 @@ class _Made:
             return
         merge = self._add(
             f"merge.{stem.removeprefix('gate.')}",
-            "merge",
             ("gate", "merge", f"--shards={count}", *chosen, "--output={scratch}/results"),
             after=(stage.name,),
             settled=tuple(names),
@@ -267,8 +246,8 @@ class _Made:
             else "",
         )
         if why := next(filter(None, reasons), ""):
-            own_tags = {**of.tags, "python": python, "excused": "(not wanted)"}
-            self.missing(Cell(name=name, kind="image", argv=(), absent=why, **own_tags))
+            said: dict[str, Any] = {**of.tags, "python": python, "excused": "(not wanted)"}
+            self.missing(Cell(name=name, kind="image", argv=(), absent=why, **said))
             return
         self._pushed |= dict.fromkeys(pushed, name)
         there = seen.images.get((own.label, python), "")
@@ -279,7 +258,6 @@ class _Made:
         )
         self._add(
             name,
-            "image",
             (
                 "runtime_images", *of.words, f"--python={python}", f"--recipe={own.recipe}",
                 *options, *subject.rocm_option(recipe.rocm), "--test", f"--push={own.push}",
@@ -316,16 +294,16 @@ class _Made:
         keep = f"--keep={self._setting.settings.keep_nights}"
         families = [f"--family={f}" for f in sorted({c.family for c in self.cells} - {""})]
         prune = ("nightly", "prune", keep, *families, *target)
-        self._add("prune", "prune", prune, settled=ends, why="retention, every night")
+        self._add("prune", prune, settled=ends, why="retention, every night")
         shown = f"--nights={self._setting.settings.shown_nights}"
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
-        self._add("page", "page", page, settled=(*ends, "prune"), why="every night")
+        self._add("page", page, settled=(*ends, "prune"), why="every night")
         if notify.url or notify.file:
             words = [f"--url={notify.url}"] if notify.url else []
             words += [f"--secret-variable={notify.secret}"] if notify.secret else []
             words += [f"--file={notify.file}"] if notify.file else []
             self._add(
-                "notify", "notify", ("nightly", "notify", "{night}", *words, *target),
+                "notify", ("nightly", "notify", "{night}", *words, *target),
                 settled=("page",), limit=300, why="people hear of a night that differs",
             )  # fmt: skip
 
@@ -338,9 +316,11 @@ class _Made:
         excused = excused or cell.excused
         self.cells.append(replace(cell, excused=excused, absent=f"{cell.absent} {ended}".strip()))
 
-    def _add(self, name: str, kind: str, argv: tuple[str, ...], **fields: Any) -> Cell:
+    def _add(self, name: str, argv: tuple[str, ...], **fields: Any) -> Cell:
+        """Add a cell whose kind its name begins with."""
         fields["seconds"] = self._seen.seconds.get(name, fields.get("seconds", 60))
         excused, _ = self._setting.settings.excuse(name, self._setting.now.date())
+        kind = name.partition(".")[0]
         cell = Cell(name=name, kind=kind, argv=argv, excused=excused, **fields)
         self.cells.append(cell)
         return cell

@@ -67,9 +67,13 @@ class Rehearsal:
 
     def run(self, role: str, family: str) -> Iterator[Rehearsed]:
         """Try everything; the rights of one role, or of all that the channel names."""
-        yield self._tried("store", self._abilities, "use a store that docs/how-to/buckets.md lists")
+        todo = "use a store that docs/how-to/buckets.md lists"
+        why = "conditional writes are taken and kept"
+        yield self._tried("store", self.nights.store.abilities, todo, why)
         if role in {"", "builder"}:
-            yield self._tried("clock", self._clock, "set the clock of this machine")
+            ask = partial(self.nights.check_clock, self.now)
+            todo = "set the clock of this machine"
+            yield self._tried("clock", ask, todo, "agrees with the store's")
         for name in (role,) if role else self.channel.roles:
             yield from self._role(rights.ROLES[name], family)
         yield self._tried("page", self._page, "let the public URL serve the root of the store")
@@ -77,27 +81,20 @@ class Rehearsal:
         if role in {"", "imager"}:
             for name in dict.fromkeys(item.push for item in self.settings.images):
                 todo = "log in as the user whose jobs push: docker login, podman login"
-                yield self._tried(f"registry {name}", partial(self._registry, name), todo)
+                # a registry tells those who logged in that there is no such image
+                nothing = f"{name}/{STEM}{uuid.uuid4().hex[:12]}"
+                look = partial(registry.look, nothing, "none", environ=self.environ)
+                why = "answers with the login that the engine keeps"
+                yield self._tried(f"registry {name}", look, todo, why)
         yield from self._runners()
 
-    def _tried(self, what: str, ask: Callable[[], str], todo: str) -> Rehearsed:
+    def _tried(self, what: str, ask: Callable[[], object], todo: str, why: str = "") -> Rehearsed:
+        """Ask; what is said when all is well is `why`, or the answer."""
         try:
-            return Rehearsed(what=what, good=True, why=ask())
+            answer = ask()
         except RocwheelError as exc:
             return Rehearsed(what=what, good=False, why=str(exc), todo=exc.hint or todo)
-
-    def _registry(self, name: str) -> str:
-        """Ask for an image that is not there: a registry tells that to those who logged in."""
-        registry.look(f"{name}/{STEM}{uuid.uuid4().hex[:12]}", "none", environ=self.environ)
-        return "answers with the login that the engine keeps"
-
-    def _abilities(self) -> str:
-        self.nights.store.abilities()
-        return "conditional writes are taken and kept"
-
-    def _clock(self) -> str:
-        self.nights.check_clock(self.now)
-        return "agrees with the store's"
+        return Rehearsed(what=what, good=True, why=why or str(answer))
 
     def _page(self) -> str:
         page = page_url(self.channel, self.nights.store)

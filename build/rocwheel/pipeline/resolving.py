@@ -158,6 +158,8 @@ class _Resolver:
         image = self.image_of(item.image)
         targets = tuple(dict.fromkeys(t for family in of for t in self.families[family].targets))
         date = world.now.strftime("%Y%m%d")
+        engine = f"--executor={item.executor or EXECUTOR}"
+        built_in = (engine, f"--builder-image={image}") if image else ()
         words = (
             "dist_wheels",
             f"--therock-path={rocm.source}",
@@ -165,11 +167,7 @@ class _Resolver:
             *argv,
             f"--python-versions={','.join(pythons)}",
             *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
-            *(
-                (f"--executor={item.executor or EXECUTOR}", f"--builder-image={image}")
-                if image
-                else ()
-            ),
+            *built_in,
             *(option.replace("{date}", date) for option in item.options),
             "--wheelhouse={wheelhouse}",
         )
@@ -213,27 +211,10 @@ class _Resolver:
             commit = self.commit_of(item.jax.repository, item.jax.name)
             return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
         if pin:
-            _check_pin(pin, world)
             return pin.name, pin.repository, pin.commit, (f"--jax-version={pin.name}",)
         folder = world.cwd / item.source_dir
         tree = git.identify(folder, runner=world.runner)
         return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
-
-
-def _check_pin(pin: Pin, world: World) -> None:
-    """Raise SourceError when the tag of a pin is another commit by now."""
-    try:
-        commit = git.resolve_ref(pin.repository, pin.ref, runner=world.runner)
-    except SourceError as exc:
-        world.note(f"JAX {pin.version}: could not ask whether {pin.ref} still is the pin: {exc}")
-        return
-    if commit != pin.commit and pin.name != pin.version:  # a branch moves on, its pin does not
-        world.note(f"JAX {pin.name}: {pin.ref} is {commit} by now, built is {pin.commit}")
-    elif commit != pin.commit:
-        raise SourceError(
-            f"{pin.repository}: {pin.ref} is {commit} now, pinned is {pin.commit}",
-            hint="find out why the tag moved before the pin follows it (ci/pins.yaml)",
-        )
 
 
 def one_tarball(where: str, sha256: str, world: World) -> Tarball:

@@ -7,7 +7,6 @@ policy. `pools` may rename runner labels, partitions and generic resources of
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import date
 from fnmatch import fnmatchcase
@@ -19,15 +18,12 @@ from msgspec import Meta
 
 import amdgpu_family_matrix as matrix
 from rocwheel import yaml_file
-from rocwheel.choices import IMAGE_PROFILES
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, suggest
 from rocwheel.values import NonEmpty, Value, matching, replace
 from rocwheel.yaml_file import FieldError
 
 FILE: Final = "nightly.yaml"
-TAG: Final = re.compile(r"(\w|\{(family|python)\})([\w.-]|\{(family|python)\}){0,99}\Z", re.ASCII)
-HTTPS: Final = ("https://", "http://127.0.0.1", "http://localhost")
 EXAMPLE: Final = matrix.RunnerPool("any", partition="any")
 ONE: Final = {"labels": "label", "partitions": "partition", "gres": "gres"}  # a runner's field
 Name = Annotated[
@@ -39,6 +35,22 @@ Registry = Annotated[
         r"\A[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*\Z",
         "a registry",
         "write a host, or host/organisation: ghcr.io/rocm",
+    ),
+]
+Tag = Annotated[
+    str,
+    matching(
+        r"\A([A-Za-z0-9_]|\{(family|python)\})([A-Za-z0-9_.-]|\{(family|python)\}){0,99}\Z",
+        "a tag",
+        "write for example nightly-{family}-py{python}",
+    ),
+]
+Url = Annotated[
+    str,
+    matching(
+        r"\A(\Z|https://|http://127\.0\.0\.1|http://localhost)",
+        "https",
+        "what is sent is signed, not secret",
     ),
 ]
 Engine = Literal["docker", "podman"]
@@ -131,19 +143,12 @@ class ImageSettings(Value, frozen=True, kw_only=True):
     families: tuple[str, ...] = ()  # names; () for those of a set
     pythons: tuple[str, ...] = ()  # () for those of a set that the base has
     base: str = ""  # of ci/images.yaml; "" for the recipe's first
-    profile: str = IMAGE_PROFILES[0]
+    profile: Literal["runtime", "devel"] = "runtime"
     executor: Engine = "docker"
-    tags: tuple[str, ...] = ()  # that move; {family} and {python} are filled in
+    tags: tuple[Tag, ...] = ()  # that move; {family} and {python} are filled in
 
     def __post_init__(self) -> None:
-        """Refuse tags, profiles and CPythons that are none."""
-        for number, tag in enumerate(self.tags):
-            if not TAG.match(tag):
-                hint = "write for example nightly-{family}-py{python}"
-                raise FieldError(f"{tag!r} is not a tag", "tags", number, hint=hint)
-        if self.profile not in IMAGE_PROFILES:
-            hint = suggest(self.profile, IMAGE_PROFILES)
-            raise FieldError(f"unknown value {self.profile!r}", "profile", hint=hint)
+        """Refuse CPythons that are none."""
         _cpythons(self.pythons)
 
     @property
@@ -162,15 +167,9 @@ class ImageSettings(Value, frozen=True, kw_only=True):
 class Notify(Value, frozen=True, kw_only=True):
     """Who gets a message when a night differs from the one before."""
 
-    url: str = ""
+    url: Url = ""
     secret: str = ""  # name of the environment variable with the key for signing
     file: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse a URL that others can read along."""
-        if self.url and not self.url.startswith(HTTPS):
-            hint = "what is sent is signed, not secret"
-            raise FieldError(f"{self.url!r} is not https", "url", hint=hint)
 
 
 class Excuse(Value, frozen=True, kw_only=True):

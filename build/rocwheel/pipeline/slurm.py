@@ -55,6 +55,7 @@ CLAIMED: Final = timedelta(minutes=5)  # that a claim to submit holds; sbatch is
 SBATCH_SECONDS: Final = 120.0
 UNCLEAR: Final = ("timed out", "Zero Bytes")  # what sbatch says of an answer that did not come
 CLAIM_POLL: Final = 0.5
+LATE: Final = r"(0:)?0?[01]:[0-9]+|INVALID"
 HELD: Final = "held"
 # Reasons, in small letters, that no job can wait out:
 # https://slurm.schedmd.com/job_reason_codes.html
@@ -92,8 +93,11 @@ class SlurmScheduler:
     night: str
     worker: Worker
     target: tuple[str, ...]
-    most: int  # tasks of an array at once, 0 for no limit
-    logs: Path
+    most: int = 0  # tasks of an array at once, 0 for no limit
+
+    @property
+    def logs(self) -> Path:
+        return self.worker.scratch / "slurm"
 
     def submit(self) -> list[Submission]:
         """Check the cluster, then submit every array that is not there. Raises HostError."""
@@ -421,20 +425,23 @@ def release_lines(held: Sequence[Task], runner: Runner) -> list[str]:
 
 
 def why_ended(
-    runner: Runner, job: str, restarts: int, output: Path
+    runner: Runner, job: str, environ: Mapping[str, str]
 ) -> Callable[[], tuple[State, str]]:
-    """Ask Slurm why a cell got a signal; `restarts` is how often it was requeued.
+    """Ask Slurm why a cell got a signal.
 
     While a job is being ended its state is COMPLETING whatever the cause; a requeue has counted
     it as restarted by then. That it was preempted slurmctld forgets with the requeue (it tells
-    accounting), but slurmstepd writes it into the job's `output` before it sends a signal.
+    accounting), but slurmstepd writes it into the job's output before it sends a signal.
     """
+    restarts = int(environ.get("SLURM_RESTART_COUNT", "0") or 0)
+    output = Path("/proc/self/fd/2")
     before = files.status(output)
     begins = before.st_size if before else 0
 
     def ask() -> tuple[State, str]:
-        if b"DUE TO PREEMPTION" in _read_from(output, begins):
-            return ENDS["PREEMPTED"]
+        with suppress(OSError):  # a pipe or a terminal says nothing
+            if output.is_file() and b"DUE TO PREEMPTION" in output.read_bytes()[begins:]:
+                return ENDS["PREEMPTED"]
         said = _ask(runner, ("scontrol", "show", "job", job, "--oneliner"))
         facts = dict(re.findall(r"\b(JobState|Restarts|PreemptTime)=(\S+)", said))
         state = facts.get("JobState", "")
@@ -444,25 +451,13 @@ def why_ended(
             return ENDS["REQUEUED"]
         if state == "COMPLETING":
             return ENDS["CANCELLED"]
-        if state == "RUNNING" and _is_late(_ask(runner, ("squeue", "-h", f"--jobs={job}", "-o%L"))):
+        ask_left = ("squeue", "-h", f"--jobs={job}", "-o%L")
+        # with less than two minutes left: 1:40, or INVALID
+        if state == "RUNNING" and re.fullmatch(LATE, _ask(runner, ask_left).strip()):
             return ENDS["TIMEOUT"]
         return ENDS.get(state, (State.INFRA, f"ended from outside while {state or 'unknown'}"))
 
     return ask
-
-
-def _is_late(left: str) -> bool:
-    """Return whether `squeue` says that a job has less than two minutes left: 1:40, or INVALID."""
-    match = re.fullmatch(r"(?:0:)?([0-9]+):[0-9]+", left.strip())
-    return left.strip() == "INVALID" or bool(match and int(match[1]) < 2)  # noqa: PLR2004
-
-
-def _read_from(path: Path, begins: int) -> bytes:
-    """Return what was written to a file since it had that size; nothing of a pipe or a terminal."""
-    with suppress(OSError):
-        if path.is_file():
-            return path.read_bytes()[begins:]
-    return b""
 
 
 def collect(nights: Nights, night: str, worker: Worker) -> int:

@@ -71,13 +71,8 @@ class CellStanding:
 
 def stopped(orders: tuple[Order, ...]) -> Order | None:
     """Return the order that stopped the night and is still in force."""
-    last = None
-    for order in orders:
-        if order.action == "stop":
-            last = order
-        elif order.action == "go-on":
-            last = None
-    return last
+    last = next((o for o in reversed(orders) if o.action in {"stop", "go-on"}), None)
+    return last if last and last.action == "stop" else None
 
 
 def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
@@ -140,8 +135,10 @@ def _one(
     tries_left = state in SILENT and len(attempts) < book.plan.attempts
     if state is None or more or again or tries_left:
         bad = next((n for n in cell.after if standings[n].settled and not standings[n].passed), "")
-        if bad:
-            return standing(Phase.BARRED, State.NOT_RUN, _barred_by(standings[bad]))
+        if bad:  # what failed first, however far before it
+            root = standings[bad]
+            why = root.reason if root.phase is Phase.BARRED else f"{bad}: {root.word}"
+            return standing(Phase.BARRED, State.NOT_RUN, why)
         if again:
             state, reason = None, f"to be done again after {again}"
         if more and asked:
@@ -169,13 +166,6 @@ def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> s
     if open_ or not looked or told(book, cell) <= max(looked):
         return open_
     return "what it waited for"
-
-
-def _barred_by(other: CellStanding) -> str:
-    """Return why a cell cannot run: what failed first, however far before it."""
-    if other.phase is Phase.BARRED:
-        return other.reason
-    return f"{other.cell.name}: {other.word}"
 
 
 def is_lost(attempt: CellAttempt, cell: Cell, now: datetime) -> bool:

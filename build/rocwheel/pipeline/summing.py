@@ -22,6 +22,7 @@ from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
+STATES: Final = frozenset(state.value for state in State)
 TELLING: Final = frozenset({"page", "notify"})
 
 
@@ -104,18 +105,12 @@ def _cell(item: CellStanding) -> CellSummary:
         own["image"] = cell.image
     return CellSummary(
         phase=item.phase,
-        state=_kept(cell.kept) if kept else item.state,
+        state=State(cell.kept) if kept and cell.kept in STATES else item.state,
         excused=bool(cell.excused),
         reason=item.reason,
-        runner=cell.needs.label,
         attempts=len(item.attempts),
         **own,
     )
-
-
-def _kept(word: str) -> State:
-    """Return the state of something that was there before: a verdict's own, or a pass."""
-    return State(word) if word in {state.value for state in State} else State.PASS
 
 
 def _family(family: Family, channel: Channel, store: Store, now: datetime) -> FamilySummary:

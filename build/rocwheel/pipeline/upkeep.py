@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from amdgpu_family_matrix import Family
 from rocwheel.console import Console, count, duration
-from rocwheel.errors import ConfigError, ObjectMissingError, ObjectStaleError
+from rocwheel.errors import ConfigError, ObjectStaleError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.nights import INDEX, Book, HostMark, Nights, Order, Phase
 from rocwheel.model import moment, timestamp
@@ -42,14 +42,8 @@ def order(book: Book, action: str, cell: str, who: Who) -> Order:
             f"{item.name}: was done before {night}: {item.why}",
             hint=f"to do all of it anew: nightly plan --from {night} --night NAME",
         )
-    return Order(
-        action=action,
-        cell=cell,
-        by=who.by,
-        reason=_reason(action, who),
-        time=timestamp(who.now),
-        seen=len(book.attempts.get(cell, ())),
-    )
+    seen = len(book.attempts.get(cell, ()))
+    return Order(action=action, cell=cell, seen=seen, **_signed(action, who))
 
 
 def red(book: Book, now: datetime) -> list[str]:
@@ -68,21 +62,16 @@ def clearance(nights: Nights, host: str, who: Who) -> HostMark:
     if host not in known:
         hint = f"held back: {', '.join(sorted(known)) or 'no host'}"
         raise ConfigError(f"{host}: is not held back", hint=hint)
-    return HostMark(
-        host=host,
-        quarantined=False,
-        by=who.by,
-        reason=_reason("clear", who),
-        time=timestamp(who.now),
-    )
+    return HostMark(host=host, quarantined=False, **_signed("clear", who))
 
 
-def _reason(action: str, who: Who) -> str:
+def _signed(action: str, who: Who) -> dict[str, Any]:
+    """Return who does it, why and when. Raises ConfigError without a reason."""
     if not who.reason.strip():
         raise ConfigError(
             f"{action}: no reason given", hint="add --reason; it is kept with the night"
         )
-    return who.reason
+    return {"by": who.by, "reason": who.reason, "time": timestamp(who.now)}
 
 
 def page_url(channel: Channel, store: Store) -> str:
@@ -220,22 +209,26 @@ class NightPages:
     console: Console
     shown: int  # nights on the page
 
-    @property
-    def store(self) -> Store:
-        return self.nights.store
-
     def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
         """Sum up a night, and the newest one with it where it has a summary; publish the page.
 
         Return the page and how many nights it shows.
         """
         shown = self.nights.names()[-self.shown :]
-        past = self._summaries([name for name in shown if name != night])
-        summaries = {item.night: item for item in past}
+        past = each(self._read, [name for name in shown if name != night], threads=8)
+        summaries = {item.night: item for item in past if item}
         newest = (name for name in shown[-1:] if name in summaries)
         for name in dict.fromkeys(filter(None, (night, *newest))):
             earlier = [item for other, item in summaries.items() if other != name]
-            summaries[name] = self._sum_up(name, earlier[-1] if earlier else None)
+            summaries[name] = summing.summary(
+                self.nights.book(name),
+                self.families,
+                self.channel,
+                self.nights.store,
+                now=self.now,
+                before=earlier[-1] if earlier else None,
+            )
+            self.nights.put_summary(name, summaries[name].to_bytes())
         wanted = [summaries[name] for name in shown if name in summaries]
         try:
             return self._put(wanted), len(wanted)
@@ -244,47 +237,33 @@ class NightPages:
                 raise
             return self.publish(night, tries=tries - 1)
 
-    def _sum_up(self, night: str, before: NightSummary | None) -> NightSummary:
-        book = self.nights.book(night)
-        made = summing.summary(
-            book, self.families, self.channel, self.store, now=self.now, before=before
-        )
-        self.nights.put_summary(night, made.to_bytes())
-        return made
-
-    def _summaries(self, nights: list[str]) -> list[NightSummary]:
-        """Read what nights left; one of another version is left out with a warning."""
-
-        def one(night: str) -> NightSummary | None:
-            try:
-                return summing.read(self.nights, night)
-            except ConfigError as exc:
-                self.console.warn(str(exc))
-                return None
-
-        return [item for item in each(one, nights, threads=self.store.connections) if item]
+    def _read(self, night: str) -> NightSummary | None:
+        """Read what a night left; one of another version is left out with a warning."""
+        try:
+            return summing.read(self.nights, night)
+        except ConfigError as exc:
+            self.console.warn(str(exc))
+            return None
 
     def _put(self, summaries: list[NightSummary]) -> bytes:
         """Render the page and put it beside the index; return it."""
-        public = self.channel.public_url
+        store, public = self.nights.store, self.channel.public_url
+        name = self.channel.name or "rocwheel"
         body = page.render(
             summaries,
             now=self.now,
-            title=f"{self.channel.name or 'rocwheel'} wheels",
+            title=f"{name} wheels",
             root=f"{public.rstrip('/')}/" if public else "../",
         )
-        self._replace(page.PAGE, body, HTML)
-        title = f"{self.channel.name or 'rocwheel'} nights"
-        feed = night_feed.feed(summaries, title=title, page=page_url(self.channel, self.store))
-        self._replace(night_feed.FEED, feed, "application/atom+xml")
-        self._replace(night_feed.BADGE, night_feed.badge(summaries), JSON)
-        return body
-
-    def _replace(self, key: str, body: bytes, kind: str) -> None:
-        try:
-            old, previous = self.store.read(key)
-        except ObjectMissingError:
-            old, previous = b"", None
-        if old != body:
+        where = page_url(self.channel, store)
+        feed = night_feed.feed(summaries, title=f"{name} nights", page=where)
+        for key, data, kind in (
+            (page.PAGE, body, HTML),
+            (night_feed.FEED, feed, "application/atom+xml"),
+            (night_feed.BADGE, night_feed.badge(summaries), JSON),
+        ):
             headers = Headers(content_type=kind, cache_control="public, max-age=60")
-            self.store.replace(key, body, previous=previous, headers=headers)
+            previous = store.info(key)
+            if not previous or store.read(key)[0] != data:
+                store.replace(key, data, previous=previous, headers=headers)
+        return body

@@ -7,7 +7,7 @@ by one from data in the page.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -20,7 +20,6 @@ from rocwheel.report.trail import Trails
 from rocwheel.results import Fault, LastRun, Outcome, Results, TestResult
 from rocwheel.verdict import SILENT, State
 
-WIDTH: Final = 1000.0  # of the timeline, in units of its own
 LONG: Final = ("packages",)  # shown folded
 SHOWN: Final = 50  # failures that are listed; the table below holds all of them
 ELSEWHERE: Final = {"cpu": "the CPU", "cuda": "an NVIDIA GPU"}  # by JAX's backend
@@ -59,16 +58,6 @@ class LibraryUse:
         if not self.tests:
             return "no test"
         return "exercised" if self.exercised else "nominal"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """A stretch of the timeline, in its units."""
-
-    left: float
-    width: float
-    kind: str  # an outcome, or "process"
-    title: str
 
 
 def _duration(ms: int) -> str:
@@ -137,9 +126,6 @@ def render(
             (name, number, last.figures.get(name, ()) if last else ())
             for name, number in results.figures.items()
         ],
-        lanes=[(lane, list(bars(results, lane.name))) for lane in results.lanes],
-        end_ms=_end(results),
-        width=WIDTH,
         about={name: text for name, text in results.environment.items() if text},
         long=LONG,
     )
@@ -179,33 +165,6 @@ def libraries_of(results: Results, known: Mapping[str, str]) -> tuple[LibraryUse
         )
         for name in sorted({*tagged, *(known if tagged else ())}, key=str.lower)
     )
-
-
-def bars(results: Results, lane: str) -> Iterator[Bar]:
-    """Yield the processes of a lane, then the attempts in them that did not pass."""
-    scale = WIDTH / _end(results)
-    for process in results.processes:
-        if process.lane == lane:
-            yield Bar(
-                left=process.start_ms * scale,
-                width=max(1.0, (process.end_ms - process.start_ms) * scale),
-                kind="process",
-                title=f"process {process.number}: {process.ended}",
-            )
-    for test in results.tests:
-        for attempt in test.attempts:
-            if attempt.lane == lane and attempt.outcome is not Outcome.PASSED:
-                yield Bar(
-                    left=attempt.start_ms * scale,
-                    width=max(1.0, attempt.duration_ms * scale),
-                    kind=attempt.outcome.value,
-                    title=f"{test.test}: {attempt.outcome.value}, {_duration(attempt.duration_ms)}",
-                )
-
-
-def _end(results: Results) -> int:
-    ends = [process.end_ms for process in results.processes]
-    return max([1, results.duration_ms, *ends])
 
 
 def _data(results: Results, trails: Trails) -> str:

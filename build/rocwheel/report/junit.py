@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from rocwheel.results import Attempt, Fault, Outcome, Results, TestResult
+from rocwheel.results import Fault, Outcome, Results, TestResult
 
 # XML 1.0 has no escape for these: a test that prints them must not break the report
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -84,14 +84,11 @@ def _attempts(case: ET.Element, test: TestResult, *, first: str, later: str) -> 
         _text(case, first, test.reason, "")
     for number, attempt in enumerate(bad):
         message = attempt.message or test.reason
-        _text(case, later if number else first, message, _detail(attempt), attempt.outcome.value)
+        detail = f"{attempt.detail}\non {attempt.lane}, process {attempt.process}".strip()
+        _text(case, later if number else first, message, detail, attempt.outcome.value)
     output = "\n".join(attempt.output for attempt in bad if attempt.output)
     if output:
         ET.SubElement(case, "system-out").text = _clean(output)
-
-
-def _detail(attempt: Attempt) -> str:
-    return f"{attempt.detail}\non {attempt.lane}, process {attempt.process}".strip()
 
 
 def _text(case: ET.Element, tag: str, message: str, text: str, kind: str = "") -> None:

@@ -16,21 +16,10 @@ from rocwheel.choices import TEST_KINDS
 from rocwheel.install import Install
 from rocwheel.ledger.nights import Phase, WheelRecipe
 from rocwheel.values import Value
-from rocwheel.verdict import State
+from rocwheel.verdict import SILENT, State
 
-BAD: Final = frozenset(
-    {
-        State.FAIL,
-        State.CRASH,
-        State.TIMEOUT,
-        State.COLLECT_ERROR,
-        State.NOTHING_RAN,
-        State.TOO_FEW_RAN,
-        State.UNCALIBRATED,
-    }
-)
+BAD: Final = frozenset(State) - SILENT - {State.PASS, State.FLAKY}
 UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
-MACHINE: Final = frozenset({State.INFRA, State.NO_RUNNER})
 SLOWER: Final = (1.5, 300_000)  # a cell that took so many times as long, and so many ms more
 BIGGER: Final = 1.05  # a wheel that grew so many times
 XLA: Final = "https://github.com/openxla/xla"
@@ -54,7 +43,6 @@ class CellSummary(Value, frozen=True, kw_only=True):
     link: str = ""  # key
     log: str = ""  # key
     host: str = ""
-    runner: str = ""
     attempts: int = 0
     milliseconds: int = 0
     time: str = ""  # when it ended

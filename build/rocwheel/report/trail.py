@@ -1,22 +1,15 @@
-"""The trail of a failing test: its attempts, the processes they ran in, how to run it again.
-
-Attempts that ended the same way are one: addresses and process numbers apart, they say the same.
-"""
+"""The trail of a failing test: its attempts, the processes they ran in, how to run it again."""
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from rocwheel.console import count
 from rocwheel.results import Attempt, LastRun, Results, TestResult
 
-LINES: Final = 12  # of what a test printed last
 PROGRAM: Final = "rocwheel"
-_DIFFERS: Final = re.compile(r"0x[0-9a-fA-F]+|\bpid \d+|\bprocess \d+|\b\d+\.\d+ ?s\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,27 +26,13 @@ class AttemptPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptEnd:
-    """One way a test ended, in one attempt or in several."""
-
-    first: Attempt
-    output: str
-    places: tuple[AttemptPlace, ...]
-
-    @property
-    def last_lines(self) -> str:
-        """The end of what it printed."""
-        return "\n".join(self.output.rstrip().splitlines()[-LINES:])
-
-
-@dataclass(frozen=True, kw_only=True)
 class Trail:
     """All there is to know of one test that went wrong."""
 
     test: TestResult
     again: str  # the line that runs it again, "" when unknown
     change: str  # against the last run of the cell, "" when there is none
-    ends: tuple[AttemptEnd, ...]
+    ends: tuple[tuple[Attempt, AttemptPlace], ...]
 
 
 class Trails:
@@ -69,7 +48,7 @@ class Trails:
         if self._last:
             was = self._last.bad.get(test.test)
             change = f"{was} in the last run too" if was else "new: not so in the last run"
-        ends = tuple(self._ends(test))
+        ends = tuple((item, self.place(test.test, item)) for item in test.attempts)
         return Trail(test=test, again=self.again(test.test), change=change, ends=ends)
 
     def again(self, test: str) -> str:
@@ -80,18 +59,6 @@ class Trails:
     def place(self, test: str, attempt: Attempt) -> AttemptPlace:
         """Return where an attempt at a test ran."""
         return self._places[attempt.lane, attempt.process, attempt.start_ms, test]
-
-    def _ends(self, test: TestResult) -> Iterator[AttemptEnd]:
-        groups: dict[tuple[str, ...], list[Attempt]] = {}
-        for item in test.attempts:
-            same = (item.outcome.value, *(_DIFFERS.sub("", t) for t in (item.message, item.detail)))
-            groups.setdefault(same, []).append(item)
-        for attempts in groups.values():
-            yield AttemptEnd(
-                first=attempts[0],
-                output=next((item.output for item in attempts if item.output), ""),
-                places=tuple(self.place(test.test, item) for item in attempts),
-            )
 
 
 def mended(results: Results, last: LastRun | None) -> tuple[str, ...]:

@@ -97,12 +97,6 @@ def _parsed(package: RocmPackage) -> tuple[str, Version]:
         raise ConfigError(str(exc), hint="the manifest names no package of pip's") from exc
 
 
-def _locked(package: RocmPackage) -> str:
-    """Return the line of a requirements file that allows these bytes only."""
-    name, version = _parsed(package)
-    return f"{name}=={version} --hash=sha256:{package.sha256}\n"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pip:
     """The pip of this process's Python, and what it is asked for."""
@@ -118,7 +112,11 @@ class Pip:
         what: tuple[str, ...] = (self.text,)
         if self.packages:
             lock = folder.with_suffix(".txt")
-            lock.write_text("".join(map(_locked, self.packages)), encoding="utf-8")
+            lines = (
+                "{}=={} --hash=sha256:{}\n".format(*_parsed(item), item.sha256)
+                for item in self.packages
+            )
+            lock.write_text("".join(lines), encoding="utf-8")
             what = ("--no-deps", "--require-hashes", "--requirement", str(lock))
         words = ("download", "--quiet", "--dest", str(folder), *self._index, *what)
         self._run(Path(sys.executable), words, "pip finds no such ROCm")

@@ -57,7 +57,14 @@ def every(where: str, *, client: Client, cwd: Path) -> Iterator[ListedTarball]:
     Raises FetchError for two of one name; ConfigError for a folder that is not there.
     """
     addresses: dict[str, str] = {}
-    for item in _page(where, client) if "://" in where else _folder(cwd / where):
+    is_page = "://" in where
+    if not is_page and not (cwd / where).is_dir():
+        raise ConfigError(
+            f"{cwd / where}: no such folder", hint="check where the tarballs are listed"
+        )
+    paths = sorted((cwd / where).glob("*.tar.*")) if not is_page else ()
+    held = (item for path in paths for item in _listed(path.name, str(path)))
+    for item in _page(where, client) if is_page else held:
         name = tarball_name.base_name(item.source)
         if addresses.setdefault(name, item.source) != item.source:
             raise FetchError(
@@ -74,13 +81,6 @@ def _formats() -> therock.TarballPages:
 
 def _version(item: ListedTarball) -> Any:
     return item.name.version.version if item.name.version else None
-
-
-def _folder(folder: Path) -> Iterator[ListedTarball]:
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder", hint="check where the tarballs are listed")
-    for path in sorted(folder.glob("*.tar.*")):
-        yield from _listed(path.name, str(path))
 
 
 def _page(url: str, client: Client) -> Iterator[ListedTarball]:

@@ -11,12 +11,13 @@ import errno
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from rocwheel import files
-from rocwheel.console import Console, Progress, Unit, count, size
+from rocwheel.console import Console, Unit, count, size
 from rocwheel.download import (
     BLOCK,
     Client,
@@ -39,11 +40,7 @@ from rocwheel.rocm.tree_cache import TREE, Cache, CachedTree, FetchedSource
 from rocwheel.rocm.unpack import Unpacked, UnpackLimits, unpack
 from rocwheel.values import replace
 
-if TYPE_CHECKING:
-    from hashlib import _Hash as Hash
-
 UNPACKED_RATIO: Final = 4  # TheRock's tarballs unpack to 3.5 to 5 times their size
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RECORDED: Final[Mapping[Origin, Literal["directory", "pip"]]] = {
     Origin.DIRECTORY: "directory",
     Origin.PIP: "pip",
@@ -68,9 +65,11 @@ def fetch(
     """
     try:
         if plan.origin is Origin.DIRECTORY:
-            return _directory(plan)
+            facts = rocm_root.inspect(Path(plan.source), name=plan.source)
+            root = Path(plan.source) / facts.root
+            return _root(plan, facts, root, sha256=rocm_root.listing_digest(root), cached=True)
         return _Job(
-            plan,
+            plan=plan,
             console=console,
             budget=budget_bytes,
             env=env or {},
@@ -79,13 +78,6 @@ def fetch(
         ).run()
     except OSError as exc:
         raise _refused(exc, plan.cache) from exc
-
-
-def _directory(plan: RocmPlan) -> RocmRoot:
-    folder = Path(plan.source)
-    facts = rocm_root.inspect(folder, name=plan.source)
-    root = folder / facts.root
-    return _root(plan, facts, root, sha256=rocm_root.listing_digest(root), cached=True)
 
 
 def _root(
@@ -103,15 +95,11 @@ def _root(
     return RocmRoot(
         root=root,
         version=rocm_root.agreed_version(facts, asked=plan.asked, named=named, name=plan.name),
-        header_version=facts.header_version,
+        facts=facts,
         sha256=sha256,
         origin=_RECORDED.get(plan.origin, "tarball"),
         name=plan.name,
         family=plan.family,
-        clang=root / facts.clang,
-        bitcode=root / facts.bitcode,
-        targets=frozenset(facts.targets),
-        sonames=frozenset(facts.sonames),
         cached=cached,
         delivery=delivery,
         bytes=unpacked,
@@ -119,132 +107,118 @@ def _root(
     )
 
 
+@dataclass(kw_only=True)
 class _Job:
     """One tarball on its way into the cache."""
 
-    def __init__(
-        self,
-        plan: RocmPlan,
-        *,
-        console: Console,
-        budget: int | None,
-        env: Mapping[str, str],
-        retry: Retry,
-        limits: UnpackLimits,
-    ) -> None:
-        self._plan = plan
-        self._console = console
-        self._cache = Cache(plan.cache)
-        self._budget = budget
-        self._env = env
-        self._retry = retry
-        self._limits = limits
-        self._read = 0  # bytes of the tarball that were hashed
-        self._sources = {
-            Origin.URL: self._from_url,
-            Origin.TARBALL: self._from_file,
-            Origin.PIP: self._from_pip,
-        }
+    plan: RocmPlan
+    console: Console
+    budget: int | None
+    env: Mapping[str, str]
+    retry: Retry
+    limits: UnpackLimits
+    hashed: int = 0  # bytes of the tarball
+
+    def __post_init__(self) -> None:
+        self.cache = Cache(self.plan.cache)
 
     def run(self) -> RocmRoot:
-        found = self._cached(self._plan.sha256)
-        if found and self._budget is None:
-            return found  # without a write: the cache may be read-only
-        if found is None:
-            self._cache.prepare()
-            with self._cache.claim(self._plan.key, waiting=self._waiting) as staging:
+        root = self._cached(self.plan.sha256)
+        if root and self.budget is None:
+            return root  # without a write: the cache may be read-only
+        if root is None:
+            self.cache.prepare()
+            waiting = f"   another run fetches {self.plan.name}; waiting for it"
+            with self.cache.claim(
+                self.plan.key, waiting=lambda: self.console.info(waiting)
+            ) as staging:
                 # by the run we waited for
-                found = self._cached(self._plan.sha256) or self._sources[self._plan.origin](staging)
-        self._cache.trim(budget=self._budget, removed=self._trimmed)
-        return found
+                fetch = {
+                    Origin.URL: self._from_url,
+                    Origin.TARBALL: self._from_file,
+                    Origin.PIP: self._from_pip,
+                }[self.plan.origin]
+                root = self._cached(self.plan.sha256) or fetch(staging)
+        self.cache.trim(budget=self.budget, removed=self._trimmed)
+        return root
 
     # Where it comes from.
 
     def _from_file(self, staging: Path) -> RocmRoot:
-        path = Path(self._plan.source)
+        path = Path(self.plan.source)
         status = path.stat()
         state = Fingerprint(
             size=status.st_size, modified=f"{status.st_mtime_ns} {status.st_dev} {status.st_ino}"
         )
-        seen = self._cache.recall(self._plan.key)
-        if seen and seen.remote.same(state) and self._plan.sha256 is None:
-            found = self._cached(seen.sha256)
-            if found:
-                return found
-        expected = self._plan.sha256 or self._beside(path)
+        seen = self.cache.recall(self.plan.key)
+        if seen and seen.remote.same(state) and self.plan.sha256 is None:
+            root = self._cached(seen.sha256)
+            if root:
+                return root
+        expected, beside = self.plan.sha256, path.with_name(f"{path.name}.sha256")
+        if not expected and beside.exists():
+            text = beside.read_text(encoding="utf-8", errors="replace")
+            expected = _digest_in(text, name=self.plan.name, where=str(beside))
         self._make_room(UNPACKED_RATIO * status.st_size)
         return self._make(staging, _file_blocks(path), known=state, expected=expected)
 
-    def _beside(self, path: Path) -> str | None:
-        """Return the digest in `<tarball>.sha256`, if that is there."""
-        path = path.with_name(f"{path.name}.sha256")
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
-        return _digest_in(text, name=self._plan.name, where=str(path))
-
     def _from_pip(self, staging: Path) -> RocmRoot:
-        plan = self._plan
-        seen = self._cache.recall(plan.key) if plan.named and not plan.packages else None
-        found = self._cached(seen.sha256) if seen else None
-        if found:
-            return found
-        self._console.info(f"   pip download {plan.source}")
-        asked = by_pip.Pip(
-            text=plan.source, index=plan.index, env=self._env, packages=plan.packages
-        )
+        plan = self.plan
+        seen = self.cache.recall(plan.key) if plan.named and not plan.packages else None
+        root = self._cached(seen.sha256) if seen else None
+        if root:
+            return root
+        self.console.info(f"   pip download {plan.source}")
+        asked = by_pip.Pip(text=plan.source, index=plan.index, env=self.env, packages=plan.packages)
         packages = asked.download(staging / "packages")
         sha256 = by_pip.digest_of(packages)
         known = Fingerprint(size=None)
-        found = self._cached(sha256)
-        if found is None:
-            root = asked.install(staging / "packages", staging / TREE)
-            files.remove(staging / "packages")
-            unpacked = _measured(staging / TREE)
-            return self._publish(
-                staging, root, known, sha256=sha256, unpacked=unpacked, packages=packages
-            )
-        self._remember(known, sha256)
-        return found
+        root = self._cached(sha256)
+        if root:
+            self._remember(known, sha256)
+            return root
+        folder = asked.install(staging / "packages", staging / TREE)
+        files.remove(staging / "packages")
+        status = (path.lstat() for path in (staging / TREE).rglob("*") if not path.is_dir())
+        sizes = {item.st_ino: item.st_size for item in status}  # several names: once
+        unpacked = Unpacked(files=len(sizes), bytes=sum(sizes.values()))
+        return self._publish(
+            staging, folder, known, sha256=sha256, unpacked=unpacked, packages=packages
+        )
 
     def _from_url(self, staging: Path) -> RocmRoot:
         with Client(
-            self._env,
-            retry=self._retry,
-            note=self._console.info,
+            self.env,
+            retry=self.retry,
+            note=self.console.info,
             hint="check the address; nightly tarballs are removed after some weeks",
         ) as client:
-            seen = self._cache.recall(self._plan.key)
-            if seen and self._plan.sha256 is None:
-                found = self._unchanged(client, seen)
-                if found:
-                    return found
-            expected = self._plan.sha256 or _published(client, self._plan.source)
-            found = self._cached(expected)
-            if found:
-                return found
-            return self._download(client, staging, expected)
+            seen = self.cache.recall(self.plan.key)
+            root = self._unchanged(client, seen) if seen and self.plan.sha256 is None else None
+            if root:
+                return root
+            expected = self.plan.sha256 or _published(client, self.plan.source)
+            return self._cached(expected) or self._download(client, staging, expected)
 
     def _unchanged(self, client: Client, seen: FetchedSource) -> RocmRoot | None:
         """Return the tree of an earlier run, when the server says that the file is the same."""
-        found = self._cached(seen.sha256)
-        if found is None:
+        root = self._cached(seen.sha256)
+        if root is None:
             return None
         try:
-            same = client.is_still(self._plan.source, seen.remote)
+            same = client.is_still(self.plan.source, seen.remote)
         except DownloadError as exc:
             if exc.temporary:
                 exc.hint = f"--therock-sha256={seen.sha256} uses the cached tree without asking"
             raise
-        return found if same else None
+        return root if same else None
 
     def _download(self, client: Client, staging: Path, expected: str | None) -> RocmRoot:
-        path = self._cache.partial(self._plan.key)
+        path = self.cache.partial(self.plan.key)
 
         def make(download: Download, known: Fingerprint) -> RocmRoot:
             if download.kept:
-                self._console.info(f"   continuing after {size(download.kept)}")
+                self.console.info(f"   continuing after {size(download.kept)}")
             if known.size is not None:
                 self._make_room(known.size - download.kept + UNPACKED_RATIO * known.size)
             return self._make(
@@ -256,10 +230,10 @@ class _Job:
             )
 
         def again() -> None:
-            self._console.warn(f"{self._plan.shown}: changed while it was fetched; once more")
+            self.console.warn(f"{self.plan.shown}: changed while it was fetched; once more")
             files.remove(staging / TREE)
 
-        root = consumed(client, self._plan.source, path, make, again=again)
+        root = consumed(client, self.plan.source, path, make, again=again)
         files.remove(path)
         files.remove(path.with_suffix(".json"))
         return root
@@ -276,16 +250,20 @@ class _Job:
         cancel: Callable[[], None] | None = None,
     ) -> RocmRoot:
         """Hash, inflate and unpack all at once, then check, then publish."""
-        plan, folder, digest = self._plan, staging / TREE, hashlib.sha256()
-        verb = "fetching" if plan.origin is Origin.URL else "unpacking"
-        self._read = 0
+        plan, folder, digest = self.plan, staging / TREE, hashlib.sha256()
+        title = f"{'fetching' if plan.origin is Origin.URL else 'unpacking'} {plan.name}"
+        self.hashed = 0
+
+        def hashed() -> Iterator[bytes]:
+            for block in blocks:
+                digest.update(block)
+                self.hashed += len(block)
+                progress.update(self.hashed)
+                yield block
+
         with (
-            self._console.progress(
-                f"{verb} {plan.name}", total=known.size, unit=Unit.BYTES
-            ) as progress,
-            ReadAhead(
-                self._hashed(blocks, digest, progress), name="fetch", cancel=cancel
-            ) as packed,
+            self.console.progress(title, total=known.size, unit=Unit.BYTES) as progress,
+            ReadAhead(hashed(), name="fetch", cancel=cancel) as packed,
             ReadAhead(
                 inflate(packed, name=plan.shown), name="inflate", cancel=packed.stop
             ) as inflated,
@@ -294,8 +272,8 @@ class _Job:
                 inflated,
                 folder,
                 name=plan.shown,
-                packed=lambda: self._read,
-                limits=self._limits,
+                packed=lambda: self.hashed,
+                limits=self.limits,
             )
         sha256 = digest.hexdigest()
         if expected and sha256 != expected:
@@ -304,7 +282,7 @@ class _Job:
                 hint="this is not the tarball it should be; check the address and the checksum",
             )
         how = "as it should be" if expected else "no checksum was given or published"
-        self._console.info(f"   SHA-256 {sha256}, {how}")
+        self.console.info(f"   SHA-256 {sha256}, {how}")
         return self._publish(staging, folder, known, sha256=sha256, unpacked=unpacked)
 
     def _publish(
@@ -318,16 +296,16 @@ class _Job:
         packages: tuple[RocmPackage, ...] = (),
     ) -> RocmRoot:
         """Check the ROCm at `root`, then move the staged tree with it into the cache."""
-        plan = self._plan
+        plan = self.plan
         links = rocm_root.complete(root, name=plan.shown)
         facts = rocm_root.inspect(root, name=plan.shown)
         within = (root / facts.root).relative_to(staging / TREE)
-        entry, held, lease = self._cache.publish(
+        entry, held, lease = self.cache.publish(
             staging,
             CachedTree(
                 sha256=sha256,
                 source=plan.shown,
-                packed=self._read,
+                packed=self.hashed,
                 files=unpacked.files,
                 bytes=unpacked.bytes,
                 links=links,
@@ -336,40 +314,31 @@ class _Job:
             ),
         )
         self._remember(known, sha256)
-        self._console.info(f"   {count(unpacked.files, 'file')}, {size(unpacked.bytes)}, in {held}")
+        self.console.info(f"   {count(unpacked.files, 'file')}, {size(unpacked.bytes)}, in {held}")
         for link in links:
-            self._console.info(f"   added the link {link}, which this release lacks")
+            self.console.info(f"   added the link {link}, which this release lacks")
         return self._root(entry, held, lease, cached=False)
 
     def _remember(self, known: Fingerprint, sha256: str) -> None:
-        if not self._plan.packages:  # which a manifest chose, and not the source
-            seen = FetchedSource(remote=known, sha256=sha256, source=self._plan.shown)
-            self._cache.remember(self._plan.key, seen)
-
-    def _hashed(self, blocks: Iterator[bytes], digest: Hash, progress: Progress) -> Iterator[bytes]:
-        for block in blocks:
-            digest.update(block)
-            self._read += len(block)
-            progress.update(self._read)
-            yield block
+        if not self.plan.packages:  # which a manifest chose, and not the source
+            seen = FetchedSource(remote=known, sha256=sha256, source=self.plan.shown)
+            self.cache.remember(self.plan.key, seen)
 
     def _cached(self, sha256: str | None) -> RocmRoot | None:
-        held = self._cache.lease(sha256) if sha256 else None
-        if held is None:
-            return None
-        return self._root(*held, cached=True)
+        held = self.cache.lease(sha256) if sha256 else None
+        return self._root(*held, cached=True) if held else None
 
     def _root(
         self, entry: CachedTree, folder: Path, lease: files.Lock, *, cached: bool
     ) -> RocmRoot:
         return _root(
-            self._plan,
+            self.plan,
             entry.facts,
             folder / entry.facts.root,
             sha256=entry.sha256,
             cached=cached,
             delivery=RocmDelivery(
-                url=self._plan.address,
+                url=self.plan.address,
                 size=entry.packed,
                 packages=entry.packages,
                 links=entry.links,
@@ -382,27 +351,17 @@ class _Job:
 
     def _make_room(self, room: int) -> None:
         """Refuse now what would not fit later (R40); unused trees make room first."""
-        if self._cache.free() < room:
-            self._cache.trim(room=room, removed=self._trimmed)
-        free = self._cache.free()
+        if self.cache.free() < room:
+            self.cache.trim(room=room, removed=self._trimmed)
+        free = self.cache.free()
         if free < room:
             raise HostError(
-                f"{self._cache.folder}: about {size(room)} are needed, {size(free)} are free",
+                f"{self.cache.folder}: about {size(room)} are needed, {size(free)} are free",
                 hint="free some space, or choose another disk with --cache-dir",
             )
 
     def _trimmed(self, name: str, count: int) -> None:
-        self._console.info(f"   cache: removed {name[:12]}, {size(count)}")
-
-    def _waiting(self) -> None:
-        self._console.info(f"   another run fetches {self._plan.name}; waiting for it")
-
-
-def _measured(folder: Path) -> Unpacked:
-    """Count the files of a folder and their bytes, a file with several names once."""
-    found = (path.lstat() for path in folder.rglob("*") if not path.is_dir())
-    sizes = {status.st_ino: status.st_size for status in found}
-    return Unpacked(files=len(sizes), bytes=sum(sizes.values()))
+        self.console.info(f"   cache: removed {name[:12]}, {size(count)}")
 
 
 def digest_of(url: str, *, client: Client, cache: Path, note: Callable[[str], None]) -> str:
@@ -465,12 +424,9 @@ def _digest_in(text: str, *, name: str, where: str) -> str:
 def _refused(exc: OSError, cache: Path) -> HostError:
     """Return what the disk said, and what to do about it."""
     where = exc.filename if isinstance(exc.filename, str) else str(cache)
-    hints = {
-        **dict.fromkeys(FULL, "free some space, or choose another disk with --cache-dir"),
-        errno.EACCES: "choose a folder you may write with --cache-dir",
-        errno.EPERM: "choose a folder you may write with --cache-dir",
-        errno.EROFS: "choose a folder you may write with --cache-dir",
-    }
-    return HostError(
-        f"{where}: {exc.strerror or exc}", hint=hints.get(exc.errno or 0, "check that path")
-    )
+    hint = "check that path"
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "free some space, or choose another disk with --cache-dir"
+    elif exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        hint = "choose a folder you may write with --cache-dir"
+    return HostError(f"{where}: {exc.strerror or exc}", hint=hint)

@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 
 from amdgpu_family_matrix import Family
 from rocwheel import files
-from rocwheel.console import size
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, HostError, RocmError
 from rocwheel.manifest import RocmPackage, RocmSource
@@ -44,8 +43,7 @@ class RocmPlan:
     named: RocmVersion | None  # by the tarball's name
     family: Family | None  # by the tarball's name
     cache: Path
-    cached: Path | None  # tree that is there already, as far as is known offline
-    partial: int  # bytes an earlier run left
+    cached: Path | None = None  # tree that is there already, as far as is known offline
     index: str = ""  # of pip; "" for the user's own settings
     packages: tuple[RocmPackage, ...] = ()  # that pip must install, as a manifest has them
 
@@ -82,7 +80,6 @@ class RocmPlan:
             "family": self.family.name if self.family else None,
             "sha256": self.sha256,
             "cached": str(self.cached) if self.cached else None,
-            "partial_bytes": self.partial,
         }
 
     def __str__(self) -> str:
@@ -103,8 +100,6 @@ class RocmPlan:
             condition = "" if self.sha256 else ", if the source has not changed"
             lines.append(f"  cached: use {self.cached}{condition}")
         else:
-            if self.partial:
-                lines.append(f"  continue after the {size(self.partial)} that are there")
             lines.append(f"  into {Cache(self.cache).trees}/{self.sha256 or '<SHA-256>'}")
         return "\n".join(lines)
 
@@ -155,19 +150,20 @@ def plan(
             f"{location}: a directory has no tarball's SHA-256",
             hint="name a tarball, or leave --therock-sha256 out",
         )
-    found = RocmPlan(
+    digest = sha256.strip().lower() if sha256 else None
+    if digest and not is_sha256(digest):
+        raise ConfigError(f"{sha256!r}: not a SHA-256", hint="64 hexadecimal digits")
+    made = RocmPlan(
         origin=origin,
         source=location,
         name=name,
-        sha256=_digest(sha256) if sha256 else None,
+        sha256=digest,
         asked=asked,
         named=named,
         family=parsed.family if parsed else None,
         cache=cache,
-        cached=None,
-        partial=0,
     )
-    return found if origin is Origin.DIRECTORY else _looked_up(found)
+    return made if origin is Origin.DIRECTORY else _looked_up(made)
 
 
 def _by_pip(
@@ -179,7 +175,7 @@ def _by_pip(
     named = RocmVersion.parse(pinned) if pinned else None
     if asked and named and asked != named:
         raise RocmError(f"{text}: is ROCm {named}, not {asked}", hint="give one version")
-    found = RocmPlan(
+    made = RocmPlan(
         origin=Origin.PIP,
         source=text if pinned or not asked else by_pip.pin(text, asked),
         name=text,
@@ -188,11 +184,9 @@ def _by_pip(
         named=named or asked,
         family=None,
         cache=cache,
-        cached=None,
-        partial=0,
         index=index,
     )
-    return _looked_up(found) if found.named else found
+    return _looked_up(made) if made.named else made
 
 
 def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
@@ -223,7 +217,6 @@ def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
         family=parsed.family if parsed else None,
         cache=cache,
         cached=held,
-        partial=0,
     )
 
 
@@ -234,12 +227,9 @@ def check_local(plan: RocmPlan) -> None:
     """
     if plan.origin is Origin.DIRECTORY:
         rocm_root.inspect(Path(plan.source), name=plan.source)
-    elif plan.origin is Origin.TARBALL:
-        _refuse_other(Path(plan.source))
-
-
-def _refuse_other(path: Path) -> None:
-    """Look at the first bytes of a tarball. Raises RocmError for what is none, HostError."""
+    if plan.origin is not Origin.TARBALL:
+        return
+    path = Path(plan.source)
     try:
         with path.open("rb") as file:
             head = file.read(tarfile.BLOCKSIZE)
@@ -251,15 +241,11 @@ def _refuse_other(path: Path) -> None:
         )
 
 
-def _looked_up(found: RocmPlan) -> RocmPlan:
-    cache = Cache(found.cache)
-    seen = cache.recall(found.key)
-    sha256 = found.sha256 or (seen.sha256 if seen else None)
-    return replace(
-        found,
-        cached=cache.tree(sha256) if sha256 else None,
-        partial=cache.partial_bytes(found.key),
-    )
+def _looked_up(made: RocmPlan) -> RocmPlan:
+    cache = Cache(made.cache)
+    seen = cache.recall(made.key)
+    sha256 = made.sha256 or (seen.sha256 if seen else None)
+    return replace(made, cached=cache.tree(sha256) if sha256 else None)
 
 
 def _locate(source: str, cwd: Path) -> tuple[Origin, str]:
@@ -295,10 +281,3 @@ def _locate(source: str, cwd: Path) -> tuple[Origin, str]:
     raise ConfigError(
         f"{path}: neither a file nor a directory", hint="name one of the two, or a URL"
     )
-
-
-def _digest(text: str) -> str:
-    value = text.strip().lower()
-    if not is_sha256(value):
-        raise ConfigError(f"{text!r}: not a SHA-256", hint="64 hexadecimal digits")
-    return value

@@ -26,11 +26,11 @@ class Facts(Value, frozen=True, kw_only=True):
 
     root: str  # "" or the one folder everything is in
     info_version: str
-    header_version: str
+    header_version: str  # include/rocm-core/rocm_version.h: 7.10.0
     clang: str
     bitcode: str
     targets: tuple[str, ...]  # gfx targets the device bitcode knows
-    sonames: tuple[str, ...]
+    sonames: tuple[str, ...]  # file names of the shared libraries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +39,11 @@ class RocmRoot:
 
     root: Path
     version: RocmVersion  # as asked for or named by the tarball, with nightly suffix
-    header_version: str  # include/rocm-core/rocm_version.h: 7.10.0
+    facts: Facts
     sha256: str  # of the tarball; of the file listing when the source was a directory
     origin: Literal["tarball", "directory", "pip"]
     name: str  # base name of the tarball or directory
     family: Family | None  # by the tarball's name
-    clang: Path
-    bitcode: Path
-    targets: frozenset[str]  # gfx targets the device bitcode knows
-    sonames: frozenset[str]  # file names of the shared libraries
     cached: bool  # nothing was fetched or unpacked
     delivery: RocmDelivery = ON_DISK
     bytes: int = 0  # of the unpacked files; 0 for a directory
@@ -58,12 +54,12 @@ class RocmRoot:
         return {
             "root": str(self.root),
             "version": str(self.version),
-            "header_version": self.header_version,
+            "header_version": self.facts.header_version,
             "sha256": self.sha256,
             "origin": self.origin,
             "name": self.name,
             "family": self.family.name if self.family else None,
-            "targets": sorted(self.targets),
+            "targets": sorted(self.facts.targets),
             "kernel_packs": kernel_packs(self.root),
             "links": list(self.delivery.links),
             "cached": self.cached,
@@ -111,6 +107,7 @@ def inspect(folder: Path, *, name: str) -> Facts:
             hint="use a ROCm with its LLVM, as TheRock makes",
         )
     bitcode, targets = _bitcode(root, name)
+    names = (name for folder in tree.libraries for name in _names(root / folder))
     return Facts(
         root=str(root.relative_to(folder)) if root != folder else "",
         info_version=info,
@@ -118,7 +115,7 @@ def inspect(folder: Path, *, name: str) -> Facts:
         clang=tree.clang,
         bitcode=bitcode,
         targets=targets,
-        sonames=tuple(sorted(set(_libraries(root)))),
+        sonames=tuple(sorted({name for name in names if name.endswith(".so") or ".so." in name})),
     )
 
 
@@ -130,7 +127,11 @@ def missing(root: Path, needs: RocmNeeds, targets: Iterable[str] = ()) -> tuple[
     lines = [
         path.replace("|", " or ")
         for path in needs.paths(targets)
-        if not any(_matches(root, choice) for choice in path.split("|"))
+        if not any(
+            _is_file(file)
+            for choice in path.split("|")
+            for file in (root.glob(choice) if "*" in choice else (root / choice,))
+        )
     ]
     for path in needs.executables:
         if not _is_file(root / path):
@@ -138,15 +139,12 @@ def missing(root: Path, needs: RocmNeeds, targets: Iterable[str] = ()) -> tuple[
         elif not os.access(root / path, os.X_OK):
             lines.append(f"{path}: not executable")
     for header, macro in needs.macros.items():
-        if header not in lines and not _defines(root / header, macro):
+        if header in lines:
+            continue
+        text = (root / header).read_text(encoding="utf-8", errors="replace")
+        if re.search(rf"^#define {macro} +\d+", text, re.MULTILINE) is None:
             lines.append(f"{header}: does not define {macro}")
     return tuple(lines)
-
-
-def _matches(root: Path, pattern: str) -> bool:
-    """Return whether a file of the tree has this path, or one that fits it."""
-    paths = root.glob(pattern) if "*" in pattern else (root / pattern,)
-    return any(_is_file(path) for path in paths)
 
 
 def _is_file(path: Path) -> bool:
@@ -154,11 +152,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file() and path.stat().st_size > 0
     except OSError:  # such as a circle of links
         return False
-
-
-def _defines(header: Path, macro: str) -> bool:
-    text = header.read_text(encoding="utf-8", errors="replace")
-    return re.search(rf"^#define {macro} +\d+", text, re.MULTILINE) is not None
 
 
 def agreed_version(
@@ -262,13 +255,6 @@ def _bitcode(root: Path, name: str) -> tuple[str, tuple[str, ...]]:
         f"{name}: no device bitcode at {_tree().bitcode[0]}",
         hint="use a ROCm with its device libraries, as TheRock makes",
     )
-
-
-def _libraries(root: Path) -> Iterator[str]:
-    for folder in _tree().libraries:
-        for name in _names(root / folder):
-            if name.endswith(".so") or ".so." in name:
-                yield name
 
 
 def _names(folder: Path) -> tuple[str, ...]:

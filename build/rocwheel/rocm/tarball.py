@@ -13,7 +13,7 @@ import itertools
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import IO, Final, cast
@@ -56,22 +56,18 @@ def inflate(packed: Iterable[bytes], *, name: str) -> Iterator[bytes]:
         if len(head) >= tarfile.BLOCKSIZE:
             break
     compression = Compression.of(head)
+    if compression is None:
+        raise WrongBytesError(
+            f"{name}: neither .tar.gz, .tar.xz nor .tar.zst",
+            hint="check the address; a web page may have come instead of the tarball",
+        )
+    decoders = {Compression.GZIP: _gzip, Compression.XZ: _xz, Compression.ZSTD: _zstd}
     source = _Raw(itertools.chain((head,), blocks))
     try:
-        match compression:
-            case Compression.GZIP:
-                yield from _gzip(source)
-            case Compression.XZ:
-                yield from _xz(source)
-            case Compression.ZSTD:
-                yield from _zstd(source)
-            case Compression.NONE:
-                yield from iter(lambda: source.read(INFLATED), b"")
-            case None:
-                raise WrongBytesError(
-                    f"{name}: neither .tar.gz, .tar.xz nor .tar.zst",
-                    hint="check the address; a web page may have come instead of the tarball",
-                )
+        if compression is Compression.NONE:
+            yield from iter(lambda: source.read(INFLATED), b"")
+        else:
+            yield from decoders[compression](source)
     except EOFError as exc:
         raise cut(name) from exc
     except _Damaged as exc:
@@ -241,7 +237,10 @@ class TarReader:
                 # Python 3.10 trips over asking an empty archive for more.
                 for info in iter(tar.next, None) if tar.firstmember else ():  # type: ignore[attr-defined]
                     tar.members.clear()  # type: ignore[attr-defined]  # it keeps every one
-                    self._check_defaults(info, tar.pax_headers)
+                    # Defaults for all members: comments are fine, a name for everything is not.
+                    for key in filter(_FOR_ONE_MEMBER.fullmatch, tar.pax_headers):
+                        why = f"has its {key} from a header for every member"
+                        raise refused(self._name, _bytes(info.name), why)
                     if info.type != _LABEL:
                         yield self._member(info)
                     self._stream.next_member()
@@ -260,14 +259,6 @@ class TarReader:
         """Read what follows the end-of-archive block, so that its checksums are checked too."""
         self._stream.drain()
 
-    def _check_defaults(self, info: tarfile.TarInfo, defaults: Mapping[str, str]) -> None:
-        """Defaults for all members: comments are fine, a name for everything is not."""
-        for key in defaults:
-            if _FOR_ONE_MEMBER.fullmatch(key):
-                raise refused(
-                    self._name, _bytes(info.name), f"has its {key} from a header for every member"
-                )
-
     def _member(self, info: tarfile.TarInfo) -> TarMember:
         name = _bytes(info.name)
         if info.type in _REFUSED or info.sparse is not None:
@@ -282,11 +273,12 @@ class TarReader:
             raise damaged(self._name, f"{shown(name)} has a negative size")
         size = info.size if kind is MemberKind.FILE else 0
         self._left = size
+        exact = info.pax_headers.get("mtime")  # to the nanosecond; `info.mtime` is a float
         return TarMember(
             name=name,
             kind=kind,
             mode=info.mode,
-            mtime_ns=_nanoseconds(info),
+            mtime_ns=int(Decimal(exact or info.mtime) * 10**9),
             size=size,
             link=_bytes(info.linkname),
         )
@@ -366,12 +358,6 @@ class _Forward:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def _nanoseconds(info: tarfile.TarInfo) -> int:
-    """Return the time of a member; pax has it to the nanosecond, `info.mtime` is a float."""
-    exact = info.pax_headers.get("mtime")
-    return int((Decimal(exact) if exact else Decimal(info.mtime)) * 10**9)
 
 
 def refused(archive: str, member: bytes, problem: str) -> WrongBytesError:

@@ -99,10 +99,6 @@ class Cache:
         """Return where the download of the source with this key lies while it is incomplete."""
         return self._partial / f"{key}.part"
 
-    def partial_bytes(self, key: str) -> int:
-        status = files.status(self.partial(key))
-        return status.st_size if status else 0
-
     def _entry(self, sha256: str) -> CachedTree | None:
         return _read(self.trees / sha256 / "entry.json", CachedTree)
 
@@ -160,10 +156,9 @@ class Cache:
             if (budget is None or total <= budget) and self.free() >= room:
                 return
             with self._unused(name) as free:
-                if not free or not self._removed(name):
-                    continue
-            total -= count
-            removed(name, count)
+                if free and self._removed(name):
+                    total -= count
+                    removed(name, count)
 
     def _removed(self, name: str) -> bool:
         """Remove the tree or the partial download `name`; whether it was still there."""

@@ -20,7 +20,6 @@ from rocwheel.errors import RocmError
 from rocwheel.files import matches
 from rocwheel.runtime.image_recipe import RunTimeFiles
 from rocwheel.wheel import elf
-from rocwheel.wheel.elf import ElfFacts
 from rocwheel.wheel.inspect import WheelReport
 
 BLOCK: Final = 1 << 20
@@ -96,7 +95,8 @@ class _Search:
 
 def whole(root: Path) -> Closure:
     """Return every file of a tree, for the profile `devel`."""
-    paths = sorted(_files(root))
+    below = (path for path in root.rglob("*") if path.is_symlink() or not path.is_dir())
+    paths = sorted(path.relative_to(root).as_posix() for path in below)
     size = sum((root / path).lstat().st_size for path in paths)
     return Closure(paths=tuple(paths), needed_by={}, system={}, size=size)
 
@@ -116,7 +116,8 @@ def needed(
     for report in wheels:
         provided = report.provides
         for facts in report.elf:
-            folders = tuple(_below_rocm((*facts.runpath, *facts.rpath)))
+            looked = map(_OUTSIDE.search, (*facts.runpath, *facts.rpath))
+            folders = [match[1] for match in looked if match]
             for name in facts.needed:
                 if name not in provided:
                     search.need(name, folders, who=facts.path.rpartition("/")[2])
@@ -139,14 +140,6 @@ def needed(
         system=dict(sorted(search.system.items())),
         size=sum((root / path).lstat().st_size for path in paths),
     )
-
-
-def _below_rocm(entries: Iterable[str]) -> Iterator[str]:
-    """Yield where a wheel's RUNPATH looks, as folders of the ROCm tree."""
-    for entry in entries:
-        match = _OUTSIDE.search(entry)
-        if match:
-            yield match[1]
 
 
 def _is_there(extra: RunTimeFiles, loaded: Collection[str]) -> bool:
@@ -185,9 +178,13 @@ def _take_each(search: _Search, pattern: str, beside: str) -> int:
 def _look_into(search: _Search, path: str) -> None:
     """Follow what an ELF file needs."""
     file = search.root / path
-    facts = _facts(file, path)
-    if facts is None:
-        return
+    with file.open("rb") as stream:
+        if stream.read(len(elf.MAGIC)) != elf.MAGIC:
+            return
+    try:
+        facts = elf.scan(path, file.stat().st_size, partial(_blocks, file))
+    except elf.ElfError as exc:
+        raise RocmError(f"{file}: {exc}", hint="fetch a whole ROCm again") from exc
     if facts.soname:
         search.loaded.setdefault(facts.soname, path)
     here = PurePosixPath(path).parent
@@ -200,27 +197,10 @@ def _look_into(search: _Search, path: str) -> None:
         search.need(name, folders, who=PurePosixPath(path).name)
 
 
-def _facts(file: Path, path: str) -> ElfFacts | None:
-    with file.open("rb") as stream:
-        if stream.read(len(elf.MAGIC)) != elf.MAGIC:
-            return None
-    try:
-        return elf.scan(path, file.stat().st_size, partial(_blocks, file))
-    except elf.ElfError as exc:
-        raise RocmError(f"{file}: {exc}", hint="fetch a whole ROCm again") from exc
-
-
 def _blocks(file: Path) -> Iterator[bytes]:
     with file.open("rb") as stream:
         while block := stream.read(BLOCK):
             yield block
-
-
-def _files(root: Path) -> Iterator[str]:
-    for folder, names, files in os.walk(root):
-        here = Path(folder)
-        for name in (*files, *(item for item in names if (here / item).is_symlink())):
-            yield (here / name).relative_to(root).as_posix()
 
 
 def missing(closure: Closure, listed: str) -> Mapping[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +26,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.release.operations import Who
-from rocwheel.runtime import image_recipe, making, packages, record, trial
+from rocwheel.runtime import closure, image_recipe, making, packages, record, trial
 from rocwheel.runtime.making import ImagePlan, Subject
 from rocwheel.runtime.options import ImageOptions
 from rocwheel.runtime.record import ImageRecord, ImageVerdict
@@ -46,15 +45,6 @@ class ImageRequest:
     staging: Place
     families: Path | None
     who: Who
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageOutcome:
-    """How making an image ended: an exit status, and what is printed."""
-
-    status: int
-    document: Mapping[str, Any]
-    line: str  # for people: what to pull, or the local name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +128,13 @@ def plan(request: ImageRequest, *, home: Home, here: Workplace) -> ImageJob:
     )
 
 
-def make(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImageOutcome:
-    """Make, test and push the image, as far as the request goes."""
+def make(
+    job: ImageJob, here: Workplace, engine: ContainerEngine
+) -> tuple[int, dict[str, Any], str]:
+    """Make, test and push the image, as far as the request goes.
+
+    Return an exit status, what `--json` shows, and for people what to pull, or the local name.
+    """
     plan, options = _plan(job, here, engine), job.options
     wanted = f"{job.repository}:{job.subject.tag}"
     images = record.records(job.place, {wanted}) if options.push else ()
@@ -148,7 +143,7 @@ def make(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImageOutcom
         here.console.info(f"unchanged inputs: {known.reference} is there, nothing was built")
         document = {"inputs": plan.digest, "new": False, "config": known.config}
         document |= _pointed(job, here, known) | {"pushed": False}
-        return ImageOutcome(status=0, document=document, line=str(document["pull"]))
+        return 0, document, str(document["pull"])
     if options.push and not known:  # before hours go into an image that could not be pushed
         there = registry.look(job.repository, job.subject.tag, environ=here.environ)
         if there and there.labels.get(INPUTS) != plan.digest:
@@ -187,8 +182,7 @@ def make(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImageOutcom
             if known
             else _pushed(job, here, plan, made, engine=engine)
         )
-    line = str(document.get("pull", plan.image))
-    return ImageOutcome(status=worst, document=document, line=line)
+    return worst, document, str(document.get("pull", plan.image))
 
 
 def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
@@ -228,7 +222,9 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
         subject=subject,
         base=base,
         rocm=tree,
-        closure=making.files_of(subject.profile, tree, reports, subject.recipe, manifest),
+        closure=closure.whole(tree.root)
+        if subject.profile == "devel"
+        else closure.needed(tree.root, reports, subject.recipe.files, targets=manifest.gfx_targets),
         wheels=mine,
         pins=pins,
         where=where,

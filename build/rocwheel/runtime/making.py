@@ -24,12 +24,11 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command
 from rocwheel.rocm import RocmRoot
-from rocwheel.runtime import closure, layer, packages
+from rocwheel.runtime import layer, packages
 from rocwheel.runtime.closure import Closure
 from rocwheel.runtime.image_recipe import ImagedSet, RuntimeBase, RuntimeRecipe
 from rocwheel.runtime.packages import PackagePin, Where
 from rocwheel.values import canonical_json
-from rocwheel.wheel.inspect import WheelReport
 
 DOCKERFILE: Final = "runtime.Dockerfile"
 SCRIPT: Final = "install.sh"
@@ -131,19 +130,6 @@ class ImagePlan:
 
 def _digest(**parts: object) -> str:
     return files.sha256(canonical_json(parts))
-
-
-def files_of(
-    profile: str,
-    rocm: RocmRoot,
-    reports: tuple[WheelReport, ...],
-    recipe: RuntimeRecipe,
-    manifest: Manifest,
-) -> Closure:
-    """Return the files of ROCm that a profile holds. Raises RocmError."""
-    if profile == "devel":
-        return closure.whole(rocm.root)
-    return closure.needed(rocm.root, reports, recipe.files, targets=manifest.gfx_targets)
 
 
 def commands(

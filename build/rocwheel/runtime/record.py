@@ -70,12 +70,8 @@ class ImageRecord(Value, frozen=True, kw_only=True):
         return sum(self.layers.values())
 
 
-def _root(place: Place) -> str:
-    return place.key(f"{OURS}/images/")
-
-
 def _folder(place: Place, config: str) -> str:
-    return f"{_root(place)}{config.removeprefix('sha256:')}/"
+    return place.key(f"{OURS}/images/{config.removeprefix('sha256:')}/")
 
 
 def put(place: Place, record: ImageRecord) -> None:
@@ -88,7 +84,7 @@ def records(place: Place, references: Collection[str] | None = None) -> tuple[Im
     """Return all records, the oldest first; with `references`, read those of these alone."""
     names = None if references is None else {_plain(name) for name in references}
     kept = []
-    for item in place.store.keys(_root(place)):
+    for item in place.store.keys(place.key(f"{OURS}/images/")):
         folder, _, file = item.key.rpartition("/")
         if file != "record.json" or not (names is None or folder.rpartition("/")[2] in names):
             continue

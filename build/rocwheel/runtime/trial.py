@@ -7,7 +7,7 @@ gate itself with the packages it needs, the suite's, the set's manifest, the tes
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -24,7 +24,7 @@ from rocwheel.home import Home
 from rocwheel.image.found import Found
 from rocwheel.image.recipe import copy_tool
 from rocwheel.manifest import MANIFEST
-from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.process import Command, GuestPath, HostRunner, Runner, guest
 from rocwheel.results import Results
 from rocwheel.runtime import closure
 from rocwheel.runtime.making import PYTHON, ImagePlan
@@ -32,19 +32,14 @@ from rocwheel.runtime.packages import pip
 from rocwheel.values import replace
 from rocwheel.verdict import Verdict
 
-
-def _guest(text: str) -> GuestPath:
-    return GuestPath(PurePosixPath(text))
-
-
-TOOL: Final = _guest("/rocwheel/tool")
-DEPENDENCIES: Final = _guest("/rocwheel/dependencies")
-BESIDE: Final = _guest("/rocwheel/beside")
-WHEELS: Final = _guest("/rocwheel/wheels")
-OUTPUT: Final = _guest("/rocwheel/output")
-FAMILIES: Final = _guest("/rocwheel/families.yaml")
-TESTS: Final = _guest("/rocwheel/jax")
-SLOTS: Final = _guest("/rocwheel/slots")
+TOOL: Final = guest("/rocwheel/tool")
+DEPENDENCIES: Final = guest("/rocwheel/dependencies")
+BESIDE: Final = guest("/rocwheel/beside")
+WHEELS: Final = guest("/rocwheel/wheels")
+OUTPUT: Final = guest("/rocwheel/output")
+FAMILIES: Final = guest("/rocwheel/families.yaml")
+TESTS: Final = guest("/rocwheel/jax")
+SLOTS: Final = guest("/rocwheel/slots")
 WORK: Final = "/tmp"  # noqa: S108 - inside, in memory
 
 
@@ -96,10 +91,16 @@ def refuse_missing(plan: ImagePlan, runner: Runner) -> None:
 
 def run(trial: Trial, *, engine: ContainerEngine, runner: HostRunner, host: str) -> Verdict:
     """Run the suite in the image. Raises HostError when the gate itself could not be run."""
-    mounts = tuple(_mounts(trial, _prepare(trial, runner=runner)))
+    mounts = [Mount(host=host, guest=guest) for guest, host in _prepare(trial, runner).items()]
+    mounts += [
+        Mount(host=trial.output, guest=OUTPUT, writable=True),
+        Mount(host=trial.slots, guest=SLOTS, writable=True),
+    ]
+    given = ((trial.families, FAMILIES), (trial.jax_tests, TESTS))
+    mounts += [Mount(host=host, guest=guest) for host, guest in given if host]
     trial.output.mkdir(parents=True, exist_ok=True)
     storing.clear(trial.output)
-    spec = inside(trial.image, mounts, engine=engine, folder=trial.folder)
+    spec = inside(trial.image, tuple(mounts), engine=engine, folder=trial.folder)
     log = trial.output / "gate.log"
     with container.running(spec, runner=runner) as it:
         done = it.run(_gate(trial), log=log, check=False)
@@ -136,7 +137,7 @@ def _gate(trial: Trial) -> Command:
     return Command(argv=tuple(words), env=env, cwd=PurePosixPath(WORK))
 
 
-def _prepare(trial: Trial, *, runner: HostRunner) -> Mapping[GuestPath, Path]:
+def _prepare(trial: Trial, runner: HostRunner) -> Mapping[GuestPath, Path]:
     """Return folders with the gate, what it needs, what the suite needs, the manifest."""
     folder, where = trial.folder, trial.plan.where
     made = {
@@ -161,17 +162,6 @@ def _prepare(trial: Trial, *, runner: HostRunner) -> Mapping[GuestPath, Path]:
     (made[WHEELS] / MANIFEST).write_bytes(trial.plan.subject.manifest.to_bytes())
     copy_tool(root, made[TOOL])
     return made
-
-
-def _mounts(trial: Trial, prepared: Mapping[GuestPath, Path]) -> Iterator[Mount]:
-    for guest, host in prepared.items():
-        yield Mount(host=host, guest=guest)
-    yield Mount(host=trial.output, guest=OUTPUT, writable=True)
-    yield Mount(host=trial.slots, guest=SLOTS, writable=True)
-    if trial.families:
-        yield Mount(host=trial.families, guest=FAMILIES)
-    if trial.jax_tests:
-        yield Mount(host=trial.jax_tests, guest=TESTS)
 
 
 def _reason(verdict: Verdict, results: Results) -> str:

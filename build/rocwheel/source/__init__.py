@@ -13,7 +13,6 @@ from rocwheel.source.pins import load as load_pins
 
 if TYPE_CHECKING:
     from rocwheel.source.tree import (
-        COMMIT_LATER,
         SourcePlan,
         SourceRequest,
         SourceTree,
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "COMMIT_LATER",
     "Layouts",
     "Pin",
     "Pins",

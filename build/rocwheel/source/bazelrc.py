@@ -15,12 +15,7 @@ from typing import Final
 
 from rocwheel.errors import SourceError
 
-# Which commands' lines a command reads besides its own, and of `build` what `run` and `test` do.
-INHERITED: Final = {
-    "build": ("always", "common", "build"),
-    "run": ("always", "common", "build", "run"),
-    "test": ("always", "common", "build", "test"),
-}
+READ: Final = frozenset({"always", "common", "build"})  # commands whose lines `bazel build` reads
 # Options whose value may be the next word.
 _VALUED: Final = frozenset({
     "--action_env", "--bazelrc", "--config", "--define", "--host_action_env", "--output_base",
@@ -45,48 +40,40 @@ class RcFiles:
 
     lines: tuple[RcLine, ...]
 
-    def configs(self, command: str) -> frozenset[str]:
-        """Return the configs that are defined for a command."""
-        return frozenset(
-            line.config for line in self.lines if line.command in INHERITED[command] and line.config
-        )
+    @property
+    def configs(self) -> frozenset[str]:
+        """Return the configs that are defined for a build."""
+        return frozenset(line.config for line in self._read() if line.config)
 
-    def flatten(self, command: str, options: Iterable[str]) -> tuple[str, ...]:
+    def flatten(self, options: Iterable[str]) -> tuple[str, ...]:
         """Every option that holds for a command line, in order: rc lines first, configs in place.
 
         Raises SourceError for a config that no rc file defines, naming where it is asked for.
         """
-        always = [line for line in self._for(command) if not line.config]
+        always = ((line.where, line.options) for line in self._read() if not line.config)
         return tuple(
             item
-            for where, given in (
-                *((line.where, line.options) for line in always),
-                ("command line", tuple(options)),
-            )
+            for where, given in (*always, ("command line", tuple(options)))
             for option in given
-            for item in self._expanded(command, option, where, ())
+            for item in self._expanded(option, where, ())
         )
 
-    def expand(self, command: str, options: Iterable[str]) -> tuple[str, ...]:
+    def expand(self, options: Iterable[str]) -> tuple[str, ...]:
         """Return what these options come to: each, and after a config what it holds.
 
         Raises SourceError for a config that no rc file defines.
         """
-        return tuple(
-            item for option in options for item in self._expanded(command, option, "options", ())
-        )
+        return tuple(item for option in options for item in self._expanded(option, "options", ()))
 
-    def _for(self, command: str) -> Iterator[RcLine]:
-        return (line for line in self.lines if line.command in INHERITED[command])
+    def _read(self) -> Iterator[RcLine]:
+        return (line for line in self.lines if line.command in READ)
 
-    def _expanded(
-        self, command: str, option: str, where: str, inside: tuple[str, ...]
-    ) -> Iterator[str]:
+    def _expanded(self, option: str, where: str, inside: tuple[str, ...]) -> Iterator[str]:
         yield option
         name, _, config = option.partition("=")
         if name != "--config":
             return
-        lines = [line for line in self._for(command) if line.config == config]
+        lines = [line for line in self._read() if line.config == config]
         if not lines:
             raise SourceError(
                 f"{where}: --config={config}: no rc file of this tree defines it",
@@ -96,7 +83,7 @@ class RcFiles:
             raise SourceError(f"{where}: --config={config} holds itself", hint="check the tree")
         for line in lines:
             for nested in line.options:
-                yield from self._expanded(command, nested, line.where, (*inside, config))
+                yield from self._expanded(nested, line.where, (*inside, config))
 
 
 def variables(options: Iterable[str]) -> dict[str, str]:

@@ -90,11 +90,11 @@ def look_up(
     name, ref = ref or version, ref or f"{TAG}{version}"
     if is_commit(ref) or ref.startswith(TAG):
         name = version
-    tree.check_repository("JAX", repository, ref)
+    tree.check_repository(repository, ref)
     commit = git.resolve_ref(repository, ref, runner=runner)
     empty = pins.Pins(path="", pins=(), layouts=layouts)
     wanted = tree.at_commit(repository, ref, commit, cache)
-    found = tree.resolve(wanted, pins=empty, layouts=layouts, runner=runner, console=console)
+    found = tree.resolve(wanted, pins=empty, runner=runner, console=console)
     if found.jax_version != version:
         raise SourceError(
             f"{repository}: {ref} is JAX {found.jax_version}, not {version}",

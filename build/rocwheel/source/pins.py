@@ -162,9 +162,9 @@ def load(path: Path, *, layouts: Layouts) -> Pins:
 
 def _mistake(entry: Pin, layouts: Layouts) -> FieldError | None:
     """Find what a pin says that its layout or its own name contradicts."""
-    layout: Layout | None = layouts.by_name.get(entry.layout)
+    layout: Layout | None = layouts.get(entry.layout)
     if layout is None:
-        hint = suggest(entry.layout, tuple(layouts.by_name))
+        hint = suggest(entry.layout, tuple(layouts))
         return FieldError(f"unknown value {entry.layout!r}", "layout", hint=hint)
     if layout.version_class(Version(entry.version)) is None:
         problem = f"no class of layout {layout.name!r} holds JAX {entry.version}"

@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
@@ -20,17 +19,15 @@ from rocwheel.build_options import SourceOptions
 from rocwheel.console import Console, silent
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
-from rocwheel.git import Checkout, ask_ref, checkout, head, identify, resolve_ref
+from rocwheel.git import Checkout, checkout, head, identify
 from rocwheel.manifest import Source
-from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
+from rocwheel.model import CPYTHONS, PythonVersion, is_commit
 from rocwheel.process import Command, Runner
 from rocwheel.source import bazelrc, patches
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
 from rocwheel.source_layout import Assignment, Layout, VersionClass
 from rocwheel.values import replace
-
-COMMIT_LATER: Final = "0" * 40  # of a branch or tag whose commit is not known yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +46,7 @@ class SourcePlan:
     pin: Pin | None
     checkout: Checkout | None  # None for a folder of the user's
     request: SourceRequest
-    cache: Path
     like: Pin | None = None  # what a commit of `jax_ref` is taken to be until it is here
-
-    @property
-    def is_fetched(self) -> bool:
-        """Return whether `resolve` will ask a repository for something."""
-        return bool(self.commands or self.request.xla_ref)
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -63,37 +54,6 @@ class SourcePlan:
         if self.checkout is None or self.checkout.folder.is_dir():
             return ()
         return self.checkout.commands(self.checkout.folder)
-
-    def xla(self, tree: SourceTree) -> XlaPlan | None:
-        """Return what `resolve` will do for an XLA that is named by repository and ref."""
-        ref = self.request.xla_ref
-        if not ref:
-            return None
-        repository = self.request.xla_repository or tree.layout.xla.repository
-        commit = ref if is_commit(ref) else COMMIT_LATER
-        wanted = _checkout(repository, "", commit, self.cache)
-        here = wanted.folder.is_dir()
-        own = patches.named(tree.root / tree.layout.xla.folder)
-        return XlaPlan(
-            ask=None if is_commit(ref) else ask_ref(repository, ref),
-            fetch=() if here else wanted.commands(wanted.folder),
-            patch=patches.commands(wanted.folder, own),
-            repository=repository,
-            commit=commit,
-            folder=patches.copy_of(wanted.folder, own),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class XlaPlan:
-    """An XLA to fetch: the commands in order, and where it will lie."""
-
-    ask: Command | None  # prints the commit, last, where only a branch or tag is known
-    fetch: tuple[Command, ...]
-    patch: tuple[Command, ...]  # the copy, then a patch each: one that does not apply is left out
-    repository: str
-    commit: str
-    folder: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +71,7 @@ class SourceTree:
     xla: Source  # all empty for a tree that builds no XLA
     xla_dir: Path | None  # when it overrides the tree's own
     xla_patches: tuple[str, ...] = ()  # of the tree's own patches, those this XLA has
-    release: Pin | None = None  # the pin of this JAX version, whatever its layout
+    release: Pin | None = None  # the pin of this JAX version
     rc: bazelrc.RcFiles | None = None  # None where the tree is not here yet
     fixed_number: str | None = None  # in the wheels' names, where it is not ROCm's major
     warnings: tuple[str, ...] = ()
@@ -123,27 +83,17 @@ class SourceTree:
         return tuple(name for name, is_changed in changed if is_changed)
 
     @property
-    def pin(self) -> Pin | None:
-        """The pin this tree may be a checkout of."""
-        return self.release if self.release and self.release.layout == self.layout.name else None
-
-    @property
     def jaxlib_origin(self) -> str:
-        """The pin's word for the pinned commit itself; any other tree has a jaxlib of its own.
-
-        A layout that cannot build one takes it from upstream.
-        """
-        if WheelKind.JAXLIB not in self.layout.targets:
-            return "upstream"
-        if self.pin and self.jax.commit == self.pin.commit and not self.jax.dirty:
-            return self.pin.jaxlib.origin
+        """The pin's word for the pinned commit itself; any other tree has a jaxlib of its own."""
+        if self.release and self.jax.commit == self.release.commit and not self.jax.dirty:
+            return self.release.jaxlib.origin
         return "built"
 
     @property
     def local_suffix(self) -> str:
         """What overrides add to a wheel's local version: `.xla1a2b3c4d5.dirty`, or ""."""
         parts = []
-        if self.pin and self.jax.commit and self.jax.commit != self.pin.commit:
+        if self.release and self.jax.commit and self.jax.commit != self.release.commit:
             parts.append(f"jax{self.jax.commit[:9]}")
         if self.xla_dir:
             parts.append(f"xla{(self.xla.commit or self.xla.digest)[:9]}")
@@ -155,12 +105,9 @@ class SourceTree:
         """Find the pinned jaxlib of the package index. Raises ConfigError if there is none."""
         wheel = self.release.jaxlib.wheels.get(str(python)) if self.release else None
         if wheel is None:
-            or_build = "build it with --jaxlib built, or " * (
-                WheelKind.JAXLIB in self.layout.targets
-            )
             raise ConfigError(
                 f"jaxlib {self.jax_version} for CPython {python}: no upstream wheel is pinned",
-                hint=f"{or_build}add its SHA-256 to ci/pins.yaml",
+                hint="build it with --jaxlib built, or add its SHA-256 to ci/pins.yaml",
             )
         return wheel
 
@@ -186,17 +133,9 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
                 f"{request.jax_source_dir}: a folder and {what} were given",
                 hint="drop one: a folder says itself which version it is",
             )
-    if request.xla_source_dir and (request.xla_repository or request.xla_ref):
-        raise ConfigError(
-            f"{request.xla_source_dir}: an XLA folder and an XLA repository were given",
-            hint="drop one",
-        )
-    check_repository("XLA", request.xla_repository, request.xla_ref)
-    check_repository("JAX", request.jax_repository, request.jax_ref)
+    check_repository(request.jax_repository, request.jax_ref)
     if request.jax_source_dir:
-        return SourcePlan(
-            root=request.jax_source_dir, pin=None, checkout=None, request=request, cache=cache
-        )
+        return SourcePlan(root=request.jax_source_dir, pin=None, checkout=None, request=request)
     pin = pins.default
     if request.jax_version:
         pin = pins.find(request.jax_version, allow_unverified=request.allow_unverified_pin)
@@ -210,7 +149,6 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
         pin=None if request.jax_ref else pin,
         checkout=wanted,
         request=request,
-        cache=cache,
         like=replace(pin, repository=repository, ref=ref, commit=commit)
         if request.jax_ref
         else None,
@@ -220,67 +158,68 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
 def at_commit(repository: str, ref: str, commit: str, cache: Path) -> SourcePlan:
     """Plan to fetch a commit that no pin names; `ref` is a branch or tag that has it."""
     wanted = _checkout(repository, ref, commit, cache)
-    request = SourceRequest()
-    return SourcePlan(root=wanted.folder, pin=None, checkout=wanted, request=request, cache=cache)
+    return SourcePlan(root=wanted.folder, pin=None, checkout=wanted, request=SourceRequest())
 
 
-def check_repository(what: str, repository: str, ref: str) -> None:
-    """Refuse a repository with a password in it, or without a commit. Raises ConfigError."""
+def check_repository(repository: str, ref: str) -> None:
+    """Refuse a JAX repository with a password in it, or without a commit. Raises ConfigError."""
     parts = urlsplit(repository)
     if parts.password or parts.query or (parts.username and parts.scheme in {"http", "https"}):
         raise ConfigError(
-            f"{without_secrets(repository)}: {what} repository with a password in it",
+            f"{without_secrets(repository)}: JAX repository with a password in it",
             hint="leave it out; git's credential helper gives it (git help credentials)",
         )
     if repository and not ref:
         raise ConfigError(
-            f"{repository}: which commit?",
-            hint=f"add --{what.lower()}-ref with a branch or commit",
+            f"{repository}: which commit?", hint="add --jax-ref with a branch or commit"
         )
 
 
-def resolve(
-    planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner, console: Console
-) -> SourceTree:
+def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console) -> SourceTree:
     """Fetch what is missing and check the tree. Raises SourceError, ConfigError, HostError."""
     if planned.checkout:
         _take(planned.checkout, runner, console)
     root = planned.root
     if not root.is_dir():
         raise SourceError(f"{root}: no such folder", hint="name the top of a JAX checkout")
-    layout = layouts[planned.pin.layout] if planned.pin else _layout(root, layouts)
+    layout = pins.layouts[planned.pin.layout] if planned.pin else _layout(root, pins.layouts)
     _check_markers(root, layout)
     _check_labels(root / layout.workspace, layout)
     version = _version(root, layout.version)
     workspace = root / layout.workspace
     version_class, odd = _class_of(root, layout, version)
     rc = bazelrc.read(workspace, version_class.startup_files)
+    wanted, fixed = workspace / ".bazelversion", layout.fixed_number
+    number = fixed.pattern.search(_text(root / fixed.file)) if fixed else None
     pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
     if planned.pin and str(version) != planned.pin.version:
         raise SourceError(
             f"{root}: is JAX {version}, the pin says {planned.pin.version}",
             hint="correct ci/pins.yaml",
         )
-    xla, override = _xla(planned, layout, runner, console)
+    xla, applied, lacking = _xla(planned, layout, runner)
     tree = SourceTree(
         root=root,
         workspace=workspace,
         layout=layout,
         version_class=version_class,
         jax_version=str(version),
-        pythons=_pythons(root, layout),
-        bazel=_bazel(workspace),
+        pythons=tuple(
+            python
+            for python in map(PythonVersion.parse, CPYTHONS)
+            if (root / layout.lock_files.name(python)).is_file()
+        ),
+        bazel=_text(wanted).strip() if wanted.is_file() else "",
         jax=_identified(planned, root, pin, runner),
         xla=xla,
-        xla_dir=override.folder if override else None,
-        xla_patches=override.applied if override else (),
+        xla_dir=planned.request.xla_source_dir,
+        xla_patches=applied,
         release=pin,
         rc=rc,
-        fixed_number=_fixed_number(root, layout),
+        fixed_number=number[1] if number else None,
         warnings=(
             *odd,
-            *_refusal(root, layout),
-            *(override.warnings if override else ()),
+            *lacking,
             *(
                 f"{root / name}: your own Bazel options are part of this build"
                 for name in layout.personal
@@ -293,49 +232,34 @@ def resolve(
     return tree
 
 
-def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner) -> SourceTree:
+def preview(planned: SourcePlan, *, pins: Pins, runner: Runner) -> SourceTree:
     """Return the tree `resolve` would give, fetching nothing: the pin stands for what is absent.
 
     Raises what `resolve` raises for a tree that is here.
     """
     pin, request = planned.pin or planned.like, planned.request
     if pin is None or planned.root.is_dir():
-        here = replace(planned, request=replace(request, xla_repository="", xla_ref=""))
-        tree = resolve(here, pins=pins, layouts=layouts, runner=runner, console=silent())
-    else:
-        layout = layouts[pin.layout]
-        tree = SourceTree(
-            root=planned.root,
-            workspace=planned.root / layout.workspace,
-            layout=layout,
-            version_class=_class_by_version(planned.root, layout, Version(pin.version)),
-            jax_version=pin.version,
-            pythons=tuple(pin.pythons),
-            bazel=pin.bazel,
-            jax=Source(repository=pin.repository, commit=pin.commit),
-            xla=_identified(planned, request.xla_source_dir, None, runner)
-            if request.xla_source_dir
-            else Source(
-                repository=layout.xla.repository,
-                commit="" if planned.like else pin.xla_commit or "",
-            ),
-            xla_dir=request.xla_source_dir,
-            release=pins.find(pin.name, allow_unverified=True),
-            warnings=_later(planned, pin),
-        )
-    xla = planned.xla(tree)
-    if xla is None:
-        return tree
-    return replace(
-        tree, xla=Source(repository=xla.repository, commit=xla.commit), xla_dir=xla.folder
+        return resolve(planned, pins=pins, runner=runner, console=silent())
+    layout, name = pins.layouts[pin.layout], request.jax_branch or pin.commit
+    later = f"JAX {name} is not here yet: taken to be like {pin.version} (--jax-version)"
+    return SourceTree(
+        root=planned.root,
+        workspace=planned.root / layout.workspace,
+        layout=layout,
+        version_class=_class_by_version(planned.root, layout, Version(pin.version)),
+        jax_version=pin.version,
+        pythons=tuple(pin.pythons),
+        bazel=pin.bazel,
+        jax=Source(repository=pin.repository, commit=pin.commit),
+        xla=_identified(planned, request.xla_source_dir, None, runner)
+        if request.xla_source_dir
+        else Source(
+            repository=layout.xla.repository, commit="" if planned.like else pin.xla_commit or ""
+        ),
+        xla_dir=request.xla_source_dir,
+        release=pins.find(pin.name, allow_unverified=True),
+        warnings=(later,) if planned.like else (),
     )
-
-
-def _later(planned: SourcePlan, pin: Pin) -> tuple[str, ...]:
-    if planned.like is None:
-        return ()
-    name = planned.request.jax_branch or pin.commit
-    return (f"JAX {name} is not here yet: taken to be like {pin.version} (--jax-version)",)
 
 
 def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:
@@ -375,7 +299,7 @@ def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runn
 def _layout(root: Path, layouts: Layouts) -> Layout:
     """Return the layout with the fewest missing markers; `_check_markers` has the last word."""
     return min(
-        layouts.by_name.values(),
+        layouts.values(),
         key=lambda layout: sum(not (root / name).exists() for name in layout.markers),
     )
 
@@ -432,10 +356,9 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
     it has the marks of several classes the version chooses among them. Raises SourceError for a
     version before all classes.
     """
-    oldest = layout.oldest
-    if oldest and Version(version.base_version) < oldest:
+    if Version(version.base_version) < layout.oldest:
         raise SourceError(
-            f"{root}: JAX {version} is too old: rocwheel builds {oldest} and later",
+            f"{root}: JAX {version} is too old: rocwheel builds {layout.oldest} and later",
             hint="take a newer JAX, or the build script of that release",
         )
     fitting = [item for item in layout.classes if not _lacking(root, layout, item)]
@@ -466,7 +389,7 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
     missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
     if missing:
         return missing
-    defined = bazelrc.read(workspace, candidate.startup_files).configs("build")
+    defined = bazelrc.read(workspace, candidate.startup_files).configs
     marks = candidate.marks
     return [
         *(f"--config={name}" for name in marks.configs if name not in defined),
@@ -477,24 +400,6 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
             if not (workspace / name).is_file() or text not in _text(workspace / name)
         ),
     ]
-
-
-def _fixed_number(root: Path, layout: Layout) -> str | None:
-    """Return the number that a tree's wheels are named with: `60`, `7`; None for ROCm's major."""
-    if layout.fixed_number is None:
-        return None
-    match = layout.fixed_number.pattern.search(_text(root / layout.fixed_number.file))
-    return match[1] if match else None
-
-
-def _refusal(root: Path, layout: Layout) -> tuple[str, ...]:
-    said = layout.refusal
-    if said is None or not (root / said.file).is_file():
-        return ()
-    match = said.pattern.search(_text(root / said.file))
-    if match is None:
-        return ()
-    return (f"{root / said.file}: this tree's own build refuses ROCm wheels: {match[0]!r}",)
 
 
 def _class_by_version(root: Path, layout: Layout, version: Version) -> VersionClass:
@@ -529,61 +434,34 @@ def _assigned(path: Path, variable: str) -> str | None:
     return match["value"] if match else None
 
 
-def _pythons(root: Path, layout: Layout) -> tuple[PythonVersion, ...]:
-    if layout.lock_files is None:
-        return layout.pythons
-    known = map(PythonVersion.parse, CPYTHONS)
-    return tuple(python for python in known if (root / layout.lock_files.name(python)).is_file())
-
-
-def _bazel(workspace: Path) -> str:
-    try:
-        return (workspace / ".bazelversion").read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return ""
-
-
 def _xla(
-    planned: SourcePlan, layout: Layout, runner: Runner, console: Console
-) -> tuple[Source, patches.Patched | None]:
-    """Say which XLA is built, and from which folder when it is not the tree's own."""
-    request = planned.request
-    wanted_patches = patches.named(planned.root / layout.xla.folder)
-    if request.xla_source_dir:
-        if not (request.xla_source_dir / "xla").is_dir():
+    planned: SourcePlan, layout: Layout, runner: Runner
+) -> tuple[Source, tuple[str, ...], tuple[str, ...]]:
+    """Return the XLA that is built; of a user's own, the tree's patches it has, and warnings."""
+    own, folder = planned.request.xla_source_dir, planned.root / layout.xla.folder
+    if own:
+        if not (own / "xla").is_dir():
             raise SourceError(
-                f"{request.xla_source_dir}: no XLA checkout, it has no folder xla",
+                f"{own}: no XLA checkout, it has no folder xla",
                 hint="name the top of a checkout of openxla/xla",
             )
-        override = patches.compared(request.xla_source_dir, wanted_patches, runner=runner)
-        return _identified(planned, request.xla_source_dir, None, runner), override
-    if request.xla_ref:
-        repository = request.xla_repository or layout.xla.repository
-        commit = resolve_ref(repository, request.xla_ref, runner=runner)
-        ref = "" if is_commit(request.xla_ref) else request.xla_ref
-        wanted = _checkout(repository, ref, commit, planned.cache)
-        _take(wanted, runner, console)
-        override = patches.patched(wanted.folder, wanted_patches, runner=runner)
-        return Source(repository=repository, commit=commit), override
-    folder = planned.root / layout.xla.folder
+        applied, lacking = patches.compared(own, patches.named(folder), runner=runner)
+        return _identified(planned, own, None, runner), applied, lacking
     if not folder.is_dir():
-        return Source(repository="", commit=""), None
+        return Source(repository="", commit=""), (), ()
     for name in layout.xla.files:
         commit_of_tree = (
             _assigned(folder / name, layout.xla.variable) if (folder / name).is_file() else None
         )
         if commit_of_tree and is_commit(commit_of_tree):
-            _compare(planned, commit_of_tree, folder / name)
-            return Source(repository=layout.xla.repository, commit=commit_of_tree), None
+            if planned.pin and planned.pin.xla_commit not in (None, commit_of_tree):
+                raise SourceError(
+                    f"{folder / name}: names XLA {commit_of_tree}, the pin of JAX "
+                    f"{planned.pin.version} another",
+                    hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",
+                )
+            return Source(repository=layout.xla.repository, commit=commit_of_tree), (), ()
     raise SourceError(
         f"{folder}: no file says which XLA is built ({layout.xla.variable})",
         hint="use the files as JAX has them, or give --xla-source-dir",
     )
-
-
-def _compare(planned: SourcePlan, commit: str, path: Path) -> None:
-    if planned.pin and planned.pin.xla_commit not in (None, commit):
-        raise SourceError(
-            f"{path}: names XLA {commit}, the pin of JAX {planned.pin.version} another",
-            hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",
-        )

@@ -211,7 +211,8 @@ def load(path: Path, *, channels: Collection[str] | None = None) -> Trust:
             hint = suggest(channel, frozenset(channels))
             raise document.error("no such channel", "channels", channel, hint=hint)
         for number, role in enumerate(rule.required):
-            if not any(_holds(key, role, channel) for key in content.keys.values()):
+            keys = (key for key in content.keys.values() if key.role is role and not key.revoked)
+            if not any(not key.channels or channel in key.channels for key in keys):
                 at = ("channels", channel, "required", number)
                 hint = f"add a key with `role: {role.value}`, made by `trust keygen`"
                 raise document.error(f"no key has the role {role.value}", *at, hint=hint)
@@ -221,10 +222,6 @@ def load(path: Path, *, channels: Collection[str] | None = None) -> Trust:
         names=names,
         rules=content.channels,
     )
-
-
-def _holds(key: TrustedKey, role: KeyRole, channel: str) -> bool:
-    return key.role is role and (not key.channels or channel in key.channels) and not key.revoked
 
 
 def time_of(text: object) -> datetime:

@@ -61,7 +61,7 @@ def _differing(member: str, old: _Facts, new: _Facts) -> Iterator[Difference]:
 
 def _facts(report: WheelReport) -> dict[str, _Facts]:
     """Return what is compared, by member; "" for the wheel as a whole."""
-    members = {_unversioned(member.name, report): member for member in report.members}
+    members = {report.filename.moved(member.name, "*"): member for member in report.members}
     facts: dict[str, _Facts] = {
         "": {
             "project": (report.project,),
@@ -80,13 +80,6 @@ def _facts(report: WheelReport) -> dict[str, _Facts]:
         library = libraries.get(member.name)
         facts[name] = _headers(member) | (_library(library) if library else {})
     return facts
-
-
-def _unversioned(name: str, report: WheelReport) -> str:
-    """Return a member's name without the version in the folders that have it."""
-    stem = report.filename.stem
-    is_versioned = name.startswith((f"{stem}.dist-info/", f"{stem}.data/"))
-    return f"*{name.removeprefix(stem)}" if is_versioned else name
 
 
 def _headers(member: ZipMember) -> dict[str, tuple[str, ...]]:

@@ -90,6 +90,11 @@ class WheelName:
         """Return what the names of the dist-info and data folders begin with."""
         return f"{self.distribution}-{self.version_text}"
 
+    def moved(self, member: str, stem: str) -> str:
+        """Return a member's name where the dist-info and data folders begin with `stem`."""
+        folders = (f"{self.stem}.dist-info/", f"{self.stem}.data/")
+        return stem + member[len(self.stem) :] if member.startswith(folders) else member
+
     def __str__(self) -> str:
         compressed = (".".join(tags) for tags in (self.pythons, self.abis, self.platforms))
         return f"{self.stem}{self.build}-{'-'.join(compressed)}.whl"

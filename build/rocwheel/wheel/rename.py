@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from packaging.version import Version
 
@@ -78,10 +78,7 @@ class Rename:
 
     def path(self, member: str) -> str:
         """Return where a member of the old wheel is in the new one."""
-        for ending in (".dist-info/", ".data/"):
-            if member.startswith(self.before.stem + ending):
-                return self.after.stem + member[len(self.before.stem) :]
-        return member
+        return self.before.moved(member, self.after.stem)
 
     def document(self, folder: Path) -> dict[str, object]:
         """Return the same for a program, when the new wheel lies in `folder`."""
@@ -132,21 +129,17 @@ def plan_retag(
 
     Raises WheelError for an unsound wheel, ConfigError for a tag that cannot be one.
     """
-    pythons, abis, platforms = (
-        _tags(text, kind)
-        for text, kind in ((python, "python"), (abi, "ABI"), (platform, "platform"))
-    )
+    tags = {
+        "pythons": _tags(python, "python"),
+        "abis": _tags(abi, "ABI"),
+        "platforms": _tags(platform, "platform"),
+    }
+    given: dict[str, Any] = {name: each for name, each in tags.items() if each}
 
     def plan(path: Path) -> Rename:
         with ZipArchive(path) as archive:
             draft = _Draft(archive)
-            before = draft.name
-            after = replace(
-                before,
-                pythons=pythons or before.pythons,
-                abis=abis or before.abis,
-                platforms=platforms or before.platforms,
-            )
+            after = replace(draft.name, **given)
             wheel = draft.texts["WHEEL"]
             if tuple(sorted(wheel.all("Tag"))) != after.tags:
                 wheel.replace_all("Tag", after.tags)

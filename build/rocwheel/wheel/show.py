@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
+from collections import Counter
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel.console import columns, printable, size
+from rocwheel.console import columns, count, printable, size
 from rocwheel.wheel.verify.rules import Severity
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ def document(report: WheelReport) -> dict[str, Any]:
         "filename": report.path.name,
         **{name: getattr(report, name) for name in PLAIN},
         "gpu_code": {
-            target: {"objects": count, "bytes": total}
-            for target, (count, total) in report.gpu_code.items()
+            target: {"objects": number, "bytes": total}
+            for target, (number, total) in report.gpu_code.items()
         },
         "members": [
             {name: getattr(item, name) for name in ("name", "size", "compressed")}
@@ -77,7 +79,8 @@ def _lines(report: WheelReport, width: int) -> Iterator[str]:
     yield from _table(("size", "packed", "member"), members)
     if report.gpu_code:
         code = [
-            (target, str(count), size(total)) for target, (count, total) in report.gpu_code.items()
+            (target, str(number), size(total))
+            for target, (number, total) in report.gpu_code.items()
         ]
         yield from _table(("gfx target", "code objects", "size unpacked"), code)
     if report.elf:
@@ -111,49 +114,39 @@ def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
 
 
 def verdict_document(
-    found: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
+    verdicts: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
 ) -> dict[str, Any]:
     """Return what was found, wheel by wheel, and whether all of them may ship."""
     return {
-        "ships": ships(found),
+        "ships": ships(verdicts),
         "installed_with": installers.versions if installers else {},
         "wheels": {
             name: [asdict(item) | {"severity": item.severity.value} for item in findings]
-            for name, findings in found.items()
+            for name, findings in verdicts.items()
         },
     }
 
 
 def verdict_lines(
-    found: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
+    verdicts: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
 ) -> Iterator[str]:
     """Return the same for a person: each finding with its remedy below."""
     if installers:
         yield f"installed with {installers}"
-    for name, findings in found.items():
-        yield printable(f"{name}: {_outcome(findings)}")
+    for name, findings in verdicts.items():
+        outcome = "may ship" if ships({name: findings}) else "may not ship"
+        numbers = Counter(item.severity for item in findings)
+        counts = (count(numbers[each], each.value) for each in Severity if numbers[each])
+        yield printable(f"{name}: {', '.join((outcome, *counts))}")
         for item in findings:
             yield printable(f"  {item.severity.value} {item.rule}: {item.message}")
             yield f"    {item.remedy}"
 
 
-def ships(found: Mapping[str, tuple[Finding, ...]]) -> bool:
+def ships(verdicts: Mapping[str, tuple[Finding, ...]]) -> bool:
     """Return whether wheels with these findings may be published: none is an error."""
-    return not any(_errors(findings) for findings in found.values())
-
-
-def _errors(findings: tuple[Finding, ...]) -> int:
-    return sum(item.severity is Severity.ERROR for item in findings)
-
-
-def _outcome(findings: tuple[Finding, ...]) -> str:
-    errors = _errors(findings)
-    counts = [
-        f"{count} {word}{'s' if count > 1 else ''}"
-        for count, word in ((errors, "error"), (len(findings) - errors, "warning"))
-        if count
-    ]
-    return ", ".join(["may not ship" if errors else "may ship", *counts])
+    findings = itertools.chain.from_iterable(verdicts.values())
+    return all(item.severity is not Severity.ERROR for item in findings)
 
 
 def _elf_document(item: ElfFacts) -> dict[str, Any]:
@@ -173,7 +166,6 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
     highest = [
         f"{prefix} {_dotted(item.highest(prefix))}" for prefix in PREFIXES if item.highest(prefix)
     ]
-    bundles = f"{len(item.bundles)} bundle{'s' if len(item.bundles) > 1 else ''}"
     for label, text in (
         ("machine", "" if item.machine == "x86_64" else item.machine),
         ("SONAME", item.soname),
@@ -182,7 +174,12 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
         ("RPATH", _few(item.rpath)),
         ("RUNPATH", _few(item.runpath)),
         ("exports", "GetPjrtApi, the PJRT API" if item.exports_pjrt else ""),
-        ("GPU code", f"{bundles} for {len(item.gpu_code)} targets" if item.bundles else ""),
+        (
+            "GPU code",
+            f"{count(len(item.bundles), 'bundle')} for {len(item.gpu_code)} targets"
+            if item.bundles
+            else "",
+        ),
     ):
         if text:
             yield from textwrap.wrap(

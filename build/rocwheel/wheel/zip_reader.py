@@ -10,7 +10,6 @@ that PyPI has refused since 2025.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import re
@@ -19,13 +18,13 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, NoReturn
 
 # ISA-L is faster still and accepts incomplete distance codes, which pip's zlib refuses
 # (https://github.com/madler/zlib/blob/master/inftrees.c).
 from zlib_ng import zlib_ng
 
+from rocwheel import files
 from rocwheel.console import brief
 from rocwheel.errors import WheelError
 from rocwheel.wheel.limits import LIMITS
@@ -105,8 +104,7 @@ class ZipMember:
         return self.name.endswith("/")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CentralDirectory:
+class CentralDirectory(NamedTuple):
     """Where the central directory lies, as the end records say."""
 
     offset: int
@@ -150,12 +148,15 @@ class ZipArchive:
     def __enter__(self) -> ZipArchive:  # noqa: PYI034
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         os.close(self._fd)
         if exc is None:
-            self._check_unchanged()
+            try:
+                unchanged = Stamp.of(self.path.stat()) == self.stamp
+            except OSError:
+                unchanged = False
+            if not unchanged:
+                self._changed()
 
     def fileno(self) -> int:
         return self._fd
@@ -163,23 +164,12 @@ class ZipArchive:
     def refuse(self, problem: str, *, hint: str = "build or fetch the wheel again") -> NoReturn:
         raise WheelError(f"{self.path}: {brief(problem)}", hint=hint)
 
-    def _check_unchanged(self) -> None:
-        try:
-            now = Stamp.of(self.path.stat())
-        except OSError:
-            now = None
-        if now != self.stamp:
-            self._changed()
-
     def check_digest(self, announced: str) -> None:
         """Read all of the file again; raises WheelError where its SHA-256 is not the announced one.
 
         Size, time and inode of a file that is written to in place can be made to look the same.
         """
-        digest = hashlib.sha256()
-        for piece in self.raw(0, self.size, step=CHUNK):
-            digest.update(piece)
-        if digest.hexdigest() != announced:
+        if files.sha256(self.raw(0, self.size, step=CHUNK)) != announced:
             self._changed()
 
     def _changed(self) -> NoReturn:
@@ -268,9 +258,7 @@ class ZipArchive:
             self.refuse("its central directory does not lie where its end record says")
         if size > LIMITS.directory:
             self.refuse(f"a directory of {size} bytes is larger than any wheel's")
-        return CentralDirectory(
-            offset=offset, size=size, members=count, comment=tail[at + END.size :]
-        )
+        return CentralDirectory(offset, size, count, comment=tail[at + END.size :])
 
     def _read_members(self) -> tuple[ZipMember, ...]:
         raw = self.bytes_at(self.directory.offset, self.directory.size)
@@ -357,12 +345,11 @@ class ZipArchive:
             name = raw.decode("utf-8" if flags & FLAG_UTF8 else "ascii")
         except UnicodeDecodeError:
             self.refuse(f"{raw!r}: a name that is neither ASCII nor marked UTF-8")
-        if not name or "\\" in name or name.startswith("/") or not name.isprintable():
+        is_odd = "\\" in name or name.startswith("/") or name.endswith("//")
+        if not name or is_odd or not name.isprintable():
             self.refuse(f"{name!r}: not a relative path")
         if name[1:2] == ":" or any(part in ("", ".", "..") for part in name.rstrip("/").split("/")):
             self.refuse(f"{name!r}: a path that leaves the wheel or is not in its simplest form")
-        if name.endswith("//"):
-            self.refuse(f"{name!r}: not a relative path")
         if len(raw) > NAME or any(len(part) > PART for part in raw.split(b"/")):
             self.refuse(f"{name[:60]}…: a name of {len(raw)} bytes, too long for a file system")
         return name

@@ -1,21 +1,20 @@
 """Write a wheel out of parts of another: compressed members are copied, new ones go in between.
 
 The output keeps the order, names, times, modes, flags, extra fields and comment of what it is made
-from; only members that are given new content are compressed. It is written beside its final place
-and moved there when it is complete, never over a file with other bytes (`Outbox`).
+from; only members that are given new content are compressed, below a local header without extra
+fields. It is written beside its final place and moved there when it is complete, never over a file
+with other bytes (`Outbox`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import struct
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from zlib_ng import zlib_ng
@@ -32,7 +31,6 @@ from rocwheel.wheel.zip_reader import (
     STORED,
     U16,
     U32,
-    ZIP64_EXTRA,
     ZipArchive,
     ZipMember,
 )
@@ -170,19 +168,14 @@ def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
 
 
 def _local(member: ZipMember, name: str) -> bytes:
-    """Return a local header with another name, and with the sizes of `member`."""
-    signature, version, _, _, time, date, _, _, _, length, _ = LOCAL.unpack_from(member.local)
+    """Return a local header with another name, with the sizes of `member` and no extra fields."""
+    signature, version, _, _, time, date, *_ = LOCAL.unpack_from(member.local)
     raw = name.encode()
-    extra = b"".join(
-        struct.pack("<HH", tag, len(body)) + body
-        for tag, body in _extras(member.local[LOCAL.size + length :])
-        if tag != ZIP64_EXTRA
-    )
     header = LOCAL.pack(
         signature, version, member.flags, member.method, time, date, member.crc,
-        member.compressed, member.size, len(raw), len(extra),
+        member.compressed, member.size, len(raw), 0,
     )  # fmt: skip
-    return header + raw + extra
+    return header + raw
 
 
 def _central(part: Part, member: ZipMember, offset: int) -> bytes:
@@ -196,17 +189,6 @@ def _central(part: Part, member: ZipMember, offset: int) -> bytes:
         fields[15] = fields[15] & U16 | part.mode << 16
     fields[16] = offset
     return CENTRAL.pack(*fields) + raw + member.central[extra_at:]
-
-
-def _extras(raw: bytes) -> list[tuple[int, bytes]]:
-    """Split extra fields; `ZipArchive` has refused broken ones."""
-    extras = []
-    at = 0
-    while at < len(raw):
-        tag, length = struct.unpack_from("<HH", raw, at)
-        extras.append((tag, raw[at + 4 : at + 4 + length]))
-        at += 4 + length
-    return extras
 
 
 def check_folder(folder: Path) -> None:
@@ -240,9 +222,7 @@ class Outbox:
             raise _unwritable(exc.filename or self.folder, exc.strerror) from exc
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         try:
             if exc is None:
                 self._publish()

@@ -13,7 +13,7 @@ from support.faultserver import Fault, FaultServer
 
 from rocwheel import bazel, source
 from rocwheel.bazel import Downloads
-from rocwheel.bazel.releases import Release, Releases, host_platform
+from rocwheel.bazel.releases import Digest, Releases, host_platform
 from rocwheel.download import Retry
 from rocwheel.errors import ConfigError, FetchError, HostError
 from rocwheel.process import Command
@@ -135,14 +135,11 @@ def site():
 @pytest.fixture
 def downloads(site, tmp_path):
     def make(*, sha256=None, verified=True, **more):
-        release = Release(
-            version="9.9.9",
-            platform=host_platform(),
-            url=site.url(f"releases/9.9.9/bazel-9.9.9-{host_platform()}"),
-            sha256=sha256 or hashlib.sha256(SCRIPT).hexdigest(),
-            verified=verified,
+        digest = Digest(sha256=sha256 or hashlib.sha256(SCRIPT).hexdigest(), verified=verified)
+        table = Releases(
+            url=site.url("releases/{version}/bazel-{version}-{platform}"),
+            releases={"9.9.9": {host_platform(): digest}},
         )
-        table = Releases(url=site.url("releases/{version}/{platform}"), releases=(release,))
         return Downloads(releases=table, folder=tmp_path / "cache", retry=FAST, **more)
 
     return make
@@ -193,7 +190,7 @@ def test_a_broken_download_is_tried_again_and_leaves_nothing_half(downloads, fin
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(FetchError, match="3 attempts") as caught:
         find(downloads())
-    assert "--bazel-proxy" in caught.value.hint
+    assert "--bazel-mirror" in caught.value.hint
     assert list((tmp_path / "cache").rglob("*.part")) == []
 
 
@@ -271,13 +268,13 @@ def test_two_runs_at_once_download_once(downloads, find, site):
 def test_the_committed_table_has_every_bazel_a_pin_wants():
     table = bazel.load_releases(CI / "bazel_binaries.yaml")
     pins = source.load_pins(CI / "pins.yaml", layouts=source.load_layouts(CI / "layouts.yaml")).pins
-    assert {pin.bazel for pin in pins} <= {release.version for release in table.releases}
-    urls = {release.url for release in table.releases}
+    assert {pin.bazel for pin in pins} <= {*table.releases}
     assert (
-        "https://github.com/bazelbuild/bazel/releases/download/7.7.0/bazel-7.7.0-linux-x86_64"
-        in urls
+        table.url.format(version="7.7.0", platform="linux-x86_64")
+        == "https://github.com/bazelbuild/bazel/releases/download/7.7.0/bazel-7.7.0-linux-x86_64"
     )
-    assert all(not release.verified for release in table.releases)  # write true when they are
+    digests = (digest for platforms in table.releases.values() for digest in platforms.values())
+    assert not any(digest.verified for digest in digests)  # write true when they are
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_gate_brings_the_packages_of_the_manifest_by_hash(
     built = fetch(index=index)
     manifest = SimpleNamespace(
         rocm=RocmSource(
-            version=str(built.version), header_version=built.header_version, sha256=built.sha256,
+            version=str(built.version), header_version=built.facts.header_version, sha256=built.sha256,
             origin=built.origin, name=built.name, delivery=built.delivery,
         )
     )  # fmt: skip

@@ -54,7 +54,6 @@ def test_a_branch_is_the_commit_it_had_when_it_was_asked(served, request_of, run
     tree = source.resolve(
         planned.sources,
         pins=planned.pins,
-        layouts=planned.layouts,
         runner=runner,
         console=console,
     )
@@ -77,7 +76,7 @@ def test_a_dry_run_names_the_wheels_that_the_build_makes(served, request_of, run
     url, folder, _ = served
     asked = request_of(jax_repository=url, jax_ref="main", jax_version="0.11.0")
     planned = dist.plan(dist.resolved(asked, runner=runner))
-    places = {"pins": planned.pins, "layouts": planned.layouts, "runner": runner}
+    places = {"pins": planned.pins, "runner": runner}
     before = source.preview(planned.sources, **places)
     tree = source.resolve(planned.sources, **places, console=console)
     assert tree.jax_version == before.jax_version

@@ -141,10 +141,8 @@ def test_a_branch_of_a_fork_is_pinned_beside_the_release_of_its_version(place):
     planned = source.plan(
         source.SourceRequest(jax_version="rocm-jaxlib-v0.11.1"), pins=pins, cache=place.folder / "c"
     )
-    tree = source.resolve(
-        planned, pins=pins, layouts=LAYOUTS, runner=place.runner, console=place.console
-    )
-    assert (tree.jax_version, tree.jax.commit, tree.pin) == (VERSION, pin.commit, pin)
+    tree = source.resolve(planned, pins=pins, runner=place.runner, console=place.console)
+    assert (tree.jax_version, tree.jax.commit, tree.release) == (VERSION, pin.commit, pin)
     place.path.write_text(text.replace('    version: "0.11.1"\n', ""))
     with pytest.raises(ConfigError, match=r"'rocm-jaxlib-v0\.11\.1' is no version"):
         source.load_pins(place.path, layouts=LAYOUTS)

@@ -15,7 +15,7 @@ from support.git_server import commit, git, repository
 
 from rocwheel import home, source
 from rocwheel.errors import ConfigError, RocwheelError, SourceError
-from rocwheel.git import Checkout, checkout, identify
+from rocwheel.git import Checkout, checkout, identify, resolve_ref
 from rocwheel.manifest import Source
 from rocwheel.model import PythonVersion
 from rocwheel.process import HostRunner, base_env
@@ -47,9 +47,7 @@ class Bench:
     def resolve(self, pins=None, **asked):
         pins = pins or self.pins
         planned = source.plan(SourceRequest(**asked), pins=pins, cache=self.cache)
-        return source.resolve(
-            planned, pins=pins, layouts=LAYOUTS, runner=self.runner, console=self.console
-        )
+        return source.resolve(planned, pins=pins, runner=self.runner, console=self.console)
 
 
 @pytest.fixture
@@ -250,34 +248,27 @@ def test_a_local_xla_overrides_the_pinned_one_and_is_marked(bench):
     assert changed.local_suffix.endswith(".dirty")
 
 
-def test_xla_from_a_repository_and_a_branch_is_fetched_by_its_commit(bench):
-    commit(bench.xla, {"xla/BUILD": "two"})
+def test_a_branch_and_a_tag_are_the_commit_they_name(bench):
     git(bench.xla, "tag", "-a", "v1", "-m", "annotated")
     head = git(bench.xla, "rev-parse", "HEAD")
     for ref in ("main", "v1", head):
-        tree = bench.resolve(
-            jax_source_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref=ref
-        )
-        assert tree.xla.commit == head
-        assert tree.xla_dir is not None
-        assert (tree.xla_dir / "xla/BUILD").read_text() == "two"
+        assert resolve_ref(f"{bench.url}/xla", ref, runner=bench.runner) == head
 
 
 def test_a_branch_that_does_not_exist_is_named(bench):
     with pytest.raises(SourceError, match="has no branch or tag 'mian'"):
-        bench.resolve(jax_source_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref="mian")
+        resolve_ref(f"{bench.url}/xla", "mian", runner=bench.runner)
 
 
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
         ({"jax_source_dir": Path("/x"), "jax_version": "0.9.1"}, "a folder and a JAX version"),
-        ({"xla_source_dir": Path("/x"), "xla_ref": "main"}, "an XLA folder and an XLA repository"),
-        ({"xla_repository": "https://example.org/xla"}, "which commit"),
+        ({"jax_repository": "https://example.org/jax"}, "which commit"),
         ({"jax_version": "0.9.11"}, "no pin in"),
         (
-            {"xla_repository": "https://me:secret@example.org/xla", "xla_ref": "main"},
-            r"^https://example\.org/xla: XLA repository with a password",
+            {"jax_repository": "https://me:secret@example.org/jax", "jax_ref": "main"},
+            r"^https://example\.org/jax: JAX repository with a password",
         ),
     ],
 )
@@ -346,19 +337,13 @@ def test_a_program_in_the_trees_own_git_configuration_is_not_run(bench, tmp_path
     assert (tmp_path / "sprung").exists()  # the trap works
 
 
-def test_a_preview_fetches_nothing_also_of_an_xla_that_is_only_named(bench):
-    asked = SourceRequest(
-        jax_source_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref="main"
-    )
+def test_a_preview_of_a_folder_fetches_nothing(bench):
+    asked = SourceRequest(jax_source_dir=bench.jax, xla_source_dir=bench.xla)
     planned = source.plan(asked, pins=bench.pins, cache=bench.cache)
-    tree = source.preview(planned, pins=bench.pins, layouts=LAYOUTS, runner=bench.runner)
+    tree = source.preview(planned, pins=bench.pins, runner=bench.runner)
     assert bench.seen == []
     assert planned.commands == ()
-    xla = planned.xla(tree)
-    assert xla
-    assert xla.ask
-    assert xla.ask.argv[5:7] == ("ls-remote", f"{bench.url}/xla")
-    assert tree.xla_dir is not None
+    assert tree.xla_dir == bench.xla
     assert not bench.cache.exists()
 
 

@@ -26,7 +26,8 @@ from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import WheelReport, inspect
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import apply, plan_repair
-from rocwheel.wheel.verify import Expectation, verify, verify_set
+from rocwheel.wheel.verify import verify, verify_set
+from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.wheel_policy import load as load_policy
 
 pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.xdist_group("published wheels")]

@@ -150,6 +150,6 @@ def test_the_execution_log_of_old_bazel_is_counted_object_by_object(tmp_path):
 
 
 def test_a_profile_that_is_none_gives_no_summary(tmp_path):
-    assert read_profile(tmp_path / "none").slowest == ()
+    assert read_profile(tmp_path / "none") == ((), ())
     (tmp_path / "cut").write_bytes(b"\x1f\x8b\x08")
-    assert list(read_profile(tmp_path / "cut").critical_lines()) == []
+    assert read_profile(tmp_path / "cut") == ((), ())

@@ -49,7 +49,7 @@ cache-dir = "caches"
 [dist_wheels]
 remote-cache = "https://me:{SECRET}@cache.example/a"
 therock-path = "https://rocm.example/x.tar.gz?X-Signature={SECRET}"
-compiler = "gcc"
+compiler = "hermetic"
 bazel-options = ["--remote_header=Authorization=Bearer {SECRET}", "--jobs=4",
                  "--repo_env=API_TOKEN={SECRET}", "--bes_backend=grpcs://{SECRET}@bes.example"]
 """
@@ -71,7 +71,7 @@ def test_doctor_shows_what_is_set_without_the_credentials_in_it(tmp_path, monkey
     said = result.stdout
     assert SECRET not in said
     found = {row["name"]: row["found"] for row in json.loads(said)["checks"]}
-    assert found["dist_wheels.compiler"].startswith("gcc, ")
+    assert found["dist_wheels.compiler"].startswith("hermetic, ")
     assert found["dist_wheels.remote-cache"].startswith("https://cache.example/a, ")
     assert found["dist_wheels.therock-path"].startswith("https://rocm.example/x.tar.gz, ")
     for word in ("--remote_header=[redacted]", "--jobs=4", "=[redacted]", "grpcs://bes.example"):
@@ -84,7 +84,7 @@ def test_doctor_shows_what_is_set_without_the_credentials_in_it(tmp_path, monkey
 FILE = """
 cache-dir = "caches"
 [dist_wheels]
-compiler = "gcc"
+compiler = "hermetic"
 locked = true
 bazel-options = ["--jobs=4", "--verbose_failures"]
 wheelhouse = "out"
@@ -95,7 +95,7 @@ def test_the_order_is_option_environment_file_default(ask, tmp_path):
     assert ask()[1].compiler == "clang"
     (tmp_path / "rocwheel.toml").write_text(FILE)
     _, options = ask()
-    assert (options.compiler, options.locked) == ("gcc", True)
+    assert (options.compiler, options.locked) == ("hermetic", True)
     assert options.bazel_options == ("--jobs=4", "--verbose_failures")
     env = {"ROCWHEEL_DIST_WHEELS_COMPILER": "hermetic"}
     assert ask(**env)[1].compiler == "hermetic"
@@ -121,8 +121,8 @@ def test_a_variable_names_the_file(ask, tmp_path):
 @pytest.mark.parametrize(
     ("text", "where", "said"),
     [
-        ("[dist_wheels]\ncompilr = 'gcc'", ":2", "did you mean compiler?"),
-        ("[dist_weels]\ncompiler = 'gcc'", ":1", "did you mean dist_wheels?"),
+        ("[dist_wheels]\ncompilr = 'hermetic'", ":2", "did you mean compiler?"),
+        ("[dist_weels]\ncompiler = 'hermetic'", ":1", "did you mean dist_wheels?"),
         ("[dist_wheels]\nlocked = 'yes'", ":2", ""),
         ("[dist_wheels]\ncompiler = true", ":2", ""),
         ("cache-dir = 3", ":1", ""),
@@ -206,13 +206,13 @@ def test_a_file_that_cannot_be_read_is_told_in_words(ask, tmp_path, name):
     ],
 )
 def test_a_misspelt_variable_is_said(ask, variable, said):
-    ask(**{variable: "gcc"})
+    ask(**{variable: "hermetic"})
     assert (f"{variable}: sets nothing; {said}" in ask.said) is bool(said)
     assert ("sets nothing" in ask.said) is bool(said)
 
 
 def test_an_option_at_the_top_of_the_file_is_sent_below_its_command(ask, tmp_path):
-    (tmp_path / "rocwheel.toml").write_text("compiler = 'gcc'\n")
+    (tmp_path / "rocwheel.toml").write_text("compiler = 'hermetic'\n")
     with pytest.raises(ConfigError) as caught:
         ask()
     assert caught.value.hint == "an option stands below its command: [dist_wheels] compiler = …"

@@ -239,7 +239,7 @@ def test_readelf_is_a_program_of_the_machine_that_old_rules_run(look, runner):
 @pytest.mark.parametrize("version", GENERATIONS)
 def test_gpu_code_is_compressed_by_the_tree_or_by_us_never_twice(version, look):
     _, tree, spec, _ = look(GENERATIONS[version])
-    options = tree.rc.flatten("build", recipe(spec))
+    options = tree.rc.flatten(recipe(spec))
     said = [option for option in options if option.endswith("--offload-compress")]
     assert said == ["--action_env=HIPCC_COMPILE_FLAGS_APPEND=--offload-compress"]
 
@@ -363,16 +363,6 @@ def test_other_variables_are_the_users_own(look):
 def test_an_option_in_two_words_is_refused_too(look):
     with pytest.raises(ConfigError, match="decided by"):
         look(GENERATIONS["0.11.0"], bazel_options=("--repo_env", "ROCM_PATH=/opt/rocm"))
-
-
-def test_a_fork_whose_own_build_refuses_rocm_is_said(look):
-    fork = replace(
-        GENERATIONS["0.8.0"],
-        files={
-            "build/build.py": 'print("This repo is not used for building the ROCm JAX plugins")'
-        },
-    )
-    assert any("refuses ROCm wheels" in note for note in look(fork)[3])
 
 
 def test_a_checked_tree_gives_the_specification_of_its_rocm(look):

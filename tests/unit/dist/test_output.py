@@ -121,13 +121,6 @@ def test_a_bazel_that_is_not_here_is_brought_by_a_line_to_where_later_lines_star
     assert fetching not in again
 
 
-def test_a_version_that_nobody_knows_yet_is_not_told_as_if_it_were(lines):
-    shown = lines(xla_ref="main")
-    written = [line for line in shown if line.startswith("# write") and line.endswith(".whl")]
-    assert len(written) >= 3
-    assert all(".xla<commit>-" in line for line in written)
-
-
 def test_a_rocm_that_is_here_stands_in_the_line(lines, tmp_path):
     folder = tarballs.rocm_folder(tmp_path / "rocm")
     shown = lines(therock=str(folder), gfx_targets=("gfx942",))

@@ -91,16 +91,6 @@ def state_of(night: Nightly, seen: looking.StoreContents) -> str:
     return seen.sets[FAMILY.name, night.manifest.sha256].state
 
 
-def test_a_plan_does_not_ask_for_a_build_that_the_last_summary_knows(night, asked):
-    night.release()
-    last = night.sum_up()
-    asked.clear()
-    seen = night.look(last)
-    assert state_of(night, seen) == "released"
-    assert seen.manifests == {RECIPE.inputs: night.manifest.sha256}
-    assert not [key for key in asked if key.startswith(artifacts.ROOT)]
-
-
 def test_what_happened_since_is_on_the_page(night):
     night.release()
     last = night.sum_up()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pytest
 
@@ -58,8 +57,7 @@ def client(tmp_path, console, slurm: Controller) -> tuple[Nights, SlurmScheduler
         now=lambda: datetime.now(tz=timezone.utc),
     )  # fmt: skip
     engine = SlurmScheduler(
-        nights=nights, night="n", worker=worker, target=(), most=0,
-        logs=Path(tmp_path / "logs"),
+        nights=nights, night="n", worker=worker, target=(),
     )  # fmt: skip
     return nights, engine
 

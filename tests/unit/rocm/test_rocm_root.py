@@ -159,8 +159,8 @@ def test_a_directory_is_used_as_it_is(tmp_path: Path, console: Console) -> None:
     folder = write(tmp_path / "rocm", rocm_files())
     root = fetched(folder, console)
     assert (root.root, root.origin, root.name) == (folder, "directory", "rocm")
-    assert root.clang == folder / "lib/llvm/bin/clang"
-    assert "libamdhip64.so.7" in root.sonames
+    assert root.facts.clang == "lib/llvm/bin/clang"
+    assert "libamdhip64.so.7" in root.facts.sonames
     assert not (tmp_path / "cache").exists()
 
 

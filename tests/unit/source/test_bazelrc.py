@@ -22,9 +22,7 @@ def test_configs_are_those_of_the_command_and_of_what_it_inherits(tmp_path: Path
     rc = read(
         tmp_path, "common:a --x\nbuild:b --x\nrun:c --x\ntest:d --x\nalways:e --x\nbuild --y\n"
     )
-    assert rc.configs("build") == {"a", "b", "e"}
-    assert rc.configs("run") == {"a", "b", "c", "e"}
-    assert rc.configs("test") == {"a", "b", "d", "e"}
+    assert rc.configs == {"a", "b", "e"}
 
 
 def test_nested_configs_stand_where_they_are_asked_for(tmp_path: Path) -> None:
@@ -37,7 +35,7 @@ def test_nested_configs_stand_where_they_are_asked_for(tmp_path: Path) -> None:
         "common:inner --deep --config innermost\n"
         "build:innermost --deepest\n",
     )
-    words = rc.flatten("build", ["--own", "--config=outer", "--last"])
+    words = rc.flatten(["--own", "--config=outer", "--last"])
     assert [word for word in words if not word.startswith("--config")] == [
         *("--first", "--own", "--before", "--deep", "--deepest", "--after", "--last"),
     ]
@@ -52,7 +50,7 @@ def test_quotes_comments_continued_lines_and_values_in_the_next_word(tmp_path: P
         "build --repo_env NAME=1\n"
         "\n",
     )
-    assert rc.flatten("build", ()) == (
+    assert rc.flatten(()) == (
         *("--action_env=PATH_OF=/a b/clang", "--copt=-O2", "--copt=-g", "--repo_env=NAME=1"),
     )
     assert [line.where.rpartition(":")[2] for line in rc.lines] == ["2", "3", "5"]
@@ -64,7 +62,7 @@ def test_imports_are_read_in_place_and_only_try_import_may_fail(tmp_path: Path) 
         tmp_path,
         "build --a\nimport %workspace%/more.rc\ntry-import %workspace%/none.rc\nbuild --b\n",
     )
-    assert rc.flatten("build", ()) == ("--a", "--more", "--b")
+    assert rc.flatten(()) == ("--a", "--more", "--b")
     with pytest.raises(SourceError, match=r"none\.rc"):
         read(tmp_path, "import %workspace%/none.rc\n")
     (tmp_path / "more.rc").write_text("import %workspace%/more.rc\n")
@@ -75,7 +73,7 @@ def test_imports_are_read_in_place_and_only_try_import_may_fail(tmp_path: Path) 
 def test_rc_files_named_at_start_come_after_the_workspaces_own(tmp_path: Path) -> None:
     (tmp_path / "rocm.rc").write_text("build:rocm --late\n")
     rc = read(tmp_path, "build:rocm --early\n", "rocm.rc")
-    assert rc.flatten("build", ["--config=rocm"]) == ("--config=rocm", "--early", "--late")
+    assert rc.flatten(["--config=rocm"]) == ("--config=rocm", "--early", "--late")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_rc_files_named_at_start_come_after_the_workspaces_own(tmp_path: Path) -
 )
 def test_a_config_that_cannot_be_is_located(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(SourceError, match=problem):
-        read(tmp_path, text).flatten("build", ["--config=a"])
+        read(tmp_path, text).flatten(["--config=a"])
 
 
 def test_a_line_that_is_none_is_located(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from packaging.version import Version
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.source import layouts
-from rocwheel.source_layout import ConditionalOptions, expand, expand_env
+from rocwheel.source_layout import ConditionalOptions, expand
 
 FILE = Path(__file__).parents[3] / "ci" / "layouts.yaml"
 LAYOUTS = layouts.load(FILE)
@@ -49,24 +49,19 @@ def test_rocm_10_needs_jax_0_11_1():
     }
 
 
-@pytest.mark.parametrize("layout", ["upstream", "downstream"])
 @pytest.mark.parametrize("rocm", ["8.0.0", "9.1.0"])
-def test_no_class_takes_a_rocm_whose_plugin_its_jaxlib_never_loads(layout, rocm):
+def test_no_class_takes_a_rocm_whose_plugin_its_jaxlib_never_loads(rocm):
     """plugin_support.py names jax_rocm60, 7 and, from 0.11.1 on, 10; later ones look for any."""
-    accepting = [item for item in LAYOUTS[layout].classes if rocm in item.rocm]
-    assert [str(item.versions) for item in accepting] == (
-        [">=0.11.1"] if layout == "upstream" else []
-    )
+    accepting = [item for item in LAYOUTS["upstream"].classes if rocm in item.rocm]
+    assert [str(item.versions) for item in accepting] == [">=0.11.1"]
 
 
-def test_upstream_builds_every_wheel_and_downstream_no_jaxlib():
+def test_the_layout_builds_every_wheel():
     assert set(LAYOUTS["upstream"].targets) == set(WheelKind)
-    assert set(LAYOUTS["downstream"].targets) == {WheelKind.PLUGIN, WheelKind.PJRT}
 
 
 def test_lock_files_are_named_as_jax_names_them():
     locks = LAYOUTS["upstream"].lock_files
-    assert locks is not None
     assert locks.name(PythonVersion(3, 12)) == "build/requirements_lock_3_12.txt"
     assert locks.name(PythonVersion(3, 14, free_threaded=True)) == (
         "build/requirements_lock_3_14_ft.txt"
@@ -78,10 +73,8 @@ def test_lock_files_are_named_as_jax_names_them():
     [
         ("when: [free-threaded]", "when: [free-threded]", "unknown value", "free-threaded"),
         ("{python}", "{pythn}", r"unknown value \{pythn\}", "python"),
-        ("command: build", "command: biuld", "unknown value 'biuld'", "build"),
         ("plugin: //", "plugn: //", "unknown value 'plugn'", "plugin"),
         ("versions: ==0.8.0", "versions: 0.8.0", "no version specifier", "write"),
-        ("compilers: [hermetic, clang]", "compilers: [clnag]", "unknown value", "clang"),
         ("when: [rocm, rocm-in-action-env]", "when: [rocm]", "no step asks for the feature", ""),
         ("    markers: [", "    marker: [", "unknown key", "markers"),
         ("schema: 1", "schema: 3", "reads schema 1", "same version"),
@@ -100,12 +93,6 @@ def test_a_mistake_is_named_with_file_line_key_and_remedy(old, new, place, hint,
     assert hint in caught.value.hint
 
 
-def test_an_unknown_layout_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError) as caught:
-        LAYOUTS["upstrem"]
-    assert caught.value.hint == "did you mean upstream?"
-
-
 def test_steps_give_their_options_when_all_conditions_hold():
     steps = (
         ConditionalOptions(when=frozenset(), options=("--always",)),
@@ -117,13 +104,3 @@ def test_steps_give_their_options_when_all_conditions_hold():
         steps, conditions=frozenset({"a"}), values={"one": "1 2", "many": ("x", "y"), "empty": ()}
     )
     assert found == ("--always", "--a=1 2", "--config=x", "--config=y")
-
-
-def test_a_later_step_wins_a_variable():
-    steps = (
-        ConditionalOptions(when=frozenset(), env={"A": "1", "B": "{b}"}),
-        ConditionalOptions(when=frozenset({"late"}), env={"A": "2"}),
-    )
-    values = {"b": "x"}
-    assert expand_env(steps, conditions=frozenset(), values=values) == {"A": "1", "B": "x"}
-    assert expand_env(steps, conditions=frozenset({"late"}), values=values)["A"] == "2"

@@ -11,7 +11,8 @@ from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf, pack_bund
 
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.verify import Expectation, verify, verify_set, verify_wheelhouse
+from rocwheel.wheel.verify import verify, verify_set, verify_wheelhouse
+from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import RULES, Severity
 from rocwheel.wheel.wheel_policy import load as load_policy
 

@@ -23,17 +23,6 @@ from rocwheel.wheel.verify.one_wheel import Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
-__all__ = [
-    "Expectation",
-    "Installers",
-    "installs",
-    "libraries",
-    "verify",
-    "verify_given",
-    "verify_set",
-    "verify_wheelhouse",
-]
-
 
 def verify_given(
     paths: Sequence[Path],
@@ -77,7 +66,7 @@ def _tried(
     return {path: (*each, *installed.get(path, ())) for path, each in verdicts.items()}
 
 
-def libraries(root: Path) -> frozenset[str]:
+def sonames_below(root: Path) -> frozenset[str]:
     """Return file names of libraries below a ROCm root: SONAMEs are links among them.
 
     Raises RocmError where there is none.

@@ -50,9 +50,7 @@ class Says:
     def run(self, command, /, **_options):
         if self.facts is not None:
             Path(command.argv[-1]).write_text(json.dumps(self.facts))
-        return Completed(
-            command=command, returncode=self.returncode, output="said this", seconds=1.0
-        )
+        return Completed(returncode=self.returncode, output="said this")
 
 
 def ask(tmp_path, facts, returncode=0, lane=LANE):
