@@ -70,11 +70,11 @@ REAL_PARTS = {"integration", "e2e"}
 
 # Groups of tests, each of which one worker does alone, from the longest on.
 LONGEST = (
-    "demo",
     "containers",
     "miniature",
-    "bazel",
     "gate run",
+    "demo",
+    "bazel",
     "slurm",
     "installers",
     "gate jax",
