@@ -43,7 +43,7 @@ from rocwheel.ledger.nights import Cell, Index, Needs, NightPlan, Nights, WheelR
 from rocwheel.model import timestamp  # noqa: E402
 from rocwheel.pipeline import artifacts, standing  # noqa: E402
 from rocwheel.pipeline.cell import Signals, Worker  # noqa: E402
-from rocwheel.pipeline.local import Capacity, LocalScheduler, critical_paths  # noqa: E402
+from rocwheel.pipeline.local import LocalScheduler, critical_paths  # noqa: E402
 from rocwheel.process import HostRunner  # noqa: E402
 from rocwheel.release import promote, stage  # noqa: E402
 from rocwheel.store import JSON, Headers  # noqa: E402
@@ -142,11 +142,11 @@ def engine(folder: Path) -> dict[str, float]:
         runner=HostRunner(env), program=(sys.executable, str(player)), host="here", engine="local",
         job="", scratch=folder / "scratch", cache=folder, console=silent(), now=now,
     )  # fmt: skip
-    capacity = Capacity(workers=WORKERS, cpus=64, memory_mib=1 << 20, gpus=0, disk=folder)
     started = time.monotonic()
     with (folder / "out").open("wb") as output:
         found = LocalScheduler(
-            nights=nights, night="n", worker=worker, target=target, capacity=capacity,
+            nights=nights, night="n", worker=worker, target=target, workers=WORKERS,
+            cpus=64, memory_mib=1 << 20, gpus=0, disk=folder,
             signals=Signals(), output=output,
         ).run()  # fmt: skip
     wall = time.monotonic() - started

@@ -136,7 +136,7 @@ def _rights(place: Machine) -> Iterator[Row]:
         return
     try:
         if isinstance(store, S3Store):
-            who = store.contact().who
+            who = store.who()
             yield Row(name="who we are there", found=who or "the server does not say")
         if not isinstance(store, FileStore):
             store.abilities()
@@ -152,7 +152,7 @@ def _clock(place: Machine) -> Row:
     now = place.now or datetime.now(tz=timezone.utc)
     shown = f"{now:%Y-%m-%d %H:%M} UTC"
     try:
-        theirs = place.store.contact().clock if isinstance(place.store, S3Store) else None
+        theirs = place.store.clock() if isinstance(place.store, S3Store) else None
     except StoreError:  # which another row tells
         theirs = None
     if theirs is None:

@@ -7,16 +7,20 @@ what is ours and not the installers' below `<prefix>/<family>/_rocwheel/`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
+from rocwheel import parallel
 from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers, Store
 
 COMPAT: Final = "compat.html"
 OURS: Final = "_rocwheel"
 FOREIGN: Final = "foreign"  # stands for a manifest where files came before us
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +37,16 @@ class Place:
     # proxies and CA bundle on the way to that URL
     public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
+    def each(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        """Do something with objects of the store, as many at once as it takes connections."""
+        return parallel.each(work, items, threads=self.store.connections)
+
+    def locate(self, name: str) -> str:
+        """Return what people know a key below this place by."""
+        return self.store.locate(self.key(name))
+
     @property
     def location(self) -> str:
-        """For people: `s3://bucket/v2/gfx94X-dcgpu`."""
         return self.store.locate(self.root)
 
     def command(self, name: str) -> str:
@@ -49,10 +60,9 @@ class Place:
 
     def link(self, name: str) -> str:
         """Return the URL under which an installer finds `name` below this place."""
-        key = self.key(name)
         if self.public_url:
-            return f"{self.public_url.rstrip('/')}/{quote(key, safe='/')}"
-        return self.store.http(key)
+            return f"{self.public_url.rstrip('/')}/{quote(self.key(name), safe='/')}"
+        return self.store.http(self.key(name))
 
     def key(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -63,12 +73,12 @@ class Place:
 
     def json(self, project: str) -> str:
         """Key of a page's JSON form; "" is the list of projects."""
-        return self.key(_below(project, "index.json"))
+        return self.key(f"{project}/index.json".lstrip("/"))
 
     def views(self, project: str, *, folder_keys: bool) -> tuple[str, ...]:
         """Keys of the HTML page: the one served first comes first."""
-        plain = self.key(_below(project, "index.html"))
-        return (self.key(_below(project, "")), plain) if folder_keys else (plain,)
+        plain = self.key(f"{project}/index.html".lstrip("/"))
+        return (self.key(f"{project}/".lstrip("/")), plain) if folder_keys else (plain,)
 
     @property
     def compat(self) -> str:
@@ -105,7 +115,6 @@ class Place:
 
     @property
     def logs(self) -> str:
-        """Key prefix of the log."""
         return self.key(f"{OURS}/log/")
 
     @property
@@ -135,11 +144,6 @@ class Place:
         return Headers(content_type=HTML, cache_control=self.page_cache)
 
     @property
-    def page_seconds(self) -> int:
-        """How long a copy of a page may be kept on its way to an installer."""
-        return kept_seconds(self.page_cache)
-
-    @property
     def record_headers(self) -> Headers:
         return Headers(content_type=JSON)
 
@@ -149,7 +153,3 @@ def kept_seconds(cache_control: str) -> int:
     if re.search(r"no-cache|no-store", cache_control):
         return 0
     return max(map(int, re.findall(r"(?:max-age|s-maxage)=(\d{1,9})", cache_control)), default=0)
-
-
-def _below(project: str, name: str) -> str:
-    return f"{project}/{name}" if project else name

@@ -300,7 +300,7 @@ def test_status_names_the_cell_that_blocks_and_old_sets_are_listed(shop, tmp_pat
     by_set = {item.set_id: item for item in found.sets}
     assert by_set[released.sha256].state == "released"
     item = by_set[waiting.sha256]
-    assert (item.state, item.staged) == ("staged", "2026-05-01T12:00:00Z")
+    assert (item.state, item.first.first) == ("staged", "2026-05-01T12:00:00Z")
     assert item.blocked_by.startswith("smoke on 3.11: not-run: no verdict (+3)")
     assert [s.set_id for s in status.waiting(found.sets, hours=24)] == [waiting.sha256]
     assert status.waiting(found.sets, hours=31) == []

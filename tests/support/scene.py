@@ -172,7 +172,7 @@ class Scene:
                 assert problems == [], f"the pages do not show the log: {problems}"
             found = log.load(place, log.read(place), None)
             self._check_held(place, found)
-            assert found.problems == (), found.problems
+            assert found.damage == {}, found.damage
             assert found.number == len(entries), "an entry of the log does not count"
             mend(place)
             problems = audit.check(place).problems

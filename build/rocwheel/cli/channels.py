@@ -8,7 +8,7 @@ import click
 
 from rocwheel.choices import ROLES
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, group, once, option
+from rocwheel.cli.command import command, group, once, options_of, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions
 from rocwheel.errors import ConfigError
@@ -27,10 +27,11 @@ def channels() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RightsOptions(TargetOptions):
-    """Options of `channels rights`."""
-
     role: str
-    repository: str
+    repository: str = own(
+        "--repository OWNER/NAME",
+        "Print the role's trust policy for GitHub Actions of this repository, too.",
+    )
 
 
 @command("rights", RightsOptions, parent=channels)
@@ -40,12 +41,7 @@ class RightsOptions(TargetOptions):
     required=True,
     help="What the machine does; docs/how-to/buckets.md has a table.",
 )
-@option(
-    "--repository",
-    default="",
-    metavar="OWNER/NAME",
-    help="Print the role's trust policy for GitHub Actions of this repository, too.",
-)
+@options_of(RightsOptions)
 def show_rights(app: App, options: RightsOptions) -> None:
     """Print the S3 policy of a role: what it may do in the channel's bucket, and nothing more.
 

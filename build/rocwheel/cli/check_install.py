@@ -37,8 +37,7 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     that the loader finds, the backend that JAX starts, one kernel. The exit status is 8 where one
     is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
     """
-    python = shutil.which(options.python, path=app.environ.get("PATH", ""))
-    if python is None:
+    if (python := shutil.which(options.python, path=app.environ.get("PATH", ""))) is None:
         raise ConfigError(f"{options.python}: no such program", hint="name one with --python")
     argv = (python, script.__file__, "--json", *(("--no-run",) if options.no_run else ()))
     answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)

@@ -113,7 +113,7 @@ def _night(app: App, prepared: job.Prepared, words: tuple[str, ...]) -> None:
         here = worker(app, engine="local", job="")
         try:
             _, standings = run_here(
-                app, nights, nights.book(planned.night), here, words=what.setting.target, workers=0
+                app, nights, planned.night, here, words=what.setting.target, workers=0
             )
         except InterruptError as exc:
             raise InterruptError(str(exc), hint="run it again: what passed is kept") from exc

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -34,8 +36,12 @@ with when_run():
     from rocwheel.gate import session
     from rocwheel.gate.request import Choice
     from rocwheel.gate.suite import calibration, skips, suites, upstream
+    from rocwheel.gate.suite.suites import Suite
     from rocwheel.gate.verdict import storing
     from rocwheel.gate.verdict.merge import merge as merge_shards
+    from rocwheel.places import Place
+    from rocwheel.results import Results
+    from rocwheel.verdict import KnownSuite, Verdict
 
 _PATH = click.Path(path_type=Path)
 
@@ -50,7 +56,11 @@ def gate(app: App, options: GateCommandOptions) -> int:
     """
     named = options.tests or options.failed_of
     jobs = gate_run.jobs_of(app, options, choice=Choice.NAMED if named else Choice.ALL)
-    return gate_run.dry_run(app, jobs) if options.dry_run else gate_run.run(app, jobs)
+    if options.dry_run:
+        return gate_run.dry_run(app, jobs)
+    with housekeeping.using(app.cache):
+        reports = list(session.run_each(jobs, app.console))
+    return gate_run.show(app, reports)
 
 
 @command("list", NoOptions, parent=gate)
@@ -62,21 +72,17 @@ def list_suites(app: App, _options: NoOptions) -> None:
         suite.name: [f.name for f in matrix.FAMILIES.values() if f.requires(suite.name)]
         for suite in found
     }
-    rows = [
-        (
-            suite.name,
-            " or ".join(map(str, suite.gpus)) if suite.needs_gpu else "none",
-            suite.source.folder or "JAX's own",
-            duration(suite.deadlines.suite),
-            str(suite.must_run),
-            f"{len(required[suite.name])} of {len(matrix.FAMILIES)}",
-            suite.about,
-        )
-        for suite in found
-    ]
+    rows = [_row(suite, len(required[suite.name])) for suite in found]
     header = ("suite", "GPUs", "tests", "deadline", "must run", "families", "about")
     listed = [{**msgspec.to_builtins(s), "required_by": required[s.name]} for s in found]
     app.emit({"suites": listed}, "\n".join(columns(header, rows)))
+
+
+def _row(suite: Suite, number: int) -> tuple[str, ...]:
+    gpus = " or ".join(map(str, suite.gpus)) if suite.needs_gpu else "none"
+    source, seconds = suite.source.folder or "JAX's own", duration(suite.deadlines.suite)
+    families = f"{number} of {len(matrix.FAMILIES)}"
+    return suite.name, gpus, source, seconds, str(suite.must_run), families, suite.about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,41 +113,39 @@ def merge(app: App, options: GateMergeOptions) -> int:
 
     FOLDERS are what `gate --shard` left in --output; without them the store is asked.
     """
-    place, output = None, app.cwd / options.output
-    if options.folders:
-        found = [storing.shard_in(app.cwd / folder, seen_from=output) for folder in options.folders]
-    else:
-        if not (options.manifest and options.python and options.suite):
-            raise click.UsageError(
-                "give --manifest, --python and --suite, or the folders of the shards"
-            )
-        place, manifest = Target(app, options).staged(app, options.manifest)
-        found = list(
-            storing.shards(place, manifest.sha256, options.python, options.suite, options.shards)
-        )
-
-    entries = skips.load(app.home.ci, today=app.now().date())
-    merged = merge_shards(
-        found,
-        options.shards,
-        lambda name: suites.known(app.home, suites.load(app.home.ci, name), entries),
-    )
+    place, found = _shards(app, options)
+    merged = merge_shards(found, options.shards, partial(_known, app))
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
-    with storing.alone(output):
+    with storing.alone(output := app.cwd / options.output):
         report = session.finish(
-            merged,
-            place,
-            output,
-            home=app.home,
-            cache=app.cache,
-            console=app.console,
-            whole=app.now(),
-            signer=options.key(app),
-            parts=[verdict.sha256 for verdict, _ in found if verdict],
-        )
+            merged, place, output,
+            home=app.home, cache=app.cache, console=app.console, whole=app.now(),
+            signer=options.key(app), parts=[verdict.sha256 for verdict, _ in found if verdict],
+        )  # fmt: skip
         return gate_run.show(app, [report])
+
+
+def _shards(
+    app: App, options: GateMergeOptions
+) -> tuple[Place | None, Sequence[tuple[Verdict | None, Results]]]:
+    """Return what shards left in folders, or in a store and which that is."""
+    if options.folders:
+        output, folders = app.cwd / options.output, options.folders
+        return None, [storing.shard_in(app.cwd / folder, seen_from=output) for folder in folders]
+    if not (options.manifest and options.python and options.suite):
+        raise click.UsageError(
+            "give --manifest, --python and --suite, or the folders of the shards"
+        )
+    place, manifest = Target(app, options).staged(app, options.manifest)
+    sha256, python, suite = manifest.sha256, options.python, options.suite
+    return place, storing.shards(place, sha256, python, suite, options.shards)
+
+
+def _known(app: App, name: str) -> KnownSuite:
+    suite = suites.load(app.home.ci, name)
+    return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,12 +183,11 @@ def skips_group() -> None:
 def verify(app: App, options: GateCommandOptions) -> int:
     """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
     job, *more = gate_run.jobs_of(app, options, choice=Choice.SKIPPED)
+    suite, empty = job.request.suite.name, skips.SkipAudit(passing=(), unmet=(), tests={})
     if more:
         raise click.UsageError("this takes one --suite at a time")
-    suite = job.request.suite.name
     if not any(suite in entry.suites for entry in job.request.skips):
-        nothing: dict[str, object] = {"passing": [], "unmet": [], "tests": {}}
-        app.emit(nothing, f"ci/skips: no entry for the suite {suite}")
+        app.emit(msgspec.to_builtins(empty), f"ci/skips: no entry for the suite {suite}")
         return 0
     if options.dry_run:
         return gate_run.dry_run(app, (job,))

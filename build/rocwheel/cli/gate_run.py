@@ -27,7 +27,7 @@ with when_run():
     import socket
 
     from amdgpu_family_matrix import Family
-    from rocwheel import home, housekeeping
+    from rocwheel import home
     from rocwheel.console import ConsoleMode
     from rocwheel.download import without_secrets
     from rocwheel.gate import run as gate_runs
@@ -88,7 +88,6 @@ class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
     failed_of: str | None
     lanes: int
     jobs: int
-    deadline: float
     patience: float
     slots: Path
     runner: str
@@ -158,13 +157,6 @@ class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
             type=click.IntRange(min=0),
             default=0,
             help="Processes on one GPU; default: what the suite, memory and CPUs allow.",
-        ),
-        option(
-            "--deadline",
-            type=click.FloatRange(min=0),
-            default=0.0,
-            metavar="SECONDS",
-            help="For everything; default: the suite's deadline and half an hour.",
         ),
         option(
             "--patience",
@@ -237,7 +229,6 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         jobs=options.jobs,
         choice=choice,
         tests=frozenset(options.tests),
-        deadline=options.deadline,
         patience=options.patience,
         installed=app.path(options.installed),
         folders=tuple(app.cwd / folder for folder in options.folders),
@@ -297,7 +288,7 @@ _NOT_AGAIN = frozenset({"failed_of", "output", "dry_run", "shard", "signer"})
 
 
 def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
-    """Return the options given, as a line that means the same anywhere, without `rerun`'s."""
+    """Return the options given, as a line that means the same anywhere."""
     paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
     alone = replace(options, suites=(suite,))
     if "://" in (options.rocm or ""):
@@ -326,13 +317,6 @@ def dry_run(app: App, jobs: Sequence[GateJob]) -> int:
     return status
 
 
-def run(app: App, jobs: Sequence[GateJob]) -> int:
-    """Run gates and print each; return the exit status, that of the first that is no pass."""
-    with housekeeping.using(app.cache):
-        reports = list(session.run_each(jobs, app.console))
-    return show(app, reports)
-
-
 def show(app: App, reports: Sequence[GateReport]) -> int:
     """Print results, also where GitHub does; return the status of the first that is no pass.
 
@@ -349,7 +333,8 @@ def show(app: App, reports: Sequence[GateReport]) -> int:
     documents = [report.document for report in reports]
     text = "\n".join(report.text for report in reports)
     app.emit(documents[0] if len(reports) == 1 else {"gates": documents}, text)
-    state = session.state_of(reports)
+    states = (report.found.state for report in reports)
+    state = next((state for state in states if state is not State.PASS), State.PASS)
     keys = " ".join(item["verdict"] for item in documents if item["verdict"])
     app.github_outputs({"state": state.value, "verdict": keys})
     for error in filter(None, (report.error for report in reports)):

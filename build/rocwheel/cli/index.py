@@ -18,10 +18,10 @@ from rocwheel.cli.target import (
     Target,
     TargetOptions,
 )
-from rocwheel.errors import ConfigError, HostError, StoreError
+from rocwheel.errors import HostError, StoreError
 
 with when_run():
-    from rocwheel.console import Unit
+    from rocwheel.console import Unit, count
     from rocwheel.entry import parsed
     from rocwheel.index.serve import Site
     from rocwheel.install import Install
@@ -29,7 +29,7 @@ with when_run():
     from rocwheel.places import Place
     from rocwheel.release import adopt as adoption
     from rocwheel.release import audit, pip_resolution, withdraw
-    from rocwheel.release.operations import Tally, Who
+    from rocwheel.release.operations import Tally
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,6 @@ def index() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexCheckOptions(WhereOptions):
-    """Options of `index check`."""
-
     resolve: bool = own(
         "--resolve", "Also let pip resolve each set for each CPython.", default=False
     )
@@ -88,21 +86,22 @@ class IndexCheckOptions(WhereOptions):
 def check(app: App, options: IndexCheckOptions) -> int:
     """Download everything an index lists; compare hashes, metadata, links, log, closure."""
     resolver, target = options.resolver(app), Target(app, options)
+    number, problems = 0, list[str]()
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
-        found = audit.check_all(
-            options.places(target),
-            nothing=f"{target.channel.store}: nothing is listed for {target.family.name}",
-            count=Tally(progress),
-            further=resolver,
-        )
-    app.emit(found.to_json(), "\n".join(found.lines()))
-    return StoreError.exit_code if found.problems else 0
+        tally = Tally(progress)
+        for place in options.places(target):
+            checked = audit.check(place, count=tally)
+            number += checked.files
+            problems += [*checked.problems, *(resolver(place) if resolver else ())]
+    if not number and not problems:
+        problems = [f"{target.channel.store}: nothing is listed for {target.family.name}"]
+    document = {"files": number, "problems": problems}
+    app.emit(document, "\n".join(problems) or f"{count(number, 'file')}, no problem")
+    return StoreError.exit_code if problems else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexRepairOptions(WhereOptions, PersonOptions, DryRun):
-    """Options of `index repair`."""
-
     skip_entry: tuple[int, ...]
 
 
@@ -136,17 +135,14 @@ class IndexAdoptOptions(WhereOptions, PersonOptions, DryRun):
 @command("adopt", IndexAdoptOptions, parent=index)
 def adopt(app: App, options: IndexAdoptOptions) -> None:
     """Take over wheels that were in a prefix before rocwheel: they are listed as they are."""
-    places, person = options.places(Target(app, options)), options.who(app)
-    done = [_adopt(app, place, person, dry_run=options.dry_run) for place in places]
+    done, person = [], options.who(app)
+    for place in options.places(Target(app, options)):
+        with app.console.progress("reading", unit=Unit.BYTES) as progress:
+            planned = adoption.plan(place, who=person, count=Tally(progress))
+        if planned.is_needed and not options.dry_run:
+            adoption.apply(planned)
+        done.append(planned)
     _tell(app, done, "no file that the log does not know", dry_run=options.dry_run)
-
-
-def _adopt(app: App, place: Place, person: Who, *, dry_run: bool) -> adoption.Adoption:
-    with app.console.progress("reading", unit=Unit.BYTES) as progress:
-        planned = adoption.plan(place, who=person, count=Tally(progress))
-    if planned.is_needed and not dry_run:
-        adoption.apply(planned)
-    return planned
 
 
 def _tell(
@@ -164,25 +160,16 @@ def _tell(
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(TargetOptions):
-    """Options of `serve`."""
-
     host: str = own("--host", "Address to listen on.", default="127.0.0.1")
-    upstream: str = own("--upstream URL", "Index that names we do not have are redirected to.")
     port: int
 
     def site(self, app: App, target: Target) -> Site:
-        """Start the server, which listens. Raises HostError, ConfigError."""
-        if self.upstream and not self.upstream.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"--upstream: {self.upstream!r}: not the URL of an index",
-                hint="write https://pypi.org/simple/",
-            )
+        """Start the server, which listens. Raises HostError."""
         try:
             return Site(
                 target.store,
                 host=self.host,
                 port=self.port,
-                upstream=self.upstream,
                 indexes=[place.root for pair in target.pairs() for place in reversed(pair)],
                 say=app.console.detail,
             )

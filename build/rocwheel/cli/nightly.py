@@ -241,7 +241,7 @@ def _run_here(
         return 0
     here = worker(app, engine="local", how=how)
     after, standings = run_here(
-        app, target.nights, book, here, words=target.words, workers=options.workers
+        app, target.nights, book.plan.night, here, words=target.words, workers=options.workers
     )
     return _say(app, after, standings)
 

@@ -96,14 +96,14 @@ def worker(app: App, *, engine: str, job: str = "", how: tuple[str, ...] = ()) -
         now=app.now,
         why_ended=slurm.why_ended(whole(app), job, app.environ) if engine == "slurm" else None,
         collect=slurm.collect if engine == "slurm" else None,
-        coming=slurm.coming if engine == "slurm" else None,
+        queued=slurm.queued if engine == "slurm" else None,
     )
 
 
 def run_here(
     app: App,
     nights: Nights,
-    book: Book,
+    night: str,
     here: cells.Worker,
     *,
     words: tuple[str, ...],
@@ -111,20 +111,11 @@ def run_here(
 ) -> tuple[Book, dict[str, CellStanding]]:
     """Run a night on this machine until nothing more can be done. Raises InterruptError."""
     cpus = cgroup.cpus()
-    night, old = book.plan.night, []
     logs = app.cache / "nightly" / night
     logs.mkdir(parents=True, exist_ok=True)
-    capacity = local.Capacity(
-        workers=workers or 2 * cpus,
-        cpus=cpus,
-        memory_mib=cgroup.memory() >> 20,
-        gpus=len(accelerators.amd(Path("/"), app.environ).devices),
-        disk=app.cache,
-    )
 
     def waiting() -> None:
         app.console.info(f"another engine of {night} runs here, or its cells do: waiting")
-        old.append(book)
 
     lock, log = logs / "engine.lock", logs / "cells.log"
     with locked(lock, waiting=waiting) as held, log.open("ab") as output:
@@ -133,14 +124,17 @@ def run_here(
             night=night,
             worker=here,
             target=words,
-            capacity=capacity,
+            workers=workers or 2 * cpus,
+            cpus=cpus,
+            memory_mib=cgroup.memory() >> 20,
+            gpus=len(accelerators.amd(Path("/"), app.environ).devices),
+            disk=app.cache,
             signals=cells.Signals(),
             output=output,
             lock=held.descriptor,
-            book=None if old else book,
         )
         standings = engine.run()
-        return engine.book or book, standings
+        return engine.book, standings
 
 
 @group("nightly")

@@ -129,11 +129,11 @@ def check(app: App, options: NightCheckOptions) -> int:
 def _what_next(
     app: App, target: NightTarget, night: str, waits: Mapping[str, slurm.Task] | None
 ) -> str:
-    if lines := slurm.release_lines(slurm.held(waits), whole(app)):
-        return "; ".join(lines)
+    if not night:
+        return f"make one: {target.line('plan')}"
+    lines = slurm.release_lines(slurm.held(waits), whole(app))
     page = upkeep.page_url(target.channel, target.store)
-    look = f"look: {target.line('status', night)}, and {page}"
-    return look if night else f"make one: {target.line('plan')}"
+    return "; ".join(lines) or f"look: {target.line('status', night)}, and {page}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
     if action == "go-on" and not standing.stopped(book.orders):
         raise ConfigError(
             f"{night}: is not stopped, and no cell to retry is named",
-            hint=f"name one of: {', '.join(upkeep.red(book, app.now())) or 'none is red'}",
+            hint=f"name one that is red: {target.line('status', night)}",
         )
     made = upkeep.order(book, action, options.cell, options.who(app))
     said = f"{night}: {action} {options.cell}".rstrip() + f" by {made.by}: {made.reason}"

@@ -39,8 +39,6 @@ LOOK = 10  # staged sets that `status` judges
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptions(TargetOptions, PersonOptions, DryRun):
-    """Options of `stage`."""
-
     wheelhouse: Path
 
 
@@ -66,57 +64,46 @@ def stage(app: App, options: StageOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
-    """Options of `promote`."""
-
-    approve: tuple[str, ...]
+    approve: tuple[str, ...] = own(
+        "--approve SUITE:CPYTHON",
+        "Release although this cell is flaky; needs --reason; repeatable.",
+        default=(),
+    )
 
     def approvals(self, app: App) -> tuple[Approval, ...]:
         """Return what --approve says. Raises UsageError, ConfigError without a name or a reason."""
         if self.approve and not (self.by or app.environ.get("GITHUB_ACTOR")):
             raise click.UsageError("--approve needs --by: the name that the release record keeps")
-        return tuple(self._approval(app, text) for text in self.approve)
-
-    def _approval(self, app: App, text: str) -> Approval:
-        suite, colon, python = text.partition(":")
-        if not (suite and colon and python):
-            raise click.UsageError(f"--approve {text}: write SUITE:CPYTHON, such as unit:3.12")
-        person = withdraw.with_reason(self.who(app), self.reason)
-        return Approval(suite=suite, python=python, by=person.by, reason=person.reason)
+        approvals = []
+        for text in self.approve:
+            suite, colon, python = text.partition(":")
+            if not (suite and colon and python):
+                raise click.UsageError(f"--approve {text}: write SUITE:CPYTHON, such as unit:3.12")
+            who = withdraw.with_reason(self.who(app), self.reason)
+            approvals.append(Approval(suite=suite, python=python, by=who.by, reason=who.reason))
+        return tuple(approvals)
 
 
 @command("promote", PromoteOptions)
-@option(
-    "--approve",
-    multiple=True,
-    metavar="SUITE:CPYTHON",
-    help="Release although this cell is flaky; needs --reason; repeatable.",
-)
+@options_of(PromoteOptions)
 def promote(app: App, options: PromoteOptions) -> int:
     """Make a staged and gated wheel set installable from the release index, or change nothing.
 
     Ends with `published`, `nothing-to-do`, or `blocked` (exit status 9) and the cells that block.
     """
-    planned = _promotion(app, options)
+    target, who, approvals = Target(app, options), options.who(app), options.approvals(app)
+    manifest, channel = target.manifest(app, options.manifest), judging(app, target.channel)
+    planned = promotion.plan(
+        manifest, target.family, channel, target.store, who=who, approvals=approvals
+    )
     _show(app, planned.lines(), dry_run=options.dry_run)
     document, is_blocked = planned.to_json(), planned.state == "blocked"
     if is_blocked:
         app.console.fail(planned.refusal())
     elif planned.state == "ready" and not options.dry_run:
         document = _publish(app, planned, options)
-    _finish(app, planned.manifest.sha256, document)
+    _finish(app, manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
-
-
-def _promotion(app: App, options: PromoteOptions) -> promotion.PromotePlan:
-    target = Target(app, options)
-    return promotion.plan(
-        target.manifest(app, options.manifest),
-        target.family,
-        judging(app, target.channel),
-        target.store,
-        who=options.who(app),
-        approvals=options.approvals(app),
-    )
 
 
 def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) -> dict[str, Any]:
@@ -124,9 +111,9 @@ def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) 
     channels = app.path(options.channels_file) or app.home.ci / "channels.yaml"
     decided_by = {"matrix": Path(matrix.__file__), "channels": channels}
     digests = {name: files.sha256(path) for name, path in decided_by.items()}
-    with app.console.step(f"promote {planned.manifest.sha256[:12]}"):
+    with app.console.step(f"promote {planned.operation.manifest.sha256[:12]}"):
         moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
-        _refresh(app, planned.release)
+        _refresh(app, planned.operation.place)
     if moved:
         app.console.info(f"{size(moved)} of wheels passed through this machine")
     return {**planned.to_json(state="published"), "bytes_through_client": moved}
@@ -134,8 +121,6 @@ def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) 
 
 @dataclass(frozen=True, kw_only=True)
 class YankOptions(TargetOptions, PersonOptions, DryRun):
-    """Options of `yank` and `unyank`: a whole set or single files."""
-
     manifest: str
     files: tuple[str, ...]
 
@@ -160,59 +145,55 @@ def yank(app: App, options: YankOptions) -> None:
 
     Installers take a yanked file only where it is pinned exactly.
     """
-    _yank(app, options, Action.YANK)
+    _change(app, options, Action.YANK)
 
 
 @command("unyank", YankOptions)
 @_files
 def unyank(app: App, options: YankOptions) -> None:
     """Take a yank back, for a whole set or single files."""
-    _yank(app, options, Action.UNYANK)
-
-
-def _yank(app: App, options: YankOptions, action: Action) -> None:
-    target = Target(app, options)
-    person = withdraw.with_reason(options.who(app), options.reason)
-    if not options.manifest and not options.files:
-        raise click.UsageError("give --manifest, or --file")
-    if options.manifest:
-        place, set_id = target.release_of(app, options.manifest)
-    else:
-        releases = [release for _, release in target.pairs()]
-        place, set_id = withdraw.place_of(releases, options.files[0]), ""
-    change = withdraw.plan(place, action, who=person, set_id=set_id, filenames=options.files)
-    _change(app, change, dry_run=options.dry_run)
+    _change(app, options, Action.UNYANK)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetOptions(ManifestOptions, PersonOptions, DryRun):
-    """Options of `rollback` and `restore`: a whole set."""
+    files: tuple[str, ...] = ()
 
 
 @command("rollback", SetOptions)
 def rollback(app: App, options: SetOptions) -> None:
     """Take a released set out of the index; the bytes are kept, `restore` puts it back."""
-    _withdraw(app, options, Action.ROLLBACK)
+    _change(app, options, Action.ROLLBACK)
 
 
 @command("restore", SetOptions)
 def restore(app: App, options: SetOptions) -> None:
     """Put a rolled back set into the index again, with the bytes that were released."""
-    _withdraw(app, options, Action.RESTORE)
+    _change(app, options, Action.RESTORE)
 
 
-def _withdraw(app: App, options: SetOptions, action: Action) -> None:
-    target = Target(app, options)
+def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None:
+    target, files = Target(app, options), options.files
     person = withdraw.with_reason(options.who(app), options.reason)
-    place, set_id = target.release_of(app, options.manifest)
-    change = withdraw.plan(place, action, who=person, set_id=set_id)
-    _change(app, change, dry_run=options.dry_run)
+    if options.manifest:
+        place, set_id = target.release_of(app, options.manifest)
+    elif files:
+        releases = [release for _, release in target.pairs()]
+        place, set_id = withdraw.place_of(releases, files[0]), ""
+    else:
+        raise click.UsageError("give --manifest, or --file")
+    planned = withdraw.plan(place, action, who=person, set_id=set_id, filenames=files)
+    if not planned.is_done:
+        _show(app, planned.lines(), dry_run=options.dry_run)
+        if not options.dry_run:
+            withdraw.apply(planned)
+            _refresh(app, place)
+    document = planned.to_json(dry_run=options.dry_run)
+    app.emit(document, f"{set_id or ' '.join(sorted(files))} {document['state']}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneOptions(TargetOptions, PersonOptions, DryRun):
-    """Options of `prune`."""
-
     orphans: bool = own(
         "--orphans",
         "Also wheels older than a day that no set holds, such as a killed `stage` left; files "
@@ -227,28 +208,21 @@ def prune(app: App, options: PruneOptions) -> None:
     """Remove what the channel's retention no longer keeps, and what killed runs left."""
     target, person = Target(app, options), options.who(app, reason="retention")
     plans = retention.plans(target.pairs(), target.channel, who=person, orphans=options.orphans)
-    documents = [_prune(app, planned, dry_run=options.dry_run) for planned in plans]
-    number = sum(len(item["sets"]) for item in documents)
-    app.emit(
-        {"places": documents},
-        f"{count(number, 'set')} {'to prune' if options.dry_run else 'pruned'}",
-    )
-
-
-def _prune(app: App, planned: retention.PrunePlan, *, dry_run: bool) -> dict[str, Any]:
-    _show(app, planned.lines(), dry_run=dry_run)
-    swept = () if dry_run else retention.apply(planned, who=planned.operation.who)
-    if planned.operation.leaving(planned.state) and not dry_run:
-        _refresh(app, planned.operation.place)
-    for name in swept:
-        app.console.info(f"leftover {name}")
-    return planned.to_json(dry_run=dry_run, leftovers=swept)
+    documents = []
+    for planned in plans:
+        _show(app, planned.lines(), dry_run=options.dry_run)
+        swept = () if options.dry_run else retention.apply(planned, who=person)
+        if planned.operation.leaving(planned.state) and not options.dry_run:
+            _refresh(app, planned.operation.place)
+        for name in swept:
+            app.console.info(f"leftover {name}")
+        documents.append(planned.to_json(dry_run=options.dry_run, leftovers=swept))
+    sets = count(sum(len(item["sets"]) for item in documents), "set")
+    app.emit({"places": documents}, f"{sets} {'to prune' if options.dry_run else 'pruned'}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions(TargetOptions):
-    """Options of `status`."""
-
     older_than: float | None
     look: int
 
@@ -274,29 +248,14 @@ def status(app: App, options: StatusOptions) -> int:
     """
     target = Target(app, options)
     channel, now = judging(app, target.channel), app.now()
-    found = standing.overview(
-        target.pairs(),
-        target.family,
-        channel,
-        now=now,
-        hours=options.older_than,
-        look=options.look,
+    pairs, hours = target.pairs(), options.older_than
+    overview = standing.overview(
+        pairs, target.family, channel, now=now, hours=hours, look=options.look
     )
-    for text in found.problems:
+    for text in overview.problems:
         app.console.warn(text)
-    app.emit(found.to_json(), "\n".join(found.lines()))
-    return StoreError.exit_code if found.is_damaged else 0
-
-
-def _change(app: App, change: withdraw.ChangePlan, *, dry_run: bool) -> None:
-    if not change.is_done:
-        _show(app, change.lines(), dry_run=dry_run)
-        if not dry_run:
-            withdraw.apply(change)
-            _refresh(app, change.operation.place)
-    document = change.to_json(dry_run=dry_run)
-    about = change.operation.set_id or " ".join(change.operation.filenames)
-    app.emit(document, f"{about} {document['state']}")
+    app.emit(overview.to_json(), "\n".join(overview.lines()))
+    return StoreError.exit_code if overview.is_damaged else 0
 
 
 def _refresh(app: App, place: Place) -> None:

@@ -28,7 +28,7 @@ with when_run():
     from rocwheel.places import Place
     from rocwheel.release import wheelset
     from rocwheel.release.operations import Who
-    from rocwheel.store import TRIED, Store
+    from rocwheel.store import Store
     from rocwheel.store.file import FileStore
     from rocwheel.trust import policy
 
@@ -65,10 +65,7 @@ class StoreOptions:
         else:
             path = self.channels_file or app.home.ci / "channels.yaml"
             channel = replace(channels.channel(path, self.channel), public_environ=app.environ)
-        url, _, tried = app.environ.get(TRIED, "").partition(" ")
-        if url != channel.store.rstrip("/"):
-            return channel
-        return replace(channel, options=replace(channel.options, tried=tried))
+        return channel
 
 
 @dataclass(frozen=True, kw_only=True)

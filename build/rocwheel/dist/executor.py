@@ -1,8 +1,8 @@
 """Where a build's commands run: on this machine, or in one container of a builder image.
 
-Only what belongs to the build moves inside: Bazel, the compiler, the CPythons, and the look for
-libraries that are grafted. Sources, ROCm and wheels are fetched, read and written outside, where
-the credentials are. Guest paths are fixed, so that no cache key knows the machine.
+Only what belongs to the build moves inside: Bazel, the compiler, the CPythons. Sources, ROCm and
+wheels are fetched, read and written outside, where the credentials are. Guest paths are fixed, so
+that no cache key knows the machine.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
@@ -22,6 +23,8 @@ from rocwheel.process import HostRunner
 from rocwheel.results import Outcome, Results
 from rocwheel.values import replace
 from rocwheel.verdict import Demand, KnownSuite
+
+BESIDE: Final = 1800.0  # seconds that a gate has beside those of its tests
 
 
 class DeviceChoice(enum.Enum):
@@ -58,7 +61,6 @@ class GateOptions:
     jobs: int = 0  # processes on one GPU; 0 for as many as the suite and the memory allow
     choice: Choice = Choice.ALL
     tests: frozenset[str] = frozenset()  # node ids or files, for Choice.NAMED
-    deadline: float = 0.0  # seconds for everything; 0 for the suite's and half an hour
     patience: float = 3600.0  # seconds to wait for devices others hold
     installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
     folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
@@ -135,7 +137,7 @@ class GateRequest(GateOptions):
     @property
     def seconds(self) -> float:
         """The deadline of everything."""
-        return self.deadline or self.suite.deadlines.suite + 1800.0
+        return self.suite.deadlines.suite + BESIDE
 
     @property
     def run_seconds(self) -> float:

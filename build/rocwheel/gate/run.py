@@ -108,7 +108,10 @@ def check(request: GateRequest, host: Host) -> None:
 def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
     """Test a wheel set with a suite. Raises ConfigError alone, for what was asked wrongly."""
     started, until = host.now(), host.clock() + request.seconds
-    setup = run_record.Setup(provided=RocmProvided(origin="none"), tool=_tool(request, host))
+    setup = run_record.Setup(provided=RocmProvided(origin="none"))
+    with suppress(HostError):  # an image without git
+        own = home.tool(request.home, partial(git.identify, runner=host.runner))
+        setup.tool = f"{own.commit}{run_record.DIRTY if own.dirty else ''}" or __version__
     error: RocwheelError | None = None
     with ExitStack() as stack:
         try:
@@ -122,7 +125,7 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
             if host.clock() >= until:  # which is likely why
                 error = InfraError(
                     f"the deadline of {request.seconds:g} s passed before the first test: {exc}",
-                    hint="allow more, --deadline" if request.deadline else exc.hint,
+                    hint=exc.hint,
                     detail=exc.detail,
                 )
         except OSError as exc:
@@ -264,15 +267,6 @@ def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
     return request.manifest.jax.commit if request.manifest else ""
 
 
-def _tool(request: GateRequest, host: Host) -> str:
-    """Our own commit where it is known, else our version."""
-    try:
-        own = home.tool(request.home, partial(git.identify, runner=host.runner))
-    except HostError:  # an image without git
-        return __version__
-    return f"{own.commit}{run_record.DIRTY if own.dirty else ''}" or __version__
-
-
 def _work(host: Host, stack: ExitStack) -> Path:
     """Return a folder of this run alone, locked while it lasts: cleaning the cache leaves it.
 
@@ -297,11 +291,11 @@ def _work(host: Host, stack: ExitStack) -> Path:
 
 
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
-    found = machines.pythons(host.environ, runner=host.runner)
-    for interpreter in found:
+    interpreters = machines.pythons(host.environ, runner=host.runner)
+    for interpreter in interpreters:
         if interpreter.version == request.python:
             return interpreter
-    here = ", ".join(str(item.version) for item in found) or "none"
+    here = ", ".join(str(item.version) for item in interpreters) or "none"
     raise InfraError(
         f"this machine has no CPython {request.python}; it has {here}",
         hint=f"install {request.python.executable}, or put it on PATH",
@@ -431,7 +425,7 @@ def _run(
         rocm=Version(setup.provided.version) if setup.provided.version else None,
         jax=Version(request.wheels.jax_version),
     )
-    entries = skips.applying(request.skips, context)
+    entries = [entry for entry in request.skips if entry.applies(context)]
     met: Counter[str] = Counter()
 
     def listed(test: str) -> str:

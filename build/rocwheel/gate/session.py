@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ from rocwheel.report import render
 from rocwheel.report.gate_page import verdict_text
 from rocwheel.results import Attempt, Fault, LastRun, Results
 from rocwheel.trust import evidence
-from rocwheel.verdict import State, Verdict
+from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
@@ -241,12 +241,6 @@ def finish(
         text=f"{verdict_text(results, found)}{reason}\n{numbers or 'no test ran'}\n{page}",
         error=unwritten,
     )
-
-
-def state_of(reports: Iterable[GateReport]) -> State:
-    """Return the state of the first that is no pass."""
-    states = (report.found.state for report in reports)
-    return next((state for state in states if state is not State.PASS), State.PASS)
 
 
 def _write(

@@ -222,7 +222,6 @@ class _Entry(Value, frozen=True, kw_only=True):
                 used.add(prefix)
 
     def channel(self, name: str) -> Channel:
-        """Make the channel."""
         return Channel(
             name=name,
             store=self.store.rstrip("/"),

@@ -55,7 +55,6 @@ class Page:
         object.__setattr__(self, "files", tuple(ordered))
 
     def to_json(self) -> bytes:
-        """Return the JSON form."""
         return _json(
             self.number,
             name=self.project,
@@ -91,9 +90,9 @@ class Root:
 
     projects: frozenset[str] = frozenset()
     number: int = 0
+    project: str = ""
 
     def to_json(self) -> bytes:
-        """Return the JSON form."""
         return _json(self.number, projects=[{"name": name} for name in sorted(self.projects)])
 
     def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002

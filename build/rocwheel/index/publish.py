@@ -17,15 +17,13 @@ from rocwheel.download import Client, DownloadError, Retry
 from rocwheel.entry import Entry, rank, version_of
 from rocwheel.errors import (
     ConfigError,
-    ObjectMissingError,
     ObjectStaleError,
     RefusedError,
     StoreError,
 )
 from rocwheel.index.page import Page, Root, links, mark, with_mark
-from rocwheel.parallel import each
 from rocwheel.places import COMPAT, Place, kept_seconds
-from rocwheel.store import Headers, HugeError, ObjectInfo, pause
+from rocwheel.store import Headers, ObjectInfo, glance, pause
 
 Shown: TypeAlias = "Page | Root"
 
@@ -65,21 +63,13 @@ class Form:
 
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
     """Return all objects of one page at a place; what is served first comes last."""
-    project = page.project if isinstance(page, Page) else ""
-    compat = "" if place.is_staging else COMPAT
+    compat, number = "" if place.is_staging else COMPAT, page.number
     html = page.to_html(family=place.family, index_url=place.url, compat=compat)
-    views = place.views(project, folder_keys=folder_keys)
+    views = reversed(place.views(page.project, folder_keys=folder_keys))
+    key, headers = place.json(page.project), place.json_headers
     return (
-        Form(
-            key=place.json(project),
-            headers=place.json_headers,
-            number=page.number,
-            body=page.to_json(),
-        ),
-        *(
-            Form(key=key, headers=place.view_headers, number=page.number, body=html)
-            for key in reversed(views)
-        ),
+        Form(key=key, headers=headers, number=number, body=page.to_json()),
+        *(Form(key=key, headers=place.view_headers, number=number, body=html) for key in views),
     )
 
 
@@ -102,7 +92,7 @@ def settle(
     """
 
     def step(page: Shown) -> int:
-        return rank(page.project) if isinstance(page, Page) else 2
+        return rank(page.project) if page.project else 2
 
     if not pages:
         return
@@ -113,16 +103,12 @@ def settle(
     ]
     copies_end = 0.0  # by time.monotonic()
     for wanted in steps:
-        seen = each(lambda form: _look(place, form), wanted, threads=place.store.connections)
+        seen = place.each(lambda form: _look(place, form), wanted)
         if max(item.number for item in seen) > wanted[0].number:
             seen = _without_entry(place, wanted, seen, log_end(), mends=mends)
         if any(item.is_behind for item in seen) and (left := copies_end - time.monotonic()) > 0:
             time.sleep(left)
-        ends = each(
-            lambda found: _put(place, found[0], found[1]),
-            list(zip(wanted, seen, strict=True)),
-            threads=place.store.connections,
-        )
+        ends = place.each(lambda pair: _put(place, *pair), list(zip(wanted, seen, strict=True)))
         copies_end = max((copies_end, *ends))
 
 
@@ -170,13 +156,13 @@ def page_seconds(place: Place, projects: Collection[str]) -> int:
     """Return how long copies of these pages may be kept, by what they are stored with."""
     folders = place.store.abilities().folder_keys
     keys = [k for n in projects for k in (place.json(n), *place.views(n, folder_keys=folders))]
-    infos = each(place.store.info, keys, threads=place.store.connections)
+    infos = place.each(place.store.info, keys)
     return max((_kept(place, info) for info in infos if info), default=0)
 
 
-def _kept(place: Place, info: ObjectInfo | None) -> int:
+def _kept(place: Place, info: ObjectInfo) -> int:
     """Return how long copies of a page live; as the channel says where its store does not."""
-    return kept_seconds(info.cache_control) if info and info.cache_control else place.page_seconds
+    return kept_seconds(info.cache_control or place.page_cache)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +175,14 @@ class Claim:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it lists no file of the project."""
-        return not any(_is_of(self.project, link.filename) for link in links(self.data))
+        """Return whether it lists no file of the project: none but wheels of another one."""
+        for link in links(self.data):
+            try:
+                if version_of(link.filename)[0] == self.project:
+                    return False
+            except ConfigError:  # for all that is known, it is the project's
+                return False
+        return True
 
     @property
     def shows(self) -> frozenset[tuple[str, str | None]]:
@@ -202,23 +194,11 @@ def claimed(place: Place, project: str) -> Claim | None:
     """Return what a page says that is stored under this project's name; None where none is."""
     plain = place.views(project, folder_keys=False)[0]
     for key in (plain, place.json(project)):
-        try:
-            data, _ = place.store.read(key)
-        except ObjectMissingError:
-            continue
-        except HugeError:
-            data = b""
-        number = mark(data)
-        return Claim(project=project, number=-1 if number is None else number, data=data)
+        data, info = glance(place.store, key)
+        if info:
+            number = mark(data)
+            return Claim(project=project, number=-1 if number is None else number, data=data)
     return None
-
-
-def _is_of(project: str, filename: str) -> bool:
-    """Whether a file may be the project's: for all that is known, unless it is another's wheel."""
-    try:
-        return version_of(filename)[0] == project
-    except ConfigError:
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,17 +213,13 @@ class _Seen:
 
 
 def _look(place: Place, form: Form) -> _Seen:
-    info: ObjectInfo | None
-    try:
-        data, info = place.store.read(form.key)
-    except ObjectMissingError:
+    data, info = glance(place.store, form.key)
+    if info is None:
         return _Seen(info=None, is_behind=True, ends=0.0)
-    except HugeError:  # which is no page of ours
-        data, info = b"", place.store.info(form.key)
     number = mark(data)
     is_behind = number is None or (number <= form.number and data != form.render(number))
     left = float(kept := _kept(place, info))
-    if left and info and info.now:
+    if left and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
     ends = time.monotonic() + left if left else 0.0
     return _Seen(info=info, is_behind=is_behind, ends=ends, number=number or 0, kept=kept)
@@ -256,7 +232,7 @@ def _without_entry(
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
         raise ahead_error(place, wrong[0].key, max(item.number for item in seen), end)
-    return [replace(item, is_behind=True) if item.number > end else item for item in seen]
+    return [replace(item, is_behind=item.is_behind or item.number > end) for item in seen]
 
 
 def _put(place: Place, form: Form, seen: _Seen) -> float:
@@ -279,7 +255,8 @@ def _put(place: Place, form: Form, seen: _Seen) -> float:
                 raise
             pause(failures)
         else:
-            kept = max(place.page_seconds, seen.kept)  # copies of what stood there live as long
+            # copies of what stood there live as long
+            kept = max(kept_seconds(place.page_cache), seen.kept)
             return time.monotonic() + kept if kept else 0.0
         seen = _look(place, form)
     raise ObjectStaleError(

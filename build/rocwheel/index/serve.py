@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-import socket
 import sys
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,18 +18,15 @@ from urllib.parse import quote, unquote, urlsplit
 
 from rocwheel import __version__
 from rocwheel.errors import StoreError
-from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, ObjectInfo, Store
+from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Store
 
 SIMPLE_HTML: Final = "application/vnd.pypi.simple.v1+html"
-CHANGING: Final = {".json": JSON, ".html": HTML}
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
-TYPES: Final = {".whl": WHEEL, ".metadata": TEXT, **CHANGING}
+TYPES: Final = {".whl": WHEEL, ".metadata": TEXT, ".json": JSON, ".html": HTML}
 
 
 class Site(ThreadingHTTPServer):
     """Serves a store at the root of `http://host:port/`."""
-
-    daemon_threads = False  # closing waits for them, after it ended their connections
 
     def __init__(
         self,
@@ -54,8 +47,6 @@ class Site(ThreadingHTTPServer):
         self.upstream = upstream.rstrip("/")
         self.indexes = tuple(indexes)
         self.say = say
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
         super().__init__((host, port), _Handler)
 
     @property
@@ -63,23 +54,6 @@ class Site(ThreadingHTTPServer):
         """What the server listens on: `http://127.0.0.1:8000/`."""
         host, port = self.server_address[:2]
         return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
-
-    def opened(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._open.add(connection)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._open.discard(request)
-        super().shutdown_request(request)
-
-    def server_close(self) -> None:
-        """Stop listening and end what clients keep open."""
-        with self._lock:
-            for connection in self._open:
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over a client that went away; anything else is a bug, and its thread ends."""
@@ -96,70 +70,44 @@ class _Handler(BaseHTTPRequestHandler):
     def site(self) -> Site:
         return cast("Site", self.server)
 
-    def setup(self) -> None:
-        self.site.opened(self.request)
-        super().setup()
-
     def do_GET(self) -> None:
-        self._answer(body=True)
+        try:
+            self._answer(unquote(urlsplit(self.path).path).lstrip("/"))
+        except StoreError as exc:
+            self._send(HTTPStatus.BAD_GATEWAY, f"{exc}\n{exc.hint}\n".encode(), TEXT)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
 
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
+    do_HEAD = do_GET  # noqa: N815 (its name upstream)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name upstream)
         if self.site.say:
             self.site.say(format % args)
 
-    def _answer(self, *, body: bool) -> None:
-        key = unquote(urlsplit(self.path).path).lstrip("/")
-        try:
-            if not key or key.endswith("/"):
-                self._page(key, body=body)
-            elif info := self._info(key):
-                suffix = posixpath.splitext(key)[1]
-                if suffix in CHANGING:
-                    self._small(key, TYPES[suffix], body=body)
-                else:
-                    self._large(info, TYPES.get(suffix, TEXT), body=body)
-            elif self._info(f"{key}/index.html"):
-                self._redirect(HTTPStatus.MOVED_PERMANENTLY, f"/{quote(key)}/")
-            else:
-                self._nothing(key)
-        except StoreError as exc:
-            self._text(HTTPStatus.BAD_GATEWAY, f"{exc}\n{exc.hint}\n")
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True
-
-    def _page(self, key: str, *, body: bool) -> None:
-        content_type = preferred(self.headers.get("Accept", ""))
-        name = "index.json" if content_type == SIMPLE_JSON else "index.html"
-        if self._info(key + name):
-            self._small(key + name, content_type, body=body)
+    def _answer(self, key: str) -> None:
+        store, upstream, name = self.site.store, self.site.upstream, key
+        content_type = TYPES.get(posixpath.splitext(key)[1], TEXT)
+        if not key or key.endswith("/"):
+            content_type = preferred(self.headers.get("Accept", ""))
+            name += "index.json" if content_type == SIMPLE_JSON else "index.html"
+        is_plain = not {"", ".", ".."} & set(name.split("/"))
+        if is_plain and (info := store.info(name)):
+            if not name.endswith((".json", ".html")):  # written once
+                if self._send(HTTPStatus.OK, info.size, content_type):
+                    store.stream(name, self.wfile.write)
+                return
+            # It may change at any moment: size and content are read as one.
+            data, _ = store.read(name)
+            if content_type == HTML:  # what it says about its own address is true where it is read
+                data = data.replace(store.url.encode(), f"http://{self._host}".encode())
+            self._send(HTTPStatus.OK, data, content_type)
         elif not key:
-            self._send(HTTPStatus.OK, HTML, root_page(self.site.indexes), body=body)
-        elif self.site.upstream and posixpath.dirname(key.rstrip("/")):
-            project = posixpath.basename(key.rstrip("/"))
-            target = f"{self.site.upstream}/{quote(project)}/"
-            self._redirect(HTTPStatus.TEMPORARY_REDIRECT, target)
+            self._send(HTTPStatus.OK, root_page(self.site.indexes).encode(), HTML)
+        elif upstream and key.endswith("/") and "/" in key.rstrip("/"):
+            target = f"{upstream}/{quote(posixpath.basename(key.rstrip('/')))}/"
+            self._send(HTTPStatus.TEMPORARY_REDIRECT, b"", TEXT, Location=target)
         else:
-            self._nothing(key)
-
-    def _info(self, key: str) -> ObjectInfo | None:
-        if any(part in {"", ".", ".."} for part in key.split("/")):
-            return None
-        return self.site.store.info(key)
-
-    def _small(self, key: str, content_type: str, *, body: bool) -> None:
-        """Send an object that may change at any moment: size and content are read as one.
-
-        What a page says about its own address is true where it is read.
-        """
-        data, info = self.site.store.read(key)
-        if content_type == HTML:
-            data = data.replace(self.site.store.url.encode(), f"http://{self._host}".encode())
-            info = replace(info, size=len(data), etag=f"{info.etag}-{self._host}")
-        if self._head(info, content_type) and body:
-            self.wfile.write(data)
+            self._send(HTTPStatus.NOT_FOUND, f"{store.locate(key)}: nothing there\n".encode(), TEXT)
 
     @property
     def _host(self) -> str:
@@ -167,45 +115,20 @@ class _Handler(BaseHTTPRequestHandler):
         said = self.headers.get("Host", "")
         return said if _HOST.fullmatch(said) else urlsplit(self.site.url).netloc
 
-    def _large(self, info: ObjectInfo, content_type: str, *, body: bool) -> None:
-        """Send an object that is written once."""
-        if self._head(info, content_type) and body:
-            self.site.store.stream(info.key, self.wfile.write)
-
-    def _head(self, info: ObjectInfo, content_type: str) -> bool:
-        """Send status and headers; False when the client has this content already."""
-        etag = f'"{info.etag}"'
-        is_known = self.headers.get("If-None-Match") == etag
-        self.send_response(HTTPStatus.NOT_MODIFIED if is_known else HTTPStatus.OK)
-        self.send_header("ETag", etag)
+    def _send(
+        self, status: HTTPStatus, body: bytes | int, content_type: str, **headers: str
+    ) -> bool:
+        """Send headers and a body, or the size of one; return whether one is asked for."""
+        self.send_response(status)
+        size = body if isinstance(body, int) else len(body)
+        headers |= {"Content-Type": content_type, "Content-Length": str(size), "Vary": "Accept"}
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Cache-Control", "no-cache")
-        self.send_header("Vary", "Accept")
-        if not is_known:
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(info.size))
         self.end_headers()
-        return not is_known
-
-    def _redirect(self, status: HTTPStatus, target: str) -> None:
-        self.send_response(status)
-        self.send_header("Location", target)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def _nothing(self, key: str) -> None:
-        self._text(HTTPStatus.NOT_FOUND, f"{self.site.store.locate(key)}: nothing there\n")
-
-    def _text(self, status: HTTPStatus, text: str) -> None:
-        self._send(status, TEXT, text, body=self.command != "HEAD")
-
-    def _send(self, status: HTTPStatus, content_type: str, text: str, *, body: bool) -> None:
-        data = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if body:
-            self.wfile.write(data)
+        if self.command != "HEAD" and isinstance(body, bytes):
+            self.wfile.write(body)
+        return self.command != "HEAD"
 
 
 def root_page(indexes: Sequence[str]) -> str:

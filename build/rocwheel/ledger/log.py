@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -34,9 +35,8 @@ from rocwheel.ledger.state import (
     skipped,
     touched,
 )
-from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import HugeError, pause, replaced
+from rocwheel.store import HugeError, glance, pause, replaced
 from rocwheel.values import Value, decoded
 
 TRIES: Final = 5  # to learn how a commit ended
@@ -52,7 +52,6 @@ class _Snapshot(Value, frozen=True, kw_only=True):
     sets: tuple[Known, ...]
     listings: dict[str, str]  # project -> digest
     spent: int
-    swept: int
     format: int = FORMAT
 
 
@@ -95,24 +94,19 @@ def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> Ind
     missing = sorted({p for p in wanted if p in state.digests and p not in state.listings})
     if not missing:
         return state
-    stored = each(
-        lambda project: _listing(place, project, state.digests[project]),
-        missing,
-        threads=place.store.connections,
-    )
-    listings = dict(zip(missing, stored, strict=True))
-    lost = [project for project, listing in listings.items() if listing is None]
+    stored = place.each(lambda project: _listing(place, project, state.digests[project]), missing)
+    kept = {project: listing for project, listing in zip(missing, stored, strict=True) if listing}
+    lost = [project for project in missing if project not in kept]
     again = _folded(place, _start(place), until=state.saved) if lost else state
     for project in lost:
-        listings[project] = again.listing(project)
-        if again.listing(project).sha256 != state.digests[project]:
+        kept[project] = again.listing(project)
+        if kept[project].sha256 != state.digests[project]:
             raise StoreError(
                 f"{place.store.locate(place.listing(state.digests[project]))}: lost, and the log "
                 "gives another one",
                 hint=f"remove {place.store.locate(place.state)}, which names it, and run "
                 f"`{place.command('repair')}`",
             )
-    kept = {project: listing for project, listing in listings.items() if listing}
     return replace(state, listings={**state.listings, **kept})
 
 
@@ -129,14 +123,6 @@ def skip(place: Place, entry: Transition) -> None:
     """
     key, previous = place.log(entry.number), place.store.info(place.log(entry.number))
     place.store.replace(key, entry.to_bytes(), previous=previous, headers=place.record_headers)
-
-
-def stored_entry(place: Place, number: int) -> str:
-    """Return the text of an entry as it is stored, "" where there is none."""
-    try:
-        return small(place, place.log(number)).decode(errors="backslashreplace")
-    except (ObjectMissingError, HugeError):
-        return ""
 
 
 def differ(place: Place, state: IndexState, again: IndexState) -> bool:
@@ -196,22 +182,15 @@ def save(place: Place, state: IndexState) -> IndexState:
     try:
         listings = {p: state.listings[p] for p in sorted(state.touched & set(state.listings))}
         digests = {project: listing.sha256 for project, listing in listings.items()}
-        each(
-            lambda project: place.store.create(
-                place.listing(digests[project]),
-                listings[project].stored(),
-                headers=place.record_headers,
-                sha256=digests[project],
-            ),
-            [project for project in listings if state.digests.get(project) != digests[project]],
-            threads=place.store.connections,
-        )
-        saved = replace(
-            state,
-            digests={**state.digests, **digests},
-            saved=state.number,
-            touched=frozenset(),
-        )
+
+        def put(project: str) -> None:
+            key, digest, data = place.listing(digests[project]), digests[project], listings[project]
+            place.store.create(key, data.stored(), headers=place.record_headers, sha256=digest)
+
+        new = [name for name, digest in digests.items() if state.digests.get(name) != digest]
+        place.each(put, new)
+        digests = {**state.digests, **digests}
+        saved = replace(state, digests=digests, saved=state.number, touched=frozenset())
         _put_snapshot(place, saved)
     except StoreError:
         return state
@@ -223,12 +202,9 @@ def drop_listings(place: Place, age: timedelta) -> tuple[str, ...]:
 
     Age is by the store's clock. A reader with an older snapshot makes them again.
     """
-    try:
-        data, info = place.store.read(place.state)
-    except (ObjectMissingError, HugeError):
-        return ()
+    data, info = glance(place.store, place.state)
     snapshot = _parsed(place, data)
-    if snapshot is None or info.now is None:
+    if snapshot is None or info is None or info.now is None:
         return ()
     named = {place.listing(digest) for digest in snapshot.listings.values()}
     old = [
@@ -236,7 +212,7 @@ def drop_listings(place: Place, age: timedelta) -> tuple[str, ...]:
         for item in place.store.keys(place.listing("").removesuffix(".json"))
         if item.key not in named and item.modified < info.now - age
     ]
-    each(place.store.delete, old, threads=place.store.connections)
+    place.each(place.store.delete, old)
     return tuple(old)
 
 
@@ -258,7 +234,6 @@ def _start(place: Place) -> IndexState:
 
 
 def _numbers(place: Place) -> list[int]:
-    """List the numbers of the entries that are stored."""
     pattern = re.compile(re.escape(place.logs) + r"([1-9]\d{0,17})\.json")
     keys = (pattern.fullmatch(info.key) for info in place.store.keys(place.logs))
     return [int(match[1]) for match in keys if match]
@@ -266,21 +241,16 @@ def _numbers(place: Place) -> list[int]:
 
 def _snapshot(place: Place) -> IndexState | None:
     """Read the stored snapshot; None where none can be used."""
-    try:
-        data = small(place, place.state)
-    except (ObjectMissingError, HugeError):
-        return None
-    found = _parsed(place, data)
-    if found is None or not _has(place, found.number, found.head):
+    snapshot = _parsed(place, glance(place.store, place.state)[0])
+    if snapshot is None or not _has(place, snapshot.number, snapshot.head):
         return None
     return IndexState(
-        number=found.number,
-        head=found.head,
-        sets={item.id: item for item in found.sets},
-        digests=found.listings,
-        saved=found.number,
-        spent=found.spent,
-        swept=found.swept,
+        number=snapshot.number,
+        head=snapshot.head,
+        sets={item.id: item for item in snapshot.sets},
+        digests=snapshot.listings,
+        saved=snapshot.number,
+        spent=snapshot.spent,
     )
 
 
@@ -291,35 +261,26 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
         sets=tuple(state.sets.values()),
         listings=dict(sorted(state.digests.items())),
         spent=state.spent,
-        swept=state.swept,
     )
     body = msgspec.json.encode(snapshot, order="sorted")
     for _ in range(TRIES):
-        try:
-            data, info = place.store.read(place.state)
-        except ObjectMissingError:
-            data, info = b"", None
-        except HugeError:
-            data, info = b"", place.store.info(place.state)
+        data, info = glance(place.store, place.state)
         there = _parsed(place, data)
         if data == body or (
             there and there.number > state.number and _has(place, there.number, there.head)
         ):
             return
-        try:
+        with suppress(ObjectStaleError):
             place.store.replace(place.state, body, previous=info, headers=place.record_headers)
-        except ObjectStaleError:
-            continue
-        return
+            return
 
 
 def _parsed(place: Place, data: bytes) -> _Snapshot | None:
     """Parse a snapshot in our format; None for anything else: it only saves time."""
-    try:
-        found = decoded(data, _Snapshot, name=place.state)
-    except ConfigError:
-        return None
-    return found if found.format == FORMAT else None
+    with suppress(ConfigError):
+        snapshot = decoded(data, _Snapshot, name=place.state)
+        return snapshot if snapshot.format == FORMAT else None
+    return None
 
 
 def _has(place: Place, number: int, head: str) -> bool:
@@ -327,10 +288,7 @@ def _has(place: Place, number: int, head: str) -> bool:
 
     A copy of another day, or a log that lost its end, would otherwise go on after a gap.
     """
-    try:
-        return files.sha256(small(place, place.log(number))) == head
-    except (ObjectMissingError, HugeError):
-        return False
+    return files.sha256(glance(place.store, place.log(number))[0]) == head
 
 
 def _folded(
@@ -360,18 +318,14 @@ def _folded(
         _check_format(place, data, name, state)
         try:
             entry = Transition.from_bytes(data, name=name)
-            _check_family(place, entry, name)
+            if entry.family != place.family:
+                raise ConfigError(f"{name}: it is of {entry.family}")  # noqa: TRY301
             state = load(place, state, touched(state, entry))
         except ConfigError as exc:
             state = skipped(state, digest=digest, problem=f"{exc}; it changes nothing")
             continue
         state = apply(state, entry, digest=digest)
     return state
-
-
-def _check_family(place: Place, entry: Transition, where: str) -> None:
-    if entry.family != place.family:
-        raise ConfigError(f"{where}: it is of {entry.family}", hint="put the entry of ours back")
 
 
 def _check_format(place: Place, data: bytes, where: str, state: IndexState) -> None:

@@ -21,12 +21,8 @@ THREADS: Final = 4  # wheels that are downloaded at once
 
 def put(place: Place, manifest: Manifest) -> None:
     """Store a manifest; the same one again is nothing to do."""
-    place.store.create(
-        place.manifest(manifest.sha256),
-        manifest.to_bytes(),
-        headers=place.record_headers,
-        sha256=manifest.sha256,
-    )
+    key = place.manifest(manifest.sha256)
+    place.store.create(key, manifest.to_bytes(), headers=place.record_headers)
 
 
 def find(place: Place, sha256: str) -> Manifest | None:

@@ -226,8 +226,6 @@ class Nights:
         self.store = store
         self._once: dict[str, bytes] = {}  # what is written once is read once
 
-    # --- plans ---------------------------------------------------------------------------------
-
     def names(self) -> tuple[str, ...]:
         """All nights, oldest first."""
         try:
@@ -282,8 +280,6 @@ class Nights:
             ) from exc
         plan = NightPlan.from_bytes(data, name=self.store.locate(key))
         return plan, files.sha256(data)
-
-    # --- what happened -------------------------------------------------------------------------
 
     def book(self, night: str) -> Book:
         """Read the plan, the attempts and the orders of a night, and which hosts are held back."""
@@ -340,8 +336,6 @@ class Nights:
         """Record the order of a person."""
         self._append(self.key(night, "orders/"), order)
 
-    # --- hosts ---------------------------------------------------------------------------------
-
     def quarantined(self) -> dict[str, HostMark]:
         """Hosts that get no more cells."""
         keys = sorted((info.key for info in self.store.keys(f"{HOSTS}/")), key=_number)
@@ -356,8 +350,6 @@ class Nights:
         """Record that a host gets no more cells, or gets them again."""
         host = re.sub(r"[^A-Za-z0-9._-]", "-", mark.host)
         self._append(f"{HOSTS}/{host}/", mark)
-
-    # --- what is left of a night ---------------------------------------------------------------
 
     def put_summary(self, night: str, body: bytes) -> None:
         """Replace the summary that pages read."""
@@ -379,8 +371,6 @@ class Nights:
             keys = [info.key for info in self.store.keys(self.key(night, ""))]
             each(self.store.delete, keys, threads=self.store.connections)
         self._index(lambda known: tuple(name for name in known if name not in nights))
-
-    # --- how it is kept ------------------------------------------------------------------------
 
     def key(self, night: str, name: str) -> str:
         """Return the key of something that belongs to a night."""

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from rocwheel import files
 from rocwheel.entry import Entry, parsed, rank, version_of
-from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError, WheelError
-from rocwheel.model import is_sha256, moment
+from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
+from rocwheel.model import moment
 from rocwheel.values import Count, Value
 
 FORMAT: Final = 1
@@ -71,15 +71,6 @@ class Holding(Value, frozen=True, kw_only=True):
     jax: str = ""
     rocm: str = ""
     pythons: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse a file without its hash. Raises WheelError."""
-        for item in self.files:
-            if not is_sha256(item.sha256):
-                raise WheelError(
-                    f"{item.filename}: {item.sha256!r} is not a SHA-256",
-                    hint="every file in an index has one: build or stage the wheel set again",
-                )
 
 
 class Transition(Value, frozen=True, kw_only=True):
@@ -147,9 +138,14 @@ class Listing(Value, frozen=True, kw_only=True):
 
     def file(self, filename: str) -> File | None:
         """Return the file of that name, where a set holds it."""
-        at = _place(self.files, filename)
-        found = self.files[at] if at < len(self.files) else None
-        return found if found and found.entry.filename == filename else None
+        at = bisect_left(self.files, filename, key=lambda file: file.entry.filename)
+        files = (file for file in self.files[at : at + 1] if file.entry.filename == filename)
+        return next(files, None)
+
+    @property
+    def names(self) -> set[str]:
+        """The names that a set holds or that are spent."""
+        return {*(file.entry.filename for file in self.files), *self.spent}
 
     @property
     def sha256(self) -> str:
@@ -172,10 +168,8 @@ class IndexState:
     listings: Mapping[str, Listing] = field(default_factory=dict)
     saved: int = 0  # the snapshot's number: the pages show at least that state
     spent: int = 0  # the last entry that spent names
-    swept: int = 0  # names that entries up to here spent are deleted
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     removes: bool = False  # the direction of the last entry that changed something
-    problems: tuple[str, ...] = ()
     # Number of each entry that could not be folded as it was committed, and why.
     damage: Mapping[int, str] = field(default_factory=dict)
     is_whole: bool = False  # folded from the first entry on: no snapshot could be used
@@ -195,7 +189,7 @@ class IndexState:
 
     def is_listed(self, file: File) -> bool:
         """Whether installers see a file."""
-        return any(self._lists(item) for item in file.sets)
+        return any(self.lists(item) for item in file.sets)
 
     def shown(self, project: str) -> tuple[Entry, ...]:
         """Return the listed files of a project: its page is a function of this and the number."""
@@ -215,7 +209,6 @@ class IndexState:
         return tuple(sorted(found, key=lambda item: item.filename))
 
     def spent_names(self) -> tuple[str, ...]:
-        """Return the names that are spent, of loaded listings."""
         return tuple(name for item in self.listings.values() for name in sorted(item.spent))
 
     def check_names(self, entries: Iterable[Entry], *, where: str) -> None:
@@ -236,7 +229,7 @@ class IndexState:
                     "(--wheel-suffix)",
                 )
 
-    def _lists(self, set_id: str) -> bool:
+    def lists(self, set_id: str) -> bool:
         known = self.sets.get(set_id)
         return known is not None and known.standing is Standing.LISTED
 
@@ -244,7 +237,7 @@ class IndexState:
         """Return a file's entry: yanked while it is itself, or a listed set of it is."""
         if not file.yanks:
             return file.entry
-        own = [item for item in file.sets if self._lists(item)]
+        own = [item for item in file.sets if self.lists(item)]
         reasons = [file.yanks[item] for item in ("", *own) if item in file.yanks]
         return msgspec.structs.replace(file.entry, yanked=reasons[0] if reasons else None)
 
@@ -255,7 +248,7 @@ def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
     Raises ConfigError for a name that is no wheel's.
     """
     found = {file.project for holding in entry.brings for file in holding.files}
-    found |= {_project(name) for name in entry.names}
+    found |= {version_of(name)[0] for name in entry.names}
     for set_id in entry.sets:
         found |= set(state.sets[set_id].projects if set_id in state.sets else ())
     return in_order(found, removing=False)
@@ -278,7 +271,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
     if entry.previous != state.head and not state.is_skip:
         blamed = entry.number if state.head else state.number  # or the first entries are lost
         text = f"entry {entry.number} of the log follows another one than is there"
-        changed = replace(_damaged(changed, blamed, text), torn=True)
+        changed = replace(changed, damage={**changed.damage, blamed: text}, torn=True)
     direction = entry.action.adds or entry.action.removes
     return replace(
         changed,
@@ -294,15 +287,13 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
 def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
     """Return the state after an entry that is damaged or does not fit: it changes nothing."""
     number = state.number + 1
-    return replace(_damaged(state, number, problem), number=number, head=digest, is_skip=not digest)
-
-
-def _damaged(state: IndexState, number: int, problem: str) -> IndexState:
     damage = {**state.damage, number: problem}
-    return replace(state, problems=(*state.problems, problem), damage=damage)
+    return replace(state, damage=damage, number=number, head=digest, is_skip=not digest)
 
 
 # What each action does
+
+Change: TypeAlias = "Callable[[IndexState, Transition], IndexState]"
 
 
 def _bring(state: IndexState, entry: Transition) -> IndexState:
@@ -324,79 +315,62 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
         if parsed(version) != parsed(file.version):
             raise ValueError(f"{file.filename}: not a wheel of version {file.version}")
     state.check_names(holding.files, where=holding.set[:12])
-    listings = dict(state.listings)
-    for project, entries in _by_project(holding.files).items():
+    listings, by_project = dict(state.listings), dict[str, list[Entry]]()
+    for item in holding.files:
+        by_project.setdefault(item.project, []).append(item)
+    for project, entries in by_project.items():
         listing = state.listing(project)
-        files = list(listing.files)
+        files = {file.entry.filename: file for file in listing.files}
         for item in entries:
-            at = _place(files, item.filename)
-            is_there = at < len(files) and files[at].entry.filename == item.filename
             plain = msgspec.structs.replace(item, yanked=None)
-            there = files[at] if is_there else File(entry=plain, sets=())
-            yanks = (
-                there.yanks if item.yanked is None else {**there.yanks, holding.set: item.yanked}
+            there = files.get(item.filename) or File(entry=plain, sets=())
+            yanks = {} if item.yanked is None else {holding.set: item.yanked}
+            files[item.filename] = File(
+                entry=there.entry,
+                sets=tuple(dict.fromkeys((*there.sets, holding.set))),
+                yanks={**there.yanks, **yanks},
             )
-            sets = tuple(dict.fromkeys((*there.sets, holding.set)))
-            files[at : at + is_there] = [File(entry=there.entry, sets=sets, yanks=yanks)]
-        listings[project] = msgspec.structs.replace(listing, files=tuple(files))
-    names = {item.filename for item in holding.files}
-    projects = {*_by_project(holding.files), *(known.projects if known else ())}
+        listings[project] = _listing(listing, files.values())
+    yanked = sum(item.yanked is not None for item in holding.files)
     standing = Known(
         id=holding.set,
-        standing=Standing.LISTED,
-        action=entry.action,
-        time=entry.time,
-        by=entry.by,
-        reason=entry.reason,
+        **_by(entry, Standing.LISTED),
         first=known.first if known else entry.time,
         jax=holding.jax,
         rocm=holding.rocm,
         pythons=holding.pythons,
-        projects=in_order(projects, removing=False),
-        files=len(names) + (known.files if known else 0),
-        yanked=sum(item.yanked is not None for item in holding.files)
-        + (known.yanked if known else 0),
+        projects=in_order({*by_project, *(known.projects if known else ())}, removing=False),
+        files=len({item.filename for item in holding.files}) + (known.files if known else 0),
+        yanked=yanked + (known.yanked if known else 0),
     )
     return replace(state, listings=listings, sets={**state.sets, holding.set: standing})
 
 
-def _stand(
-    standing: Standing, *, only: frozenset[Standing]
-) -> Callable[[IndexState, Transition], IndexState]:
+def _by(entry: Transition, standing: Standing) -> dict[str, Any]:
+    """Return the fields of a set that say how it stands since an entry."""
+    fields = ("action", "time", "by", "reason")
+    return {"standing": standing, **{name: getattr(entry, name) for name in fields}}
+
+
+def _stand(standing: Standing, *, only: Collection[Standing]) -> Change:
     def change(state: IndexState, entry: Transition) -> IndexState:
-        return replace(state, sets={**state.sets, **dict(_stood(state, entry, standing, only))})
+        if not entry.sets:
+            raise ValueError(f"{entry.action.value} of nothing")
+        sets = dict(state.sets)
+        for set_id in entry.sets:
+            known = state.sets.get(set_id)
+            if known is None or known.standing not in only:
+                what = known.standing.value if known else "not known"
+                raise ValueError(f"{entry.action.value}: {set_id[:12]} is {what}")
+            sets[set_id] = msgspec.structs.replace(known, **_by(entry, standing))
+        return replace(state, sets=sets)
 
     return change
 
 
-def _stood(
-    state: IndexState, entry: Transition, standing: Standing, only: Collection[Standing]
-) -> Iterator[tuple[str, Known]]:
-    if not entry.sets:
-        raise ValueError(f"{entry.action.value} of nothing")
-    for set_id in entry.sets:
-        known = state.sets.get(set_id)
-        if known is None or known.standing not in only:
-            what = known.standing.value if known else "not known"
-            raise ValueError(f"{entry.action.value}: {set_id[:12]} is {what}")
-        changes = {
-            "standing": standing,
-            "action": entry.action,
-            "time": entry.time,
-            "by": entry.by,
-            "reason": entry.reason,
-        }
-        yield set_id, msgspec.structs.replace(known, **changes)
-
-
 def _prune(state: IndexState, entry: Transition) -> IndexState:
     """Let the sets go of their files; names that no set holds then are spent."""
-    leaving = set(entry.sets)
-    sets = {
-        **state.sets,
-        **dict(_stood(state, entry, Standing.PRUNED, {*Standing} - {Standing.PRUNED})),
-    }
-    listings = dict(state.listings)
+    leaving, listings = set(entry.sets), dict(state.listings)
     for project in touched(state, entry):
         listing = state.listing(project)
         kept: list[File] = []
@@ -409,13 +383,14 @@ def _prune(state: IndexState, entry: Transition) -> IndexState:
             else:
                 spent[file.entry.filename] = state.number + 1
         listings[project] = _listing(listing, kept, spent)
-    return replace(state, sets=sets, listings=listings)
+    pruned = _stand(Standing.PRUNED, only={Standing.LISTED, Standing.HELD})(state, entry)
+    return replace(pruned, listings=listings)
 
 
 def _spend(state: IndexState, entry: Transition) -> IndexState:
     listings = dict(state.listings)
     for name in entry.names:
-        project = _project(name)
+        project = version_of(name)[0]
         listing = listings.get(project) or state.listing(project)
         if listing.file(name):
             raise ValueError(f"{name}: a set holds it")
@@ -426,31 +401,28 @@ def _spend(state: IndexState, entry: Transition) -> IndexState:
 
 def _mark(state: IndexState, entry: Transition) -> IndexState:
     """Yank or unyank: all files of the sets, or those named, in every listed set or the given."""
-    wanted, count = set(entry.names), 0
+    count = 0
     listings, sets = dict(state.listings), dict(state.sets)
     for set_id in entry.sets:
-        if set_id not in sets or sets[set_id].standing is not Standing.LISTED:
+        if not state.lists(set_id):
             raise ValueError(f"{entry.action.value}: {set_id[:12]} is not listed")
     for project in touched(state, entry):
         listing, files = state.listing(project), []
         for file in listing.files:
-            chosen = [
-                item
-                for item in (entry.sets or file.sets)
-                if item in file.sets and sets[item].standing is Standing.LISTED
-            ]
-            if wanted and file.entry.filename not in wanted:
+            chosen = [item for item in entry.sets or file.sets if item in file.sets]
+            chosen = [item for item in chosen if state.lists(item)]
+            if entry.names and file.entry.filename not in entry.names:
                 chosen = []
-            yanks = _own_yank(file, entry) if chosen else dict(file.yanks)
-            for item in chosen:
-                count += 1
-                before = item in yanks
-                yanks.pop(item, None)
+            count += len(chosen)
+            yanks = dict(file.yanks)
+            # Where no set was named, it holds for the file itself as well.
+            for item in (*chosen, *([""] if chosen and not entry.sets else ())):
+                was_yanked = yanks.pop(item, None) is not None
                 if entry.action is Action.YANK:
                     yanks[item] = entry.reason
-                known = sets[item]
-                yanked = known.yanked + (item in yanks) - before
-                sets[item] = msgspec.structs.replace(known, yanked=yanked)
+                if known := sets.get(item):
+                    yanked = known.yanked + (item in yanks) - was_yanked
+                    sets[item] = msgspec.structs.replace(known, yanked=yanked)
             files.append(msgspec.structs.replace(file, yanks=yanks))
         listings[project] = _listing(listing, files)
     if not count:
@@ -458,16 +430,7 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
     return replace(state, listings=listings, sets=sets)
 
 
-def _own_yank(file: File, entry: Transition) -> dict[str, str]:
-    """Return a file's yanks with that of the file itself set, where no set was named."""
-    yanks = {key: text for key, text in file.yanks.items() if key or entry.sets}
-    return {
-        **yanks,
-        **({"": entry.reason} if entry.action is Action.YANK and not entry.sets else {}),
-    }
-
-
-_CHANGES: Final[Mapping[Action, Callable[[IndexState, Transition], IndexState]]] = {
+_CHANGES: Final[Mapping[Action, Change]] = {
     Action.STAGE: _bring,
     Action.PROMOTE: _bring,
     Action.ADOPT: _bring,
@@ -479,22 +442,6 @@ _CHANGES: Final[Mapping[Action, Callable[[IndexState, Transition], IndexState]]]
     Action.SPEND: _spend,
     Action.SKIP: lambda state, _entry: state,
 }
-
-
-def _project(name: str) -> str:
-    return version_of(name)[0]
-
-
-def _by_project(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
-    for entry in entries:
-        found.setdefault(entry.project, []).append(entry)
-    return found
-
-
-def _place(files: Sequence[File], filename: str) -> int:
-    """Where a name stands, or would, among files by name."""
-    return bisect_left(files, filename, key=lambda file: file.entry.filename)
 
 
 def _listing(

@@ -9,20 +9,21 @@ means anything; all of a cell are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from rocwheel import files
 from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError
 from rocwheel.ledger.log import small
 from rocwheel.ledger.state import IndexState, Standing
-from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.store import TEXT, Headers, HugeError, ObjectInfo
 from rocwheel.verdict import State, Verdict
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
+Cell: TypeAlias = "tuple[str, str]"  # suite and CPython
+Coverage: TypeAlias = "Mapping[Cell, frozenset[str]]"  # the tests of each cell
 LARGEST: Final = 4 << 20  # bytes of a verdict that is read; ours have some thousand
 
 
@@ -48,26 +49,23 @@ def add(place: Place, verdict: Verdict) -> str:
 
 def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
     """Store the list of the tests a verdict is about, one name per line. Raises StoreError."""
-    digest = verdict.ran.collected
-    place.store.create(
-        _tests(place, verdict), names, headers=Headers(content_type=TEXT), sha256=digest
-    )
+    headers, digest = Headers(content_type=TEXT), verdict.ran.collected
+    place.store.create(_tests(place, verdict), names, headers=headers, sha256=digest)
 
 
-def coverage(found: Iterable[FoundVerdict]) -> dict[tuple[str, str], frozenset[str]]:
+def coverage(found: Iterable[FoundVerdict]) -> Coverage:
     """Return the tests that whole, passing verdicts are about, by suite and CPython."""
-    covered: dict[tuple[str, str], frozenset[str]] = {}
+    covered: dict[Cell, frozenset[str]] = {}
     for item in found:
-        cell = (item.suite, item.python)
-        covered[cell] = covered.get(cell, frozenset()) | item.tests
-    return {cell: names for cell, names in covered.items() if names}
+        if item.tests:
+            cell = (item.suite, item.python)
+            covered[cell] = covered.get(cell, frozenset()) | item.tests
+    return covered
 
 
-def released_coverage(
-    release: Place, state: IndexState, cells: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], frozenset[str]]:
+def released_coverage(release: Place, state: IndexState, cells: Collection[Cell]) -> Coverage:
     """Return the tests of the last released set that has each of these cells. Raises StoreError."""
-    before: dict[tuple[str, str], frozenset[str]] = {}
+    before: Coverage = {}
     released = (known for known in state.sets.values() if known.standing is Standing.LISTED)
     for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
         if set(cells) <= before.keys():
@@ -76,7 +74,7 @@ def released_coverage(
     return {cell: names for cell, names in before.items() if cell in cells}
 
 
-def cells(found: Iterable[FoundVerdict]) -> set[tuple[str, str]]:
+def cells(found: Iterable[FoundVerdict]) -> set[Cell]:
     """Return the suites and CPythons that any verdict is about, with a list of tests or without."""
     return {(item.suite, item.python) for item in found if item.verdict}
 
@@ -86,21 +84,18 @@ def keys(place: Place, manifest: str) -> list[str]:
     return [item.key for _, _, _, item in _cells(place, manifest)]
 
 
-def lost(
-    covered: Mapping[tuple[str, str], frozenset[str]],
-    before: Mapping[tuple[str, str], frozenset[str]],
-) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the tests that a cell had and has no more; without a list it has none of them."""
-    gone = {cell: names - covered.get(cell, frozenset()) for cell, names in before.items()}
-    return {cell: tuple(sorted(names)) for cell, names in gone.items() if names}
+def lost(found: Sequence[FoundVerdict], before: Coverage) -> dict[Cell, tuple[str, ...]]:
+    """Return the tests that a cell had before and has no more; without a list it has none."""
+    covered = coverage(found)
+    missing = {cell: before.get(cell, frozenset()) - covered.get(cell, frozenset())
+               for cell in cells(found)}  # fmt: skip
+    return {cell: tuple(sorted(names)) for cell, names in missing.items() if names}
 
 
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
     """Read all that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
-    found = _cells(place, manifest)
-    return tuple(
-        each(lambda cell: _read(place, manifest, cell), found, threads=place.store.connections)
-    )
+    cells = _cells(place, manifest)
+    return tuple(place.each(lambda cell: _read(place, manifest, cell), cells))
 
 
 def _cells(place: Place, manifest: str) -> list[tuple[str, str, str, ObjectInfo]]:
@@ -113,16 +108,14 @@ def _cells(place: Place, manifest: str) -> list[tuple[str, str, str, ObjectInfo]
     ]
 
 
-def keep(found: FoundVerdict, staging: Place, release: Place, *, manifest: str) -> None:
+def keep(found: FoundVerdict, release: Place) -> None:
     """Copy to the release the verdict that was read. Raises ObjectDiffersError, StoreError."""
     if found.verdict is None:  # told in the release's evidence; garbage is not carried along
         return
-    data = small(staging, found.key, sha256=found.sha256)
-    key = release.verdict(manifest, found.python, found.suite, found.sha256)
     if found.tests:
         names = "".join(f"{name}\n" for name in sorted(found.tests))
         add_tests(release, found.verdict, names.encode())
-    release.store.create(key, data, headers=release.record_headers, sha256=found.sha256)
+    add(release, found.verdict)
 
 
 def _tests(place: Place, verdict: Verdict) -> str:
@@ -132,48 +125,40 @@ def _tests(place: Place, verdict: Verdict) -> str:
 
 def _read(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -> FoundVerdict:
     python, suite, name, info = cell
-    verdict, problem = None, ""
+    fields: dict[str, Any] = {"key": info.key, "python": python, "suite": suite, "sha256": name}
+    try:
+        verdict = _verdict(place, manifest, cell)
+        return FoundVerdict(**fields, verdict=verdict, tests=_listed(place, verdict))
+    except ConfigError as exc:
+        return FoundVerdict(**fields, verdict=None, problem=str(exc))
+
+
+def _verdict(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -> Verdict:
+    """Read a verdict of a cell. Raises ConfigError for what is none, or is of another cell."""
+    python, suite, name, info = cell
     if info.size > LARGEST:
-        problem = f"{info.size} bytes are no verdict"
-    else:
-        data, _ = place.store.read(info.key)
-        if files.sha256(data) != name:
-            problem = "its contents differ from its name: it was changed"
-        else:
-            try:
-                verdict = Verdict.from_bytes(data, name=place.store.locate(info.key))
-            except ConfigError as exc:
-                problem = str(exc)
-    if verdict and (verdict.manifest, verdict.family, verdict.python, verdict.suite) != (
-        manifest, place.family, python, suite,
-    ):  # fmt: skip
-        verdict, problem = None, "it is about another manifest, family, CPython or suite"
-    names: frozenset[str] = frozenset()
-    listed = {State.PASS, State.FLAKY, State.UNCALIBRATED}
-    if verdict and not verdict.shard and verdict.state in listed:
-        try:
-            names = _listed(place, verdict)
-        except (ObjectMissingError, ObjectDiffersError, HugeError) as exc:
-            verdict, problem = None, f"the list of its tests: {exc}"
-    return FoundVerdict(
-        key=info.key,
-        python=python,
-        suite=suite,
-        sha256=name,
-        verdict=verdict,
-        problem=problem,
-        tests=names,
-    )
+        raise ConfigError(f"{info.size} bytes are no verdict")
+    data, _ = place.store.read(info.key)
+    if files.sha256(data) != name:
+        raise ConfigError("its contents differ from its name: it was changed")
+    verdict = Verdict.from_bytes(data, name=place.store.locate(info.key))
+    about = (verdict.manifest, verdict.family, verdict.python, verdict.suite)
+    if about != (manifest, place.family, python, suite):
+        raise ConfigError("it is about another manifest, family, CPython or suite")
+    return verdict
 
 
 def _listed(place: Place, verdict: Verdict) -> frozenset[str]:
-    """Return the names of the tests that a verdict is about; none where it names no list of them.
+    """Return the names of the tests that a whole, passing verdict is about.
 
-    Raises ObjectMissingError, ObjectDiffersError or HugeError for a list that is not the one it
-    names: without it lost tests could not be seen.
+    There are none where it names no list of them. Raises ConfigError for a list that is not the one
+    it names: without it lost tests could not be seen.
     """
-    digest = verdict.ran.collected
-    if not digest:
+    passed = verdict.state in {State.PASS, State.FLAKY, State.UNCALIBRATED}
+    if verdict.shard or not passed or not verdict.ran.collected:
         return frozenset()
-    data = small(place, _tests(place, verdict), sha256=digest)
+    try:
+        data = small(place, _tests(place, verdict), sha256=verdict.ran.collected)
+    except (ObjectMissingError, ObjectDiffersError, HugeError) as exc:
+        raise ConfigError(f"the list of its tests: {exc}") from exc
     return frozenset(data.decode(errors="replace").splitlines())

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,7 +41,7 @@ from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, standing
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner, stop
-from rocwheel.store import TRIED, Store
+from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State, Verdict
 
@@ -69,8 +69,8 @@ class Worker:
     now: Callable[[], datetime]
     why_ended: Callable[[], tuple[State, str]] | None = None  # what the engine says of a signal
     collect: Callable[[Nights, str, Worker], int] | None = None  # ends that jobs could not say
-    # which of these cells the engine still has to run; None: all of them
-    coming: Callable[[Nights, str, list[str], Worker], list[str]] | None = None
+    # the cells that the engine still has to run; None: all of them
+    queued: Callable[[Nights, str, Worker], Mapping[str, str]] | None = None
 
 
 class Signals:
@@ -196,7 +196,8 @@ def _why_not(
     waits = [n for n in cell.after if not standings[n].settled]
     if worker.engine != "github":
         open_ = [n for n in cell.settled if not standings[n].settled]
-        waits += worker.coming(nights, book.plan.night, open_, worker) if worker.coming else open_
+        there = worker.queued(nights, book.plan.night, worker) if worker.queued and open_ else open_
+        waits += [name for name in open_ if name in there]
     return f"not run: {waits[0]} has not ended" if waits else ""
 
 
@@ -323,12 +324,10 @@ class _Attempt:
 
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
         """Exit status, None when it was ended from here, and the document it printed."""
-        result, store = folder / "result", self.nights.store
-        # what the command need not try again: what this store can do
-        env = {TRIED: f"{store.url} {store.tried}"} if store.tried else {}
+        result = folder / "result"
         with result.open("wb") as output, (folder / "log").open("wb") as log:
             process = self.worker.runner.start(
-                Command(argv=argv, cwd=folder, env=env), output=log, stdout=output.fileno()
+                Command(argv=argv, cwd=folder), output=log, stdout=output.fileno()
             )
             code = _wait(process, self.cell.limit, self.signals)
         try:

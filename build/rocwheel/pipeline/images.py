@@ -10,10 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from amdgpu_family_matrix import Family
-from rocwheel.errors import ConfigError
 from rocwheel.ledger.nights import WheelRecipe
-from rocwheel.model import PythonVersion, suggest
+from rocwheel.model import PythonVersion
 from rocwheel.pipeline.settings import ImageSettings, NightSettings
 from rocwheel.places import Place
 from rocwheel.runtime import image_recipe, record
@@ -37,16 +35,6 @@ class NightImage:
         version, profile = PythonVersion.parse(python), self.settings.profile
         return f"{self.repository}:{self.recipe.tag_of(wheels, version, self.base, profile)}"
 
-    def tags(self, family: str, python: str) -> tuple[str, ...]:
-        """Return the tags that move to the image."""
-        return tuple(tag.format(family=family, python=python) for tag in self.settings.tags)
-
-    def hardest(self, family: Family) -> tuple[str, int]:
-        """Return the suite of the recipe that needs most GPUs, and how many; "" without any."""
-        needs = [(family.need(suite).gpus, suite) for suite in self.recipe.suites]
-        gpus, suite = max(needs, default=(0, ""))
-        return suite, gpus
-
     def lacks(self, wheels: WheelRecipe, python: str) -> str:
         """Return why there is no image of that set with this CPython; "" where there can be one."""
         if python not in wheels.pythons:
@@ -56,18 +44,13 @@ class NightImage:
 
 def load(settings: NightSettings, ci: Path, families: Collection[str]) -> tuple[NightImage, ...]:
     """Return every entry with its recipe. Raises ConfigError for a name that nothing has."""
+    settings.check_families(families)
     made = []
     for entry in settings.images:
-        unknown = next((name for name in entry.families if name not in families), "")
-        if unknown:
-            raise ConfigError(
-                f"images: {entry.label}: {unknown!r}: unknown GPU family",
-                hint=suggest(unknown, tuple(families)),
-            )
         recipe = image_recipe.load(ci / "images.yaml", entry.recipe)
         base = recipe.base(entry.base)
         for python in entry.pythons:
-            base.python(PythonVersion.parse(python))
+            base.python(python)
         made.append(NightImage(settings=entry, recipe=recipe, base=base))
     return tuple(made)
 
@@ -78,7 +61,7 @@ def wanted(
     """Yield the images that are wanted of one set for one family, each with its CPython."""
     for image in images:
         if image.settings.wants(wheels.name, family):
-            for python in image.settings.pythons or wheels.pythons:
+            for python in map(str, image.settings.pythons or wheels.pythons):
                 yield image, python
 
 

@@ -21,7 +21,7 @@ from rocwheel.console import count, duration
 from rocwheel.errors import HostError, InterruptError, StoreError
 from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Phase
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.cell import Signals, Worker, check_tool, end_dead, lost
+from rocwheel.pipeline.cell import Signals, Worker, end_dead, lost
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command
 from rocwheel.verdict import State
@@ -31,17 +31,6 @@ LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing 
 NOTED: Final = 30.0  # seconds between two lines about what runs
 STATES: Final = frozenset({state.exit_code for state in State})
 LEAST_DISK: Final = 1 << 10  # MiB that stay free
-
-
-@dataclass(frozen=True, kw_only=True)
-class Capacity:
-    """What the cells may take of this machine, together."""
-
-    workers: int  # cells at once
-    cpus: int
-    memory_mib: int
-    gpus: int
-    disk: Path
 
 
 @dataclass
@@ -59,11 +48,15 @@ class LocalScheduler:
     night: str
     worker: Worker
     target: tuple[str, ...]  # options that name the store
-    capacity: Capacity
+    workers: int  # cells at once
+    cpus: int  # of this machine, which cells take together; as the next two
+    memory_mib: int
+    gpus: int
+    disk: Path
     signals: Signals
     output: IO[bytes]  # what cells print
     lock: int = -1  # descriptor of a lock the cells hold too
-    book: Book | None = None  # as it was read last; None: read it first
+    book: Book = field(init=False)  # as it was read last
     _running: dict[str, _Running] = field(default_factory=dict)
     _paths: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, int] = field(default_factory=dict)  # cell -> starts that began nothing
@@ -76,8 +69,7 @@ class LocalScheduler:
         Raises InterruptError when it was asked to end, HostError when cells could not be started,
         StoreError when the store is away and nothing runs any more.
         """
-        book = self.book or self.nights.book(self.night)
-        check_tool(book)
+        book = self.nights.book(self.night)
         self._paths, self._attempts = critical_paths(book.plan.cells), book.plan.attempts
         # what a killed scheduler of this host left without an end
         tries = (item for items in book.attempts.values() for item in items)
@@ -146,7 +138,7 @@ class LocalScheduler:
         return standing.stand(self.book, self.worker.now())
 
     def _start(self, standings: Mapping[str, CellStanding]) -> None:
-        if not self.book or standing.stopped(self.book.orders):
+        if standing.stopped(self.book.orders):
             return
         is_barred = self.worker.host in self.book.quarantined
         waiting = [
@@ -159,7 +151,7 @@ class LocalScheduler:
             and self._refused.get(item.cell.name, 0) < self._attempts
         ]
         for cell in sorted(waiting, key=lambda cell: -self._paths[cell.name]):
-            if len(self._running) >= self.capacity.workers:
+            if len(self._running) >= self.workers:
                 return
             if self._fits(cell.needs):
                 self._launch(cell)
@@ -168,12 +160,12 @@ class LocalScheduler:
         """Whether there is room beside what runs; what is larger than the machine runs alone."""
         if not self._running:
             return True
-        has, all_ = self.capacity, [needs, *(item.cell.needs for item in self._running.values())]
-        disk = shutil.disk_usage(has.disk).free >> 20
+        all_ = [needs, *(item.cell.needs for item in self._running.values())]
+        disk = shutil.disk_usage(self.disk).free >> 20
         return (
-            sum(item.cpus for item in all_) <= has.cpus
-            and sum(item.memory_mib for item in all_) <= has.memory_mib
-            and sum(item.gpus for item in all_) <= max(has.gpus, needs.gpus)
+            sum(item.cpus for item in all_) <= self.cpus
+            and sum(item.memory_mib for item in all_) <= self.memory_mib
+            and sum(item.gpus for item in all_) <= max(self.gpus, needs.gpus)
             and disk - sum(item.disk_mib for item in all_) > LEAST_DISK
         )
 

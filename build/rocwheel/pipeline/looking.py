@@ -16,7 +16,6 @@ from typing import Final
 from amdgpu_family_matrix import Family
 from rocwheel.gate.suite import history
 from rocwheel.index.channels import Channel
-from rocwheel.ledger import log
 from rocwheel.ledger.nights import WheelRecipe
 from rocwheel.parallel import each
 from rocwheel.pipeline import artifacts, images, summing
@@ -124,10 +123,7 @@ def _kept(store: Store, recipes: Sequence[WheelRecipe]) -> dict[str, _Built]:
 
 
 def _sets(
-    setting: PlanInput,
-    recipes: Sequence[WheelRecipe],
-    built: Mapping[str, _Built],
-    store: Store,
+    setting: PlanInput, recipes: Sequence[WheelRecipe], built: Mapping[str, _Built], store: Store
 ) -> dict[tuple[str, str], SetSeen]:
     """Return what is known of builds, each family read once."""
     wanted: dict[tuple[str, int], set[str]] = {}
@@ -141,8 +137,9 @@ def _sets(
         (name, major), ids = item
         release, family = channel.release(store, name, major), setting.families[name]
         staging = channel.staging(store, name, major)
-        states = (staging, log.read(staging)), (release, log.read(release))
-        rows = status.of(*states, family, channel, now=setting.now).sets
+        rows = status.read(
+            staging, release, family, channel, now=setting.now, asks_pages=False
+        ).sets
         sets = {}
         for row in rows:
             if row.set_id in ids:
@@ -174,7 +171,8 @@ def _imaged(
         for recipe in recipes
         for image, python in images.wanted(setting.images, recipe, family.name)
     ]
-    wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=row.rocm, family=family.name)
+    rocm = row.first.rocm
+    wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=rocm, family=family.name)
     return images.recorded(release, wheels, asked)
 
 

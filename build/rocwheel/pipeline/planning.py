@@ -224,9 +224,10 @@ class _Made:
         recipe, family, seen = of.recipe, of.family, of.seen
         own, cost = image.settings, self._setting.settings.image
         name = f"image.{of.name}.{python}.{own.label}"
-        suite, gpus = image.hardest(family)
+        needs = ((family.need(suite).gpus, suite) for suite in image.recipe.suites)
+        gpus, suite = max(needs, default=(0, ""))  # of the suite that needs most GPUs
         runners = family.runners_for(suite) if suite else ()
-        tags = image.tags(family.name, python)
+        tags = [tag.format(family=family.name, python=python) for tag in own.tags]
         # what the set will be called is not known yet, but which of them are the same is
         wheels = ImagedSet(
             set_id=recipe.inputs, jax=recipe.jax, rocm=recipe.rocm_version, family=family.name

@@ -89,7 +89,7 @@ class Rehearsal:
         yield from self._runners()
 
     def _tried(self, what: str, ask: Callable[[], object], todo: str, why: str = "") -> Rehearsed:
-        """Ask; what is said when all is well is `why`, or the answer."""
+        """Ask; where all is well the row shows `why`, or the answer."""
         try:
             answer = ask()
         except RocwheelError as exc:
@@ -132,18 +132,15 @@ class Rehearsal:
 
     def _rights(self, role: Role, family: str, store: Store) -> Iterator[Rehearsed]:
         """Try one permitted and one forbidden request of each right of a role."""
-        for action in (READ[0], PUT[0], DELETE[0]):
-            may = [key for actions, keys in role.may if action in actions for key in keys]
-            never = [key for actions, keys in role.may_not if action in actions for key in keys]
+        for action in (READ, PUT, DELETE):
+            may, never = role.may.get(action, ()), role.may_not.get(action, ())
             for key in dict.fromkeys(may):
                 for name in self._names(key, family):
                     if not any(_matches(name, n) for k in never for n in self._names(k, family)):
                         yield _right(store, role.name, action, name, wanted=True)
-            if action == READ[0]:
+            if action == READ:
                 continue  # every role may read all of a public index
-            others = (
-                k for r in rights.ROLES.values() for a, ks in r.may if action in a for k in ks
-            )
+            others = (key for other in rights.ROLES.values() for key in other.may.get(action, ()))
             for key in dict.fromkeys((*never, f"{ROOT}/*/orders/*", *others)):
                 for name in self._names(key, family):
                     mine = any(_matches(name, n) for k in may for n in self._names(k, family))
@@ -235,9 +232,9 @@ def _right(store: Store, role: str, action: str, pattern: str, *, wanted: bool) 
     word = action.removeprefix("s3:").removesuffix("Object").lower()
     what = f"{role}: {word} {pattern}"
     try:
-        if action == READ[0]:
+        if action == READ:
             store.read(key)
-        elif action == DELETE[0]:
+        elif action == DELETE:
             store.delete(key)
         else:
             nothing = ObjectInfo(key=key, size=0, etag="0" * 32, sha256="", modified=NEVER)

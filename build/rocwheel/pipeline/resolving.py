@@ -28,7 +28,6 @@ from rocwheel.errors import (
 from rocwheel.home import Home
 from rocwheel.image import registry
 from rocwheel.ledger.nights import Cell, WheelRecipe
-from rocwheel.model import PythonVersion, suggest
 from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
 from rocwheel.process import Runner
 from rocwheel.report.night_summary import NightSummary
@@ -71,6 +70,7 @@ def resolve(
 ) -> tuple[tuple[WheelRecipe, ...], tuple[Cell, ...]]:
     """Resolve every recipe of the night; return them, and the builds that are absent."""
     ci = world.ci
+    settings.check_families(families)
     pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
     commit_of = cache(partial(git.resolve_ref, runner=world.runner))
     image_of = cache(partial(one_image, world=world))
@@ -78,9 +78,6 @@ def resolve(
     recipes: list[WheelRecipe] = []
     absent: list[Cell] = []
     for item in settings.sets:
-        if unknown := next((name for name in item.families if name not in families), ""):
-            hint = suggest(unknown, tuple(families))
-            raise ConfigError(f"{item.name}: {unknown!r}: unknown GPU family", hint=hint)
         try:
             for made in resolver.of(item):
                 (recipes if isinstance(made, WheelRecipe) else absent).append(made)  # type: ignore[arg-type]
@@ -123,9 +120,9 @@ class _Resolver:
         """Yield the recipes of a set, and cells for the builds that cannot be."""
         world, wanted, pin = self.world, self.wanted(item), self._pin(item)
         for python in item.pythons:
-            if pin and PythonVersion.parse(python) not in pin.pythons:
+            if pin and python not in pin.pythons:
                 why = f"JAX {pin.version} has no lock file for CPython {python}"
-                yield _absent(item, why, python=python)
+                yield _absent(item, why, python=str(python))
         if not item.rocm.tarballs:
             rocm = one_tarball(item.rocm.source, item.rocm.sha256, world)
             yield self._recipe(item, item.name, wanted, rocm)
@@ -151,8 +148,8 @@ class _Resolver:
     ) -> WheelRecipe:
         world, pin = self.world, self._pin(item)
         jax, repository, commit, argv = self._jax(item, pin)
-        known = tuple(map(str, pin.pythons)) if pin else ()
-        pythons = tuple(p for p in item.pythons or known if p in known or not pin)
+        known = pin.pythons if pin else item.pythons
+        pythons = tuple(str(p) for p in item.pythons or known if p in known)
         if not pythons:
             raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
         image = self.image_of(item.image)
@@ -249,17 +246,14 @@ def with_authors(
 ) -> tuple[WheelRecipe, ...]:
     """Add who wrote the commits of JAX since each recipe's last night, where GitHub says it."""
     old = {item.name: item.jax_commit for item in (last.recipes if last else ())}
-    authors: dict[tuple[str, str, str], tuple[str, ...]] = {}
-    made = []
-    for recipe in recipes:
-        key = (recipe.jax_repository, old.get(recipe.name, ""), recipe.jax_commit)
-        if key not in authors:
-            authors[key] = _authors(*key, world)
-        made.append(replace(recipe, authors=authors[key]))
-    return tuple(made)
+    ask = cache(partial(_authors, world))
+    return tuple(
+        replace(item, authors=ask(item.jax_repository, old.get(item.name, ""), item.jax_commit))
+        for item in recipes
+    )
 
 
-def _authors(repository: str, old: str, new: str, world: World) -> tuple[str, ...]:
+def _authors(world: World, repository: str, old: str, new: str) -> tuple[str, ...]:
     name = repository.removeprefix(GITHUB).removesuffix(".git")
     if not (repository.startswith(GITHUB) and old and new) or old == new:
         return ()

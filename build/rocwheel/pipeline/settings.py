@@ -7,7 +7,7 @@ policy. `pools` may rename runner labels, partitions and generic resources of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,9 +19,9 @@ from msgspec import Meta
 import amdgpu_family_matrix as matrix
 from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
-from rocwheel.model import PythonVersion, suggest
+from rocwheel.model import suggest
 from rocwheel.values import NonEmpty, Value, matching, replace
-from rocwheel.yaml_file import FieldError
+from rocwheel.yaml_file import CPythons, FieldError
 
 FILE: Final = "nightly.yaml"
 EXAMPLE: Final = matrix.RunnerPool("any", partition="any")
@@ -91,7 +91,7 @@ class SetSettings(Value, frozen=True, kw_only=True):
     source_dir: str = ""
     rocm: Rocm
     families: tuple[str, ...] = ()  # names; () for those of the trigger
-    pythons: tuple[str, ...] = ()
+    pythons: CPythons = CPythons()
     options: tuple[str, ...] = ()  # further options of dist_wheels
     image: str = ""  # to build in; "" builds on the host
     executor: Engine | None = None  # the engine that runs it
@@ -105,7 +105,6 @@ class SetSettings(Value, frozen=True, kw_only=True):
         if self.executor and not self.image:
             hint = "name the image to build in"
             raise FieldError("belongs to image", "executor", hint=hint)
-        _cpythons(self.pythons)
 
 
 class Cost(Value, frozen=True, kw_only=True):
@@ -141,15 +140,11 @@ class ImageSettings(Value, frozen=True, kw_only=True):
     push: Registry  # host, or host/organisation
     sets: tuple[str, ...] = ()  # names; () for all
     families: tuple[str, ...] = ()  # names; () for those of a set
-    pythons: tuple[str, ...] = ()  # () for those of a set that the base has
+    pythons: CPythons = CPythons()  # () for those of a set that the base has
     base: str = ""  # of ci/images.yaml; "" for the recipe's first
     profile: Literal["runtime", "devel"] = "runtime"
     executor: Engine = "docker"
     tags: tuple[Tag, ...] = ()  # that move; {family} and {python} are filled in
-
-    def __post_init__(self) -> None:
-        """Refuse CPythons that are none."""
-        _cpythons(self.pythons)
 
     @property
     def label(self) -> str:
@@ -201,8 +196,13 @@ class NightSettings(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse names that stand twice, and sets that images name and nothing has."""
         names = [item.name for item in self.sets]
-        _once(names, "sets", "every set has a name of its own")
-        _once([item.label for item in self.images], "images", "give one of them a `name`")
+        labels = [item.label for item in self.images]
+        for kind, all_, hint in (
+            ("sets", names, "every set has a name of its own"),
+            ("images", labels, "give one of them a `name`"),
+        ):
+            if again := next((n for n, name in enumerate(all_) if name in all_[:n]), 0):
+                raise FieldError(f"{all_[again]!r} is there twice", kind, again, hint=hint)
         for number, image in enumerate(self.images):
             for name in image.sets:
                 if name not in names:
@@ -210,6 +210,15 @@ class NightSettings(Value, frozen=True, kw_only=True):
                         f"{name!r}: no such set", "images", number, "sets",
                         hint=suggest(name, tuple(names)),
                     )  # fmt: skip
+
+    def check_families(self, known: Collection[str]) -> None:
+        """Raise ConfigError for a family that a set or an image names and that there is not."""
+        wanted = [(item.name, item.families) for item in self.sets]
+        wanted += [(f"images: {item.label}", item.families) for item in self.images]
+        for label, names in wanted:
+            if unknown := next((name for name in names if name not in known), ""):
+                hint = suggest(unknown, tuple(known))
+                raise ConfigError(f"{label}: {unknown!r}: unknown GPU family", hint=hint)
 
     def excuse(self, cell: str, today: date) -> tuple[str, str]:
         """Return the excuse that holds for a cell, and what to say of one that ended."""
@@ -280,18 +289,3 @@ def load_pools(path: Path | None, settings: NightSettings) -> Pools:
                 hint = "write a name GitHub or Slurm accepts"
                 raise document.error(str(exc), kind, old, hint=hint) from exc
     return pools
-
-
-def _cpythons(names: Iterable[str]) -> None:
-    yaml_file.each_once(names, "pythons")
-    for number, python in enumerate(names):
-        try:
-            PythonVersion.parse(python)
-        except ConfigError as exc:
-            raise FieldError(str(exc), "pythons", number, hint=exc.hint) from exc
-
-
-def _once(names: list[str], kind: str, hint: str) -> None:
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise FieldError(f"{name!r} is there twice", kind, number, hint=hint)

@@ -401,12 +401,6 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, Task] | Non
     return {t.cell: t for t in tasks if t.state in WAITING} if tasks else None
 
 
-def coming(nights: Nights, night: str, cells: list[str], worker: Worker) -> list[str]:
-    """Return those of the cells that Slurm still has to run, so that others wait for them."""
-    there = queued(nights, night, worker)
-    return [name for name in cells if name in there]
-
-
 def held(waits: Mapping[str, Task] | None) -> list[Task]:
     """Return those of the waiting tasks that do not start before a person acts."""
     tasks = (waits or {}).values()
@@ -418,10 +412,8 @@ def release_lines(held: Sequence[Task], runner: Runner) -> list[str]:
     argv = ("sinfo", "--noheader", "--Node", "--states=drain,drained,down,fail", "--format=%N")
     nodes = sorted(set(_ask(runner, argv).split())) if held else ()
     jobs = sorted({task.name for task in held if HELD in task.why.lower()})
-    return [
-        *(f"scontrol update nodename={node} state=resume" for node in nodes),
-        *(f"scontrol release {job}" for job in jobs),
-    ]
+    lines = [f"scontrol update nodename={node} state=resume" for node in nodes]
+    return lines + [f"scontrol release {job}" for job in jobs]
 
 
 def why_ended(

@@ -41,8 +41,6 @@ class CellStanding:
 
     @property
     def passed(self) -> bool:
-        if self.phase is Phase.KEPT:
-            return True
         return self.state in GOOD
 
     @property
@@ -79,8 +77,13 @@ def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
     """Return every cell of the plan, in its order; a cell comes after what it depends on."""
     standings: dict[str, CellStanding] = {}
     for cell in book.plan.cells:
-        known = cell.kept or cell.absent
-        standings[cell.name] = one = _given(cell) if known else _one(book, cell, standings, now)
+        if cell.kept or cell.absent:  # the plan says all of it
+            phase, state = (Phase.KEPT, State.PASS) if cell.kept else (Phase.ABSENT, None)
+            why = cell.why if cell.kept else f"{cell.absent} {cell.excused}".strip()
+            one = CellStanding(cell=cell, phase=phase, state=state, reason=why, attempts=())
+        else:
+            one = _one(book, cell, standings, now)
+        standings[cell.name] = one
         if cell.kind == "promote" and one.phase is Phase.ENDED and one.passed:
             for name in [n for s in cell.settled for n in (s, *standings[s].cell.settled)]:
                 asked = _asked(book.orders, name) or _asked(book.orders, cell.name)
@@ -106,13 +109,6 @@ def ready(standings: Mapping[str, CellStanding], cell: Cell) -> bool:
     return all(standings[name].passed for name in cell.after) and all(
         standings[name].settled for name in cell.settled
     )
-
-
-def _given(cell: Cell) -> CellStanding:
-    """Return where a cell stands that the plan itself says all of."""
-    why = cell.why if cell.kept else f"{cell.absent} {cell.excused}".strip()
-    phase, state = (Phase.KEPT, State.PASS) if cell.kept else (Phase.ABSENT, None)
-    return CellStanding(cell=cell, phase=phase, state=state, reason=why, attempts=())
 
 
 def _one(

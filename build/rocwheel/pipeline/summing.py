@@ -10,7 +10,7 @@ from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.install import Install
-from rocwheel.ledger import log, manifests
+from rocwheel.ledger import manifests
 from rocwheel.ledger.nights import Book, Nights, Phase
 from rocwheel.model import WheelKind, moment, timestamp
 from rocwheel.parallel import each
@@ -43,11 +43,8 @@ def known(nights: Nights, night: str) -> NightSummary | None:
 
 def seconds(last: NightSummary) -> dict[str, int]:
     """Return how long each cell of a night took."""
-    return {
-        cell.name: max(1, cell.milliseconds // 1000)
-        for cell in last.cells
-        if cell.state is State.PASS and cell.milliseconds
-    }
+    passed = [cell for cell in last.cells if cell.state is State.PASS and cell.milliseconds]
+    return {cell.name: max(1, cell.milliseconds // 1000) for cell in passed}
 
 
 def summary(
@@ -77,7 +74,12 @@ def summary(
         written=timestamp(now),
         by=book.plan.by,
         tool=book.plan.tool,
-        cells=tuple(_cell(item) for item in standings.values() if not _tells(item)),
+        # those that tell of the night only where they failed at it
+        cells=tuple(
+            _cell(item)
+            for item in standings.values()
+            if item.cell.kind not in TELLING or (item.settled and not item.passed)
+        ),
         families=tuple(each(lambda f: _family(f, channel, store, now), chosen, threads=4)),
         recipes=tuple(recipes),
         builds=tuple({item.name: item for item in builds}.values()),
@@ -86,11 +88,6 @@ def summary(
         stopped=f"Stopped by {held.by}: {held.reason}" if held else "",
         seconds=round((moment(max(ends)) - moment(book.plan.made)).total_seconds()) if ends else 0,
     )
-
-
-def _tells(item: CellStanding) -> bool:
-    """Return whether a cell is one of those that tell of the night, and has not failed at it."""
-    return item.cell.kind in TELLING and (item.state in {None, State.PASS} or not item.settled)
 
 
 def _cell(item: CellStanding) -> CellSummary:
@@ -117,9 +114,9 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
     """Return what `status` says of a family, for every ROCm major it has."""
     newest, blocked, blocked_set = FamilySummary(family=family.name), "", ""
     for staging, release in channel.pairs(store, family.name):
-        states = (staging, log.read(staging)), (release, log.read(release))
-        for row in status.of(*states, family, channel, now=now).sets:
-            if row.state == "released" and row.yanked < row.files:
+        rows = status.read(staging, release, family, channel, now=now, asks_pages=False).sets
+        for row in rows:
+            if row.state == "released" and row.known.yanked < row.files:
                 manifest = None
                 if row.released > newest.green_since:
                     manifest = manifests.find(release, row.set_id)

@@ -46,16 +46,6 @@ def order(book: Book, action: str, cell: str, who: Who) -> Order:
     return Order(action=action, cell=cell, seen=seen, **_signed(action, who))
 
 
-def red(book: Book, now: datetime) -> list[str]:
-    """Return the cells that ended or were dropped and are red: those that a retry is for."""
-    dropped = {item.cell for item in book.orders if item.action == "drop"}
-    return [
-        name
-        for name, item in standing.stand(book, now).items()
-        if not item.green and (item.phase is Phase.ENDED or name in dropped)
-    ]
-
-
 def clearance(nights: Nights, host: str, who: Who) -> HostMark:
     """Make the record that a host gets cells again. Raises ConfigError."""
     known = nights.quarantined()
@@ -118,12 +108,8 @@ def problems(
     if standing.nothing_built(standings):
         lines.append(f"{night}: nothing was built")
     judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet
-    lines += [
-        f"{name}: has no summary: its page was never made"
-        for name in judged
-        if nights.summary(name) is None
-    ]
-    return lines
+    unsummed = [name for name in judged if nights.summary(name) is None]
+    return [*lines, *(f"{name}: has no summary: its page was never made" for name in unsummed)]
 
 
 def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:
@@ -137,9 +123,6 @@ def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime
     runs = any(item.phase is Phase.RUNNING for item in standings.values())
     by_hand = any(item.engine == "github" for item in begun)
     return bool(times) and not runs and not by_hand and now - max(times) > STALLED
-
-
-# --- pruning -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +176,6 @@ def _may_go_on(nights: Nights, name: str, now: datetime) -> bool:
     except ConfigError:  # edited, or partly deleted: nothing goes on in it
         return False
     return any(not item.settled for item in standings if item.cell.kind != "prune")
-
-
-# --- the page ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

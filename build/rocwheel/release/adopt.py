@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rocwheel import files
@@ -19,7 +19,6 @@ from rocwheel.index.page import Link, links, mark
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition
 from rocwheel.model import timestamp
-from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.audit import downloaded
@@ -33,32 +32,23 @@ class Adopt(Operation):
     """List files as foreign; their `.metadata` files are written beside them."""
 
     entries: tuple[Entry, ...]
-    metadata: Mapping[str, bytes] = field(default_factory=dict)
+    metadata: Mapping[str, bytes]
     begins: bool = False  # pages are here and no log: even without a file there shall be one
 
     def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {entry.project for entry in self.entries}
 
     def decide(self, state: IndexState) -> Transition | None:
-        new = tuple(
-            entry
-            for entry in self.entries
-            for listing in [state.listing(entry.project)]
-            if not listing.file(entry.filename) and entry.filename not in listing.spent
-        )
+        known = {name for project in self.wanted(state) for name in state.listing(project).names}
+        new = tuple(entry for entry in self.entries if entry.filename not in known)
         if new:
             return self.entry(state, Action.ADOPT, brings=[Holding(set=FOREIGN, files=new)])
         return self.entry(state, Action.ADOPT) if self.begins and not state.head else None
 
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
-        each(self._put, self.entries, threads=self.place.store.connections)
-
-    def _put(self, entry: Entry) -> None:
-        self.place.store.create(
-            self.place.metadata(entry.filename),
-            self.metadata[entry.filename],
-            headers=self.place.metadata_headers,
-            sha256=entry.metadata_sha256,
+        place, data = self.place, self.metadata
+        place.each(
+            lambda entry: operations.put_metadata(place, entry, data[entry.filename]), self.entries
         )
 
 
@@ -81,24 +71,19 @@ class Adoption:
 
     def lines(self) -> list[str]:
         place = self.operation.place
-        return (
-            [
-                f"adopt    {place.store.locate(place.key(item.filename))} ({item.sha256})"
-                + (f", yanked: {item.yanked}" if item.yanked is not None else "")
-                for item in self.entries
-            ]
-            + [
-                f"left     {place.store.locate(place.key(name))}: on no page: withdrawn, or of "
-                "an unfinished operation, which the same again completes (`prune --orphans` "
-                "removes it)"
-                for name in self.left
-            ]
-            + (
-                [f"log      {place.location}: begins anew"]
-                if self.is_needed and not self.entries
-                else []
-            )
-        )
+        lines = []
+        for item in self.entries:
+            yanked = "" if item.yanked is None else f", yanked: {item.yanked}"
+            where = place.locate(item.filename)
+            lines.append(f"adopt    {where} ({item.sha256}){yanked}")
+        lines += [
+            f"left     {place.locate(name)}: on no page: withdrawn, or of an "
+            "unfinished operation, which the same again completes (`prune --orphans` removes it)"
+            for name in self.left
+        ]
+        if self.is_needed and not self.entries:
+            lines.append(f"log      {place.location}: begins anew")
+        return lines
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "planned" if dry_run else "adopted"
@@ -127,19 +112,12 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
         is_new = not state.number
     if not state.number:
         state = replace(state, number=highest, saved=highest)
-    known = {
-        name
-        for project in state.projects
-        for listing in [state.listing(project)]
-        for name in (*(file.entry.filename for file in listing.files), *listing.spent)
-    }
+    known = {name for project in state.projects for name in state.listing(project).names}
     left = _unfinished(place, state) & wheels - known - shown.keys()
     if highest and is_new:  # pages of ours show all that was listed: the rest was withdrawn
         left |= wheels - known - shown.keys()
-    found = each(
-        lambda name: _foreign(place, name, shown.get(name), count),
-        sorted(wheels - known - left),
-        threads=place.store.connections,
+    found = place.each(
+        lambda name: _foreign(place, name, shown.get(name), count), sorted(wheels - known - left)
     )
     operation = Adopt(
         place=place,
@@ -163,7 +141,7 @@ def _foreign(
         project, version = version_of(name)
     except ConfigError as exc:
         raise PromotionError(
-            f"{place.store.locate(place.key(name))}: {exc}",
+            f"{place.locate(name)}: {exc}",
             hint="rename or remove it: no installer can use it",
         ) from exc
     with downloaded(place, name, count) as (path, info):
@@ -210,8 +188,7 @@ def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> tuple[dict
         for link in links(data):
             if link.filename not in wheels:
                 raise PromotionError(
-                    f"{place.store.locate(place.key(name))}: lists {link.filename}, which is not "
-                    "here",
+                    f"{place.locate(name)}: lists {link.filename}, which is not here",
                     hint="copy the file here first, or take it off that page",
                 )
             shown[link.filename] = link

@@ -9,27 +9,24 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
 
 from rocwheel import files
-from rocwheel.console import count
 from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, ObjectMissingError, RocwheelError, WheelError
 from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.index.publish import forms
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, IndexState, Standing, Transition
-from rocwheel.manifest import Manifest
-from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, retention, status, wheelset
 from rocwheel.release.operations import Who
-from rocwheel.store import Counter, HugeError, ObjectInfo, advance
+from rocwheel.store import Counter, HugeError, ObjectInfo, advance, glance
 from rocwheel.values import replace
 
 
@@ -39,13 +36,6 @@ class Checked:
 
     files: int
     problems: tuple[str, ...]
-
-    def lines(self) -> list[str]:
-        """Return the problems, or that there is none."""
-        return list(self.problems) or [f"{count(self.files, 'file')}, no problem"]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"files": self.files, "problems": list(self.problems)}
 
 
 def check(place: Place, *, count: Counter | None = None) -> Checked:
@@ -70,31 +60,10 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
         metadata[entry.filename] = data
         return found
 
-    for found in each(one, listed, threads=place.store.connections):
+    for found in place.each(one, listed):
         problems += found
     problems += _check_sets(place, state, metadata)
     return Checked(files=len(listed), problems=tuple(problems))
-
-
-def check_all(
-    places: Iterable[Place],
-    *,
-    nothing: str,
-    count: Counter | None = None,
-    further: Callable[[Place], list[str]] | None = None,
-) -> Checked:
-    """Check places as one; `further` finds other problems of a place.
-
-    `nothing` is the problem of places that list no file.
-    """
-    files, problems = 0, []
-    for place in places:
-        checked = check(place, count=count)
-        files += checked.files
-        problems += [*checked.problems, *(further(place) if further else ())]
-    if not files and not problems:
-        problems.append(nothing)
-    return Checked(files=files, problems=tuple(problems))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +131,7 @@ def apply_repair(repair: IndexRepair) -> IndexRepair:
 
 
 def _skip(place: Place, number: int, who: Who) -> Transition:
+    was, _ = glance(place.store, place.log(number))
     return Transition(
         number=number,
         previous="",
@@ -171,17 +141,14 @@ def _skip(place: Place, number: int, who: Who) -> Transition:
         time=who.time,
         by=who.by,
         reason=who.reason,
-        evidence={"was": log.stored_entry(place, number)},
+        evidence={"was": was.decode(errors="backslashreplace")},
     )
 
 
 def _relisted(place: Place, state: IndexState) -> Iterator[str]:
     """Name the files that pages leave out now and would list."""
     for project in sorted(state.projects):
-        try:
-            data, _ = place.store.read(place.views(project, folder_keys=False)[0])
-        except (ObjectMissingError, HugeError):
-            data = b""
+        data, _ = glance(place.store, place.views(project, folder_keys=False)[0])
         names = {link.filename for link in links(data)}
         for entry in state.shown(project):
             if entry.filename not in names:
@@ -191,19 +158,14 @@ def _relisted(place: Place, state: IndexState) -> Iterator[str]:
 
 def check_pages(place: Place, state: IndexState) -> list[str]:
     """Compare every form of every page with what a state of the log says, all of it loaded."""
-    pages: list[Page | Root] = [
-        Page(project=project, files=state.shown(project), number=state.number)
-        for project in sorted(state.projects)
-    ]
-    if pages:
-        pages.append(Root(projects=state.projects, number=state.number))
-    folders = _keeps_folders(place)
-    found = each(
-        lambda page: _check_page(place, page, folder_keys=folders),
-        pages,
-        threads=place.store.connections,
-    )
-    return list(dict.fromkeys(problem for problems in found for problem in problems))
+    if not state.projects:
+        return []
+    # Whether pages are stored under folder keys is seen, not tried: a check writes nothing.
+    first = next(iter(place.store.keys(place.key(""))), None)
+    folders = first is not None and first.key == place.key("")
+    pages = operations.pages_of(state, sorted(state.projects))
+    problems = place.each(lambda page: _check_page(place, page, folder_keys=folders), pages)
+    return list(dict.fromkeys(chain.from_iterable(problems)))
 
 
 def _check_log(place: Place, state: IndexState) -> Iterator[str]:
@@ -216,24 +178,20 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
         yield f"{place.store.locate(place.state)}: not what the log says: {mends}"
     if again.number < state.number:
         yield f"{place.store.locate(place.log(again.number + 1))}: missing, put it back"
-    for problem in set(again.problems) - set(state.problems):
+    for problem in {*again.damage.values()} - {*state.damage.values()}:
         yield f"{place.location}: {problem}"
 
 
 def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[str]:
-    """Every form of a page lists what the log says, and its links lead where they should."""
-    project = page.project if isinstance(page, Page) else ""
+    """Every form of a page lists what the log says."""
     again = f"`{place.command('repair')}` makes it again"
     problems = []
     for form in forms(place, page, folder_keys=folder_keys):
         where = place.store.locate(form.key)
-        try:
-            data, _ = place.store.read(form.key)
-        except ObjectMissingError:
+        data, info = glance(place.store, form.key)
+        if info is None:
             problems.append(f"{where}: missing: {again}")
             continue
-        except HugeError:
-            data = b""
         number = mark(data)
         if number is None or (number <= form.number and data != form.render(number)):
             elsewhere = number is not None and links(data) == links(form.render(number))
@@ -248,22 +206,12 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
                 f"{where}: shows entry {number}, the log ends with {form.number}: {again}; where "
                 "the log lost its end, put it back first"
             )
-        for link in links(data) if not form.key.endswith(".json") else ():
-            target = unquote(urlsplit(urljoin(f"http://x/{place.key(project)}/", link.url)).path)
-            if target != f"/{place.key(link.filename)}":
-                problems.append(f"{where}: the link of {link.filename} leads to {target}")
     return problems
-
-
-def _keeps_folders(place: Place) -> bool:
-    """Whether pages are stored under folder keys here; seen, not tried: a check writes nothing."""
-    first = next(iter(place.store.keys(place.key(""))), None)
-    return first is not None and first.key == place.key("")
 
 
 def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list[str], bytes]:
     """Download a wheel; compare digest, size, METADATA, Requires-Python."""
-    where = place.store.locate(place.key(entry.filename))
+    where = place.locate(entry.filename)
     problems: list[str] = []
     try:
         with downloaded(place, entry.filename, count) as (path, info):
@@ -293,16 +241,14 @@ def _check_sets(place: Place, state: IndexState, metadata: Mapping[str, bytes]) 
                 yield f"{place.store.locate(place.manifest(known.id))}: missing"
                 continue
             wheelset.check_complete(manifest)
-            wheelset.check_closed(manifest, _of_set(manifest, metadata))
+            for wheel in manifest.built:
+                if not metadata.get(wheel.filename):
+                    hint = f"`{place.command('repair')}`"
+                    raise WheelError(f"{wheel.filename}: not listed or not readable", hint=hint)
+            own = {wheel.filename: metadata[wheel.filename] for wheel in manifest.built}
+            wheelset.check_closed(manifest, own)
         except RocwheelError as exc:
-            yield f"{place.location}: {operations.short(known.id)}: {exc}"
-
-
-def _of_set(manifest: Manifest, metadata: Mapping[str, bytes]) -> dict[str, bytes]:
-    missing = [w.filename for w in manifest.built if not metadata.get(w.filename)]
-    if missing:
-        raise WheelError(f"{missing[0]}: not listed or not readable", hint="index repair")
-    return {w.filename: metadata[w.filename] for w in manifest.built}
+            yield f"{place.location}: {known.id[:12]}: {exc}"
 
 
 @contextmanager

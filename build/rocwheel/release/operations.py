@@ -25,7 +25,6 @@ from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition, apply, in_order, touched
 from rocwheel.manifest import WheelEntry
 from rocwheel.model import timestamp
-from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.store import ObjectInfo, Store
 from rocwheel.wheel.metadata import WheelName
@@ -122,7 +121,7 @@ def damage(
         listed = {(entry.filename, entry.yanked) for entry in end.shown(name)}
         if claim.number > end.number and not end.damage and claim.shows != listed:
             where = place.store.locate(place.log(end.number + 1))
-            page = place.store.locate(place.key(name))
+            page = place.locate(name)
             damaged[end.number + 1] = f"{where}: missing: {page} shows entry {claim.number}"
     return damaged
 
@@ -132,7 +131,7 @@ def _ahead(place: Place, state: IndexState, pages: Collection[str]) -> dict[str,
     if place.is_staging or not pages or not state.number:
         return {}
     names = sorted(state.projects & set(pages))
-    claims = each(lambda name: claimed(place, name), names, threads=place.store.connections)
+    claims = place.each(lambda name: claimed(place, name), names)
     both = zip(names, claims, strict=True)
     return {name: claim for name, claim in both if claim and claim.number > state.number}
 
@@ -222,20 +221,22 @@ def repair(
     With `mends` also in place of pages that show what the log never said, which else is an error.
     """
     state = log.load(place, state, projects)
-    pages: list[Page | Root] = [
-        Page(project=project, files=state.shown(project), number=state.number)
-        for project in projects
-    ]
-    if set(projects) >= state.projects or not set(projects) <= set(state.digests):
-        pages.append(Root(projects=state.projects, number=state.number))
+    has_root = set(projects) >= state.projects or not set(projects) <= set(state.digests)
     settle(
         place,
-        pages,
+        pages_of(state, projects)[0 if has_root else 1 :],
         removing=state.removes,
         log_end=lambda: log.read(place).number,
         mends=mends,
     )
     return log.save(place, state)
+
+
+def pages_of(state: IndexState, projects: Iterable[str]) -> list[Page | Root]:
+    """Return the list of projects, and the pages of these, as a state has them."""
+    root = Root(projects=state.projects, number=state.number)
+    number = state.number
+    return [root, *(Page(project=p, files=state.shown(p), number=number) for p in projects)]
 
 
 def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, ObjectInfo]:
@@ -245,13 +246,16 @@ def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, Obj
     """
     names = (WheelName.parse(entry.filename) for entry in entries)
     starts = sorted({f"{name.distribution}-{name.version_text}-" for name in names})
-    found = each(
-        lambda start: list(place.store.keys(place.key(start))),
-        starts,
-        threads=place.store.connections,
-    )
+    found = place.each(lambda start: list(place.store.keys(place.key(start))), starts)
     base = place.key("")
     return {info.key.removeprefix(base): info for infos in found for info in infos}
+
+
+def put_metadata(place: Place, entry: Entry, data: bytes) -> None:
+    """Store the METADATA of a wheel beside it (PEP 658), once."""
+    key = place.metadata(entry.filename)
+    headers = place.metadata_headers
+    place.store.create(key, data, headers=headers, sha256=entry.metadata_sha256)
 
 
 def is_settled(state: IndexState) -> bool:
@@ -291,11 +295,6 @@ class Tally:
         with self._lock:
             self._done += size
             self._progress.update(self._done)
-
-
-def short(set_id: str) -> str:
-    """How a set is called in messages."""
-    return set_id[:12]
 
 
 def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexState:
@@ -350,7 +349,7 @@ def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
             continue  # of a log that was lost, and made again by an adoption of all it listed
         if number > state.number and log.read(place).number > state.number:
             continue  # another command was faster, and the commit will say so
-        where = place.store.locate(place.key(project))
+        where = place.locate(project)
         made = "another tool" if number < 0 else "a log that is gone"
         raise StoreError(
             f"{where.rstrip('/')}/: this page was made by {made}",

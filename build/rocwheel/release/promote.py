@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,12 +25,11 @@ from rocwheel.index.channels import Channel
 from rocwheel.install import Install
 from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
-from rocwheel.ledger.verdicts import FoundVerdict
+from rocwheel.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.manifest import Manifest, WheelEntry
-from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.release import operations, policy, proof, wheelset
-from rocwheel.release.operations import Operation, Tally, Who, short, stored
+from rocwheel.release.operations import Operation, Tally, Who, stored
 from rocwheel.release.policy import Approval, Decision
 from rocwheel.release.stage import holding
 from rocwheel.store import ObjectInfo, Store, replaced
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """One wheel to copy, with its METADATA."""
-
     entry: Entry
     source: ObjectInfo
     metadata: bytes
@@ -86,33 +84,24 @@ class Promote(Operation):
     def prepare(self, state: IndexState) -> None:
         manifests.put(self.place, self.manifest)
         proof.put(self.place, self.manifest.sha256, self.bundle)
-        threads = self.place.store.connections
-        each(self._keep, self.found, threads=threads)
-        self.moved.extend(each(self._copy, self.copies, threads=threads))
+        self.place.each(lambda found: verdicts.keep(found, self.place), self.found)
+        self.moved.extend(self.place.each(self._copy, self.copies))
         if self.manifest.sha256 in state.sets:
             return  # decided before
         known = {item.key for item in self.found}
         if later := set(verdicts.keys(self.staging, self.manifest.sha256)) - known:
             raise PromotionError(
-                f"{short(self.manifest.sha256)}: {count(len(later), 'verdict')} arrived while its "
+                f"{self.manifest.sha256[:12]}: {count(len(later), 'verdict')} arrived while its "
                 f"wheels were copied: {min(later)}",
                 hint="run the same command again: it decides on all of them",
             )
-
-    def _keep(self, found: FoundVerdict) -> None:
-        verdicts.keep(found, self.staging, self.place, manifest=self.manifest.sha256)
 
     def _copy(self, item: Copy) -> int:
         """One wheel and its METADATA; return how many bytes of the wheel passed through here."""
         store, entry = self.place.store, item.entry
         target = self.place.key(entry.filename)
         moved = store.copy(item.source, target, sha256=entry.sha256, count=self.count)
-        store.create(
-            self.place.metadata(entry.filename),
-            item.metadata,
-            headers=self.place.metadata_headers,
-            sha256=entry.metadata_sha256,
-        )
+        operations.put_metadata(self.place, entry, item.metadata)
         return moved
 
 
@@ -126,16 +115,8 @@ class PromotePlan:
     is_done: bool
 
     @property
-    def manifest(self) -> Manifest:
-        return self.operation.manifest
-
-    @property
     def decision(self) -> Decision:
         return self.operation.decision
-
-    @property
-    def release(self) -> Place:
-        return self.operation.place
 
     @property
     def state(self) -> str:
@@ -144,26 +125,22 @@ class PromotePlan:
             return "nothing-to-do"
         return "blocked" if self.decision.blocking else "ready"
 
-    @property
-    def size(self) -> int:
-        return sum(item.entry.size for item in self.operation.copies)
-
     def lines(self) -> list[str]:
         """Return the plan for people: every source and destination URL, sizes, cells.
 
         Of a blocked one what blocks, first; nothing would be copied.
         """
-        store = self.release.store
-        lines = [f"manifest {self.manifest.sha256}"]
+        place, store = self.operation.place, self.operation.place.store
+        lines = [f"manifest {self.operation.manifest.sha256}"]
         if self.state == "blocked":
             return [*lines, *sorted(self.cell_lines(), key=lambda line: line[:6] != "BLOCKS")]
         for item in self.operation.copies:
             act = "is there" if item.is_there else "copy"
-            target = store.locate(self.release.key(item.entry.filename))
+            target = store.locate(place.key(item.entry.filename))
             size = readable(item.entry.size)
             lines.append(f"{act:9}{store.locate(item.source.key)} -> {target} ({size})")
             lines.append(f"{act:9}its METADATA -> {target}.metadata")
-        lines += operations.page_lines(self.release, (item.entry for item in self.operation.copies))
+        lines += operations.page_lines(place, (item.entry for item in self.operation.copies))
         return [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
 
     @property
@@ -173,29 +150,28 @@ class PromotePlan:
         return ", ".join(sorted(role.value for role in roles))
 
     def cell_lines(self) -> list[str]:
-        return [
-            f"{'BLOCKS' if cell.is_blocking else 'ok':9}{cell.suite} on CPython {cell.python}: "
-            f"{cell.state.value} ({cell.level.value})" + (f": {cell.why}" if cell.why else "")
-            for cell in self.decision.cells
-        ] + [
-            f"{'':9}{cell.suite} on CPython {cell.python}: {note}"
-            for cell in self.decision.cells
-            for note in cell.notes
-        ]
+        lines = []
+        for cell in self.decision.cells:
+            name = f"{cell.suite} on CPython {cell.python}"
+            why = f": {cell.why}" if cell.why else ""
+            act = "BLOCKS" if cell.is_blocking else "ok"
+            lines.append(f"{act:9}{name}: {cell.state.value} ({cell.level.value}){why}")
+            lines += [f"{'':9}{name}: {note}" for note in cell.notes]
+        return lines
 
     def to_json(self, *, state: str = "") -> dict[str, Any]:
-        store = self.release.store
+        place, manifest = self.operation.place, self.operation.manifest
         return {
             "state": state or self.state,
-            "manifest": self.manifest.sha256,
-            "family": self.release.family,
-            "index_url": self.release.url,
-            "install": Install.of(self.manifest, self.release.url).to_json(),
+            "manifest": manifest.sha256,
+            "family": place.family,
+            "index_url": place.url,
+            "install": Install.of(manifest, place.url).to_json(),
             "blocked_by": msgspec.to_builtins(self.decision.blocking),
             "wheels": [
                 {
-                    "source": store.locate(item.source.key),
-                    "destination": store.locate(self.release.key(item.entry.filename)),
+                    "source": place.store.locate(item.source.key),
+                    "destination": place.locate(item.entry.filename),
                     "sha256": item.entry.sha256,
                     "size": item.entry.size,
                     "is_there": item.is_there,
@@ -208,21 +184,20 @@ class PromotePlan:
 
     def refusal(self) -> PromotionError:
         """Return the error of a blocked plan: its first cell, and what to do about it."""
-        cells = self.decision.blocking
-        first = cells[0]
+        cells, name = self.decision.blocking, self.operation.manifest.sha256[:12]
+        first, family = cells[0], self.operation.place.family
         more = f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""
         hints = {
             "flaky": f"approve it by name: --approve {first.suite}:{first.python}, "
             "with --by and --reason",
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
             "uncalibrated": "count its tests: gate calibrate, or excuse it in the family's data",
-            "not-run": f"run it: gate --manifest {short(self.manifest.sha256)} "
-            f"--family {self.release.family} {self.channel.option} --python {first.python} "
-            f"--suite {first.suite}",
+            "not-run": f"run it: gate --manifest {name} --family {family} {self.channel.option} "
+            f"--python {first.python} --suite {first.suite}",
         }
         return PromotionError(
-            f"{short(self.manifest.sha256)} on {self.release.family}: {first.suite} on CPython "
-            f"{first.python} is {first.state.value}: {first.why}{more}",
+            f"{name} on {family}: {first.suite} on CPython {first.python} is {first.state.value}: "
+            f"{first.why}{more}",
             hint=hints.get(first.state.value, "mend what the verdict names, then gate again"),
         )
 
@@ -250,6 +225,7 @@ def plan(
     state = log.read(release, {wheel.project for wheel in manifest.built})
     operations.check_sound(release, state)
     there = stored(release, manifest.built)
+    whole = {name for name in there if f"{name}.metadata" in there}
     known = state.sets.get(manifest.sha256)
     if known and known.standing is not Standing.LISTED:
         raise _withdrawn(release, known)
@@ -257,43 +233,59 @@ def plan(
         place=release, who=who, staging=staging, manifest=manifest, copies=(), found=(),
         decision=policy.Decision(cells=()),
     )  # fmt: skip
-    if known and operations.is_settled(state) and _all_there(manifest, there):
+    is_whole = all(wheel.filename in whole for wheel in manifest.built)
+    if known and operations.is_settled(state) and is_whole:
         return PromotePlan(operation=operation, channel=channel, before=state, is_done=True)
     found = verdicts.find(staging, manifest.sha256)
-    evidence = proof.gather(staging, manifest, channel, found, now=who.now)
-    counted = proof.believed(found, evidence, channel)
-    decision = policy.decide(
+    before = verdicts.released_coverage(release, state, verdicts.cells(found))
+    decision, evidence = judge(
+        staging,
         manifest,
         family,
         channel,
-        counted,
+        found,
+        before=before,
         now=who.now,
         approvals=approvals,
-        lost=_lost(counted, release, state),
     )
-    decision = proof.explained(decision, found, evidence, channel)
     _check_approvals(approvals, decision)
-    looked = each(
-        lambda wheel: _source(staging, wheel, there), manifest.built, threads=store.connections
-    )
-    metadata = {
-        wheel.filename: data for wheel, (_, data) in zip(manifest.built, looked, strict=True)
-    }
+    looked = staging.each(lambda wheel: _source(staging, wheel, there), manifest.built)
+    names = [wheel.filename for wheel in manifest.built]
+    metadata = {name: data for name, (_, data) in zip(names, looked, strict=True)}
     wheelset.check_closed(manifest, metadata)
     copies = tuple(
-        Copy(
-            entry=entry,
-            source=source,
-            metadata=metadata[entry.filename],
-            is_there=_is_there(entry, there),
-        )
-        for entry, (source, _) in zip(
+        Copy(entry=entry, source=source, metadata=data, is_there=entry.filename in whole)
+        for entry, (source, data) in zip(
             wheelset.entries(manifest, metadata, uploaded=who.time), looked, strict=True
         )
     )
     operation = replace(operation, copies=copies, found=found, decision=decision, evidence=evidence)
     operation.decide(state)
     return PromotePlan(operation=operation, channel=channel, before=state, is_done=False)
+
+
+def judge(
+    staging: Place,
+    manifest: Manifest,
+    family: Family,
+    channel: Channel,
+    found: Sequence[FoundVerdict],
+    *,
+    before: Coverage,
+    now: datetime,
+    approvals: Sequence[Approval] = (),
+) -> tuple[Decision, Evidence]:
+    """Return what policy says of a set, by its verdicts, and the statements that prove them.
+
+    `before` are the tests of the last released set. Raises TrustError where a link is broken.
+    """
+    evidence = proof.gather(staging, manifest, channel, found, now=now)
+    counted = proof.believed(found, evidence, channel)
+    lost = verdicts.lost(counted, before)
+    decision = policy.decide(
+        manifest, family, channel, counted, now=now, approvals=approvals, lost=lost
+    )
+    return proof.explained(decision, found, evidence, channel), evidence
 
 
 def apply(
@@ -311,35 +303,29 @@ def apply(
     """
     if plan.decision.blocking:
         raise plan.refusal()
-    store, operation = plan.release.store, plan.operation
+    operation, place = plan.operation, plan.operation.place
     bundle = proof.bundle(
-        plan.manifest,
+        operation.manifest,
         plan.channel,
-        plan.release,
+        place,
         who=operation.who,
         evidence=operation.evidence,
         facts=plan.decision.evidence(),
         signer=signer,
         policy={**(digests or {}), "trust": plan.channel.trust.sha256},
     )
-    bundle = proof.settled(plan.release, plan.manifest.sha256, bundle)
-    if lacks := store.abilities().copy_lacks:
+    bundle = proof.settled(place, operation.manifest.sha256, bundle)
+    total = sum(item.entry.size for item in operation.copies)
+    if lacks := place.store.abilities().copy_lacks:
         console.warn(
-            f"{store.url}: copying on this server cannot be proven (it lacks "
-            f"{', '.join(lacks)}): {readable(plan.size)} of wheels are downloaded, "
+            f"{place.store.url}: copying on this server cannot be proven (it lacks "
+            f"{', '.join(lacks)}): {readable(total)} of wheels are downloaded, "
             "checked and uploaded by this machine"
         )
-    with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:
+    with console.progress("promoting", total=total, unit=Unit.BYTES) as progress:
         operation = replace(operation, bundle=bundle, count=Tally(progress))
         operations.perform(operation, plan.before)
     return sum(operation.moved)
-
-
-def _lost(
-    found: Sequence[FoundVerdict], release: Place, state: IndexState
-) -> dict[tuple[str, str], tuple[str, ...]]:
-    covered, cells = verdicts.coverage(found), verdicts.cells(found)
-    return verdicts.lost(covered, verdicts.released_coverage(release, state, cells))
 
 
 def _source(
@@ -363,21 +349,11 @@ def _not_staged(staging: Place, wheel: WheelEntry) -> PromotionError:
         spent = wheel.filename in log.read(staging, [wheel.project]).listing(wheel.project).spent
     except ObjectMissingError:
         spent = False
-    return PromotionError(
-        f"{staging.location}: {wheel.filename} is not staged"
-        + (" any more: it was pruned" if spent else ""),
-        hint="build the set again under a new version"
-        if spent
-        else f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}",
-    )
-
-
-def _is_there(wheel: Entry | WheelEntry, there: dict[str, ObjectInfo]) -> bool:
-    return wheel.filename in there and f"{wheel.filename}.metadata" in there
-
-
-def _all_there(manifest: Manifest, there: dict[str, ObjectInfo]) -> bool:
-    return all(_is_there(wheel, there) for wheel in manifest.built)
+    why = " any more: it was pruned" if spent else ""
+    hint = f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
+    if spent:
+        hint = "build the set again under a new version"
+    return PromotionError(f"{staging.location}: {wheel.filename} is not staged{why}", hint=hint)
 
 
 def _check_approvals(approvals: Iterable[Approval], decision: Decision) -> None:
@@ -396,10 +372,10 @@ def _withdrawn(release: Place, known: Known) -> PromotionError:
     told = f"{known.by}: {known.reason}" if known.reason else known.by
     if known.standing is Standing.PRUNED:
         return PromotionError(
-            f"{release.location}: {short(known.id)} was pruned by {told}",
+            f"{release.location}: {known.id[:12]} was pruned by {told}",
             hint="its names are spent for ever: build it again under a new version",
         )
     return PromotionError(
-        f"{release.location}: {short(known.id)} was rolled back by {told}",
+        f"{release.location}: {known.id[:12]} was rolled back by {told}",
         hint="`restore` puts it back; a mended build needs a new version",
     )

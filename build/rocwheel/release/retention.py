@@ -21,11 +21,9 @@ from rocwheel.index.channels import Channel, Retention
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition, in_order
 from rocwheel.model import moment
-from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
-from rocwheel.release.operations import Operation, Who, short
-from rocwheel.values import replace
+from rocwheel.release.operations import Operation, Who
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set holds
 
@@ -34,16 +32,25 @@ LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set h
 class Prune(Operation):
     """The operation that lets go of the sets that retention no longer keeps."""
 
-    days: int | None
     keep: Retention
-    keep_newest: int  # listed sets of each JAX version
 
     def wanted(self, state: IndexState) -> Collection[str]:
         return {project for known, _ in self.expired(state) for project in known.projects}
 
     def expired(self, state: IndexState) -> tuple[tuple[Known, str], ...]:
         """Return the sets that go, and why."""
-        return tuple(self._expired(state))
+        kept, gone = {*self.keep.pinned, FOREIGN}, []
+        days = self.keep.staging_days
+        if not self.place.is_staging:
+            days, kept = self.keep.release_days, kept | _newest(state, self.keep.keep_newest)
+        for known in state.sets.values():
+            # A set counts from what was last done to it: what was restored yesterday is young.
+            age = self.who.now - moment(known.time)
+            old = days is not None and age >= timedelta(days=days)
+            if old and known.id not in kept and known.standing is not Standing.PRUNED:
+                why = f"{known.id[:12]}: {age.days} days old, {days} are kept"
+                gone.append((known, why))
+        return tuple(gone)
 
     def decide(self, state: IndexState) -> Transition | None:
         sets = [known.id for known, _ in self.expired(state)]
@@ -57,15 +64,6 @@ class Prune(Operation):
                 if all(item in gone for item in file.sets):
                     gone[file.sets[0]].append(file.entry.filename)
         return gone
-
-    def _expired(self, state: IndexState) -> Iterator[tuple[Known, str]]:
-        kept = {*self.keep.pinned, FOREIGN, *_newest(state, self.keep_newest)}
-        for known in state.sets.values():
-            # A set counts from what was last done to it: what was restored yesterday is young.
-            age = self.who.now - moment(known.time)
-            old = self.days is not None and age >= timedelta(days=self.days)
-            if old and known.id not in kept and known.standing is not Standing.PRUNED:
-                yield known, f"{short(known.id)}: {age.days} days old, {self.days} are kept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +81,12 @@ class Spend(Operation):
 
     def free(self, state: IndexState) -> tuple[str, ...]:
         """Those that no set holds now and that are not spent yet."""
-        held = {
-            name
-            for project in self.wanted(state)
-            for listing in [state.listing(project)]
-            for name in (*(file.entry.filename for file in listing.files), *listing.spent)
-        }
+        held = {name for project in self.wanted(state) for name in state.listing(project).names}
         return tuple(name for name in self.filenames if name not in held)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrunePlan:
-    """What `prune` is going to remove at one place."""
-
     operation: Prune
     spend: Spend
     state: IndexState
@@ -104,52 +95,32 @@ class PrunePlan:
     def lines(self) -> list[str]:
         place = self.operation.place
         leaving = self.operation.leaving(self.state)
-        gone = [
-            (name, why)
-            for known, why in self.operation.expired(self.state)
-            for name in leaving[known.id]
-        ]
-        gone += [(name, "no set holds it") for name in self.spend.free(self.state)]
-        keys = [(place.key(name), why) for name, why in gone]
+        keys = []
+        for known, why in self.operation.expired(self.state):
+            keys += [(place.key(name), why) for name in leaving[known.id]]
+        keys += [(place.key(name), "no set holds it") for name in self.spend.free(self.state)]
         keys += [(key, "spent before") for key in self.left]
         return [f"prune    {place.store.locate(key)} ({why})" for key, why in keys]
 
     def to_json(self, *, dry_run: bool, leftovers: Sequence[str] = ()) -> dict[str, Any]:
         """Return the plan as a document; `leftovers` is what `apply` returned."""
         done = "planned" if dry_run else "pruned"
-        expired = self.operation.expired(self.state)
-        leaving = self.operation.leaving(self.state)
+        sets, leaving = self.operation.expired(self.state), self.operation.leaving(self.state)
         orphans = self.spend.free(self.state)
         return {
-            "state": done if expired or orphans or self.left else "nothing-to-do",
+            "state": done if sets or orphans or self.left else "nothing-to-do",
             "place": self.operation.place.location,
             "sets": [
-                {
-                    "set": known.id,
-                    "why": why,
-                    "files": leaving[known.id],
-                }
-                for known, why in expired
+                {"set": known.id, "why": why, "files": leaving[known.id]} for known, why in sets
             ],
-            "orphans": list(orphans),
-            "leftovers": list(leftovers),
+            "orphans": orphans,
+            "leftovers": leftovers,
         }
-
-
-def _prune(place: Place, channel: Channel, who: Who) -> Prune:
-    keep = channel.retention
-    return Prune(
-        place=place,
-        who=who,
-        days=keep.staging_days if place.is_staging else keep.release_days,
-        keep=keep,
-        keep_newest=0 if place.is_staging else keep.keep_newest,
-    )
 
 
 def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> PrunePlan:
     """Find what is expired at a place; with `orphans` also old wheels that no set holds."""
-    operation = _prune(place, channel, who)
+    operation = Prune(place=place, who=who, keep=channel.retention)
     spend = Spend(place=place, who=who, filenames=_unheld(place, who) if orphans else ())
     state = operations.read(operation)
     left = state.projects if state.spent else ()
@@ -191,9 +162,7 @@ def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ..
     if keys:
         pages = {version_of(key.rpartition("/")[2].removesuffix(".metadata"))[0] for key in keys}
         time.sleep(max(seconds, publish.page_seconds(place, pages)))
-    each(place.store.delete, keys, threads=place.store.connections)
-    if state.swept < state.spent:
-        log.save(place, replace(state, swept=state.spent))
+    place.each(place.store.delete, keys)
     return keys
 
 
@@ -244,11 +213,7 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
 def _newest(state: IndexState, count: int) -> set[str]:
     """Return the newest listed sets of each JAX version, by their first release."""
     by_jax: dict[str, list[Known]] = {}
-    for known in state.sets.values():
+    for known in sorted(state.sets.values(), key=lambda item: item.first, reverse=True):
         if known.standing is Standing.LISTED:
             by_jax.setdefault(known.jax, []).append(known)
-    kept: set[str] = set()
-    for found in by_jax.values():
-        found.sort(key=lambda item: item.first, reverse=True)
-        kept.update(item.id for item in found[:count])
-    return kept
+    return {known.id for sets in by_jax.values() for known in sets[:count]}

@@ -8,8 +8,8 @@ against a server that enforces them. (Policies: AWS IAM, JSON policy element ref
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rocwheel.errors import ConfigError
@@ -21,10 +21,10 @@ from rocwheel.store import bucket_of
 # The environments of a workflow whose jobs alone have a role; others run on the main branch.
 ENVIRONMENTS: Final = {"promoter": ("promotion", "pruning"), "imager": ("images",)}
 VERSION: Final = "2012-10-17"  # of the policy language
-READ: Final = ("s3:GetObject",)
-PUT: Final = ("s3:PutObject",)
-DELETE: Final = ("s3:DeleteObject",)
-LIST: Final = ("s3:ListBucket", "s3:GetBucketLocation")
+READ: Final = "s3:GetObject"
+PUT: Final = "s3:PutObject"
+DELETE: Final = "s3:DeleteObject"
+LIST: Final = ("s3:ListBucket", "s3:GetBucketLocation")  # which every role may
 
 # Below the channel's prefixes; {family} is one family, or `*`.
 STAGED: Final = "{staging}/{family}/*"
@@ -56,92 +56,82 @@ def _cells(*kinds: str) -> tuple[str, ...]:
     return (NIGHT_PROBE, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Role:
     """A kind of machine, and what it may do."""
 
     name: str
     about: str
-    bucket: tuple[str, ...]  # actions on the bucket itself
-    may: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # actions, on keys
-    may_not: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()  # whatever is allowed
+    may: Mapping[str, tuple[str, ...]]  # action -> keys
+    may_not: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # whatever is allowed
 
 
 ROLES: Final = {
     role.name: role
     for role in (
         Role(
-            name="builder",
-            about="builds wheel sets; looks at both indexes; `nightly plan`, cells that build",
-            bucket=LIST,
-            may=(
-                (READ, (STAGED, RELEASED, *NIGHT, BUILDS)),
-                (PUT, (*PLANS, *_cells("build.*"), BUILDS)),
-            ),
+            "builder",
+            "builds wheel sets; looks at both indexes; `nightly plan`, cells that build",
+            {
+                READ: (STAGED, RELEASED, *NIGHT, BUILDS),
+                PUT: (*PLANS, *_cells("build.*"), BUILDS),
+            },
         ),
         Role(
-            name="stager",
-            about="`stage`",
-            bucket=LIST,
-            may=(
-                (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS)),
-                (PUT, (STAGED, PROBE, *_cells("stage.*"))),
-            ),
-            may_not=((PUT, (VERDICTS, RESULTS)),),
+            "stager",
+            "`stage`",
+            {
+                READ: (STAGED, RELEASED, PROBE, *NIGHT, BUILDS),
+                PUT: (STAGED, PROBE, *_cells("stage.*")),
+            },
+            {PUT: (VERDICTS, RESULTS)},
         ),
         Role(
-            name="runner",
-            about="`gate`, `gate merge` on one family: puts verdicts and reports, deletes nothing",
-            bucket=LIST,
-            may=(
-                (READ, (STAGED, RELEASED, *NIGHT, BUILDS)),
-                (PUT, (VERDICTS, RESULTS, *_cells("gate.*", "merge.*"), HOSTS)),
-            ),
+            "runner",
+            "`gate`, `gate merge` on one family: puts verdicts and reports, deletes nothing",
+            {
+                READ: (STAGED, RELEASED, *NIGHT, BUILDS),
+                PUT: (VERDICTS, RESULTS, *_cells("gate.*", "merge.*"), HOSTS),
+            },
         ),
         Role(
-            name="imager",
-            about="`runtime_images`: puts records and verdicts of images",
-            bucket=LIST,
-            may=(
-                (READ, (STAGED, RELEASED, PROBE, *NIGHT)),
-                (PUT, (*IMAGES, PROBE, *_cells("image.*"))),
-            ),
+            "imager",
+            "`runtime_images`: puts records and verdicts of images",
+            {
+                READ: (STAGED, RELEASED, PROBE, *NIGHT),
+                PUT: (*IMAGES, PROBE, *_cells("image.*")),
+            },
         ),
         Role(
-            name="reporter",
-            about="`report state`, `nightly notify`: the page of a night and the message about it",
-            bucket=LIST,
-            may=(
-                (READ, (STAGED, RELEASED, *NIGHT, PAGE)),
-                (PUT, (PAGE, SUMMARIES, *_cells("page/*", "notify*"))),
-            ),
+            "reporter",
+            "`report state`, `nightly notify`: the page of a night and the message about it",
+            {
+                READ: (STAGED, RELEASED, *NIGHT, PAGE),
+                PUT: (PAGE, SUMMARIES, *_cells("page/*", "notify*")),
+            },
         ),
         Role(
-            name="promoter",
-            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`, "
+            "promoter",
+            "`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`, "
             "`index adopt` of a release, `nightly prune`; ends nights",
-            bucket=LIST,
-            may=(
-                (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS, PAGE)),
-                (
-                    PUT,
-                    (
-                        STAGED,
-                        RELEASED,
-                        PROBE,
-                        PAGE,
-                        nights.INDEX,
-                        SUMMARIES,
-                        *_cells("promote.*", "prune/*"),
-                    ),
+            {
+                READ: (STAGED, RELEASED, PROBE, *NIGHT, BUILDS, PAGE),
+                PUT: (
+                    STAGED,
+                    RELEASED,
+                    PROBE,
+                    PAGE,
+                    nights.INDEX,
+                    SUMMARIES,
+                    *_cells("promote.*", "prune/*"),
                 ),
                 # Retention is one decision, so one role carries it out: of indexes and of nights.
-                (DELETE, (STAGED, RELEASED, f"{nights.ROOT}/*", BUILDS)),
-            ),
-            may_not=(
-                (PUT, (WHEELS, METADATA, MANIFESTS)),
-                ((*PUT, *DELETE), (VERDICTS, STATED)),
-            ),
+                DELETE: (STAGED, RELEASED, f"{nights.ROOT}/*", BUILDS),
+            },
+            {
+                PUT: (WHEELS, METADATA, MANIFESTS, VERDICTS, STATED),
+                DELETE: (VERDICTS, STATED),
+            },
         ),
     )
 }
@@ -157,13 +147,16 @@ def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]
         )
     bucket = f"arn:aws:s3:::{address[0]}"
     base = f"{address[1]}/".lstrip("/")
-    statements = [_statement("Allow", role.bucket, [bucket])]
+    statements = [{"Effect": "Allow", "Action": list(LIST), "Resource": [bucket]}]
     for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
-        for actions, keys in grants:
-            spelt = dict.fromkeys(item for key in keys for item in _spelt(channel, key, family))
-            statements.append(
-                _statement(effect, actions, [f"{bucket}/{base}{key}" for key in spelt])
+        for action, keys in grants.items():
+            spelt = dict.fromkeys(
+                key.format(staging=item.staging, release=item.release, family=family)
+                for key in keys
+                for item in channel.prefixes.values()
             )
+            resources = [f"{bucket}/{base}{key}" for key in spelt]
+            statements.append({"Effect": effect, "Action": [action], "Resource": resources})
     return {"Version": VERSION, "Statement": statements}
 
 
@@ -192,27 +185,11 @@ def table() -> Iterator[str]:
     """Return the rights of all roles as a table in Markdown."""
     yield "| role | does | reads | writes | deletes | never |"
     yield "| --- | --- | --- | --- | --- | --- |"
+    names = {"staging": "<staging>", "release": "<release>", "family": "<family>"}
     for role in ROLES.values():
+        columns = [role.may.get(action, ()) for action in (READ, PUT, DELETE)]
         cells = (
-            _keys(role.may, READ[0]),
-            _keys(role.may, PUT[0]),
-            _keys(role.may, DELETE[0]),
-            _keys(role.may_not, PUT[0]),
+            ", ".join(f"`{key.format(**names)}`" for key in keys) or "-"
+            for keys in (*columns, role.may_not.get(PUT, ()))
         )
         yield f"| {role.name} | {role.about} | {' | '.join(cells)} |"
-
-
-def _keys(grants: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...], action: str) -> str:
-    found = [key for actions, keys in grants if action in actions for key in keys]
-    spelt = (key.format(staging="<staging>", release="<release>", family="<family>")
-             for key in found)  # fmt: skip
-    return ", ".join(f"`{key}`" for key in spelt) or "-"
-
-
-def _spelt(channel: Channel, key: str, family: str) -> Iterator[str]:
-    for prefixes in channel.prefixes.values():
-        yield key.format(staging=prefixes.staging, release=prefixes.release, family=family)
-
-
-def _statement(effect: str, actions: tuple[str, ...], resources: list[str]) -> dict[str, Any]:
-    return {"Effect": effect, "Action": list(actions), "Resource": resources}

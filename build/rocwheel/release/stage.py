@@ -17,9 +17,8 @@ from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Standing, Transition
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind
-from rocwheel.parallel import each
 from rocwheel.release import operations, wheelset
-from rocwheel.release.operations import Operation, Who, short
+from rocwheel.release.operations import Operation, Who
 from rocwheel.store import Store
 from rocwheel.trust import evidence
 from rocwheel.values import replace
@@ -27,8 +26,6 @@ from rocwheel.values import replace
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """One wheel to stage, with its METADATA."""
-
     path: Path
     entry: Entry
     metadata: bytes
@@ -56,44 +53,28 @@ class Stage(Operation):
         state.check_names(entries, where=self.place.location)
         if known:
             raise PromotionError(
-                f"{self.place.location}: {short(known.id)} was pruned by {known.by}",
+                f"{self.place.location}: {known.id[:12]} was pruned by {known.by}",
                 hint="build it again under a new version",
             )
         return self.entry(state, Action.STAGE, brings=[holding(self.manifest, entries)])
 
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
-        each(self._upload, self.uploads, threads=self.place.store.connections)
+        self.place.each(self._upload, self.uploads)
         evidence.add_provenance(self.place, self.manifest.sha256, self.provenance)
 
     def _upload(self, item: Upload) -> None:
-        place = self.place
-        place.store.create(
-            place.key(item.entry.filename),
-            item.path,
-            headers=place.wheel_headers,
-            sha256=item.entry.sha256,
-            count=self.count,
-        )
-        place.store.create(
-            place.metadata(item.entry.filename),
-            item.metadata,
-            headers=place.metadata_headers,
-            sha256=item.entry.metadata_sha256,
-        )
+        place, entry = self.place, item.entry
+        key, headers = place.key(entry.filename), place.wheel_headers
+        place.store.create(key, item.path, headers=headers, sha256=entry.sha256, count=self.count)
+        operations.put_metadata(place, entry, item.metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """What `stage` is going to do."""
-
     operation: Stage
     state: IndexState
     is_done: bool
-
-    @property
-    def size(self) -> int:
-        return sum(item.entry.size for item in self.operation.uploads)
 
     def lines(self) -> list[str]:
         """List the plan for people: every source, its full destination, its size and the trend."""
@@ -105,13 +86,11 @@ class StagePlan:
             if item.before:
                 change = 100 * (item.entry.size / item.before.size - 1)
                 trend = f", {change:+.1f} % since {item.before.version}"
-            where = place.store.locate(place.key(item.entry.filename))
+            where = place.locate(item.entry.filename)
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
-        return [
-            *lines,
-            *operations.page_lines(place, (item.entry for item in self.operation.uploads)),
-        ]
+        entries = (item.entry for item in self.operation.uploads)
+        return [*lines, *operations.page_lines(place, entries)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         """Return the plan as a document; without `dry_run` it was applied where that was needed."""
@@ -187,7 +166,8 @@ def plan(
 
 def apply(plan: StagePlan, *, console: Console) -> None:
     """Upload a set; returns when the staging index lists every file with its hash."""
-    with console.progress("staging", total=plan.size, unit=Unit.BYTES) as progress:
+    size = sum(item.entry.size for item in plan.operation.uploads)
+    with console.progress("staging", total=size, unit=Unit.BYTES) as progress:
         operation = replace(plan.operation, count=operations.Tally(progress))
         operations.perform(operation, plan.state)
 

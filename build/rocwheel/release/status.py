@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,14 +15,13 @@ from rocwheel.errors import ConfigError, ObjectDiffersError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import IndexState, Known, Standing
-from rocwheel.ledger.verdicts import FoundVerdict
+from rocwheel.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.model import moment
-from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
-from rocwheel.release import operations, policy, proof
-from rocwheel.release.operations import short
+from rocwheel.release import operations
 from rocwheel.release.policy import Decision
+from rocwheel.release.promote import judge
 from rocwheel.trust import TrustError
 
 
@@ -30,25 +29,39 @@ from rocwheel.trust import TrustError
 class SetStatus:
     """Where one set stands."""
 
-    set_id: str
-    standing: Standing
-    is_released: bool  # it stands so at the release; otherwise at staging
-    jax: str
-    rocm: str
-    pythons: tuple[str, ...]
-    staged: str  # time, "" when it never was
-    released: str
+    known: Known  # as the release knows it, else as staging does
+    here: Known | None  # as staging knows it
+    is_released: bool  # the release knows it
     age: timedelta  # since it was staged (or released, where it was not staged here)
-    files: int
-    yanked: int
-    decision: Decision | None  # of a staged set that is not released
+    decision: Decision | None = None  # of a staged set that is not released
     problem: str = ""  # why there is none although it should be
+
+    @property
+    def set_id(self) -> str:
+        return self.known.id
+
+    @property
+    def first(self) -> Known:
+        return self.here or self.known
+
+    @property
+    def jax(self) -> str:
+        return self.first.jax or ("-" if self.set_id == FOREIGN else "")
+
+    @property
+    def released(self) -> str:
+        """When it was; "" where it never was."""
+        return self.known.first if self.is_released else ""
+
+    @property
+    def files(self) -> int:
+        return self.known.files if self.known.standing is Standing.LISTED else 0
 
     @property
     def state(self) -> str:
         """Released, gated (staged, and may be promoted), staged, rolled back, pruned, foreign."""
-        if self.standing is not Standing.LISTED:
-            return "rolled back" if self.standing is Standing.HELD else "pruned"
+        if self.known.standing is not Standing.LISTED:
+            return "rolled back" if self.known.standing is Standing.HELD else "pruned"
         if self.set_id == FOREIGN:
             return "foreign"
         if self.is_released:
@@ -66,23 +79,25 @@ class SetStatus:
         return f"{cell.suite} on {cell.python}: {cell.state.value}: {cell.why}{more}"
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Return notes on a set that may be promoted, such as tests that no longer run."""
-        cells = self.decision.cells if self.decision and self.state == "gated" else ()
-        said = [f"{cell.suite} on {cell.python}: {note}" for cell in cells for note in cell.notes]
-        return ("may be promoted", *said) if self.state == "gated" else ()
+    def next(self) -> str:
+        """What holds the set up, or notes on one that may be promoted: tests that no longer run."""
+        if self.state != "gated" or not self.decision:
+            return self.blocked_by
+        cells = self.decision.cells
+        notes = [f"{cell.suite} on {cell.python}: {note}" for cell in cells for note in cell.notes]
+        return "; ".join(("may be promoted", *notes))
 
     def row(self) -> tuple[str, ...]:
-        yanked = f", {self.yanked} yanked" if self.yanked else ""
+        yanked = f", {self.known.yanked} yanked" if self.known.yanked else ""
         return (
-            short(self.set_id),
+            self.set_id[:12],
             self.state,
             self.jax,
-            self.rocm,
-            " ".join(self.pythons),
+            self.first.rocm,
+            " ".join(self.first.pythons),
             duration(self.age.total_seconds()),
             f"{self.files}{yanked}",
-            self.blocked_by or "; ".join(self.notes),
+            self.next,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -90,15 +105,15 @@ class SetStatus:
             "set": self.set_id,
             "state": self.state,
             "jax": self.jax,
-            "rocm": self.rocm,
-            "pythons": list(self.pythons),
-            "staged": self.staged,
+            "rocm": self.first.rocm,
+            "pythons": self.first.pythons,
+            "staged": self.here.first if self.here else "",
             "released": self.released,
             "age_seconds": round(self.age.total_seconds()),
             "files": self.files,
-            "yanked": self.yanked,
+            "yanked": self.known.yanked,
             "blocked_by": msgspec.to_builtins(self.decision.blocking if self.decision else ()),
-            "next": self.blocked_by or "; ".join(self.notes),
+            "next": self.next,
         }
 
 
@@ -115,15 +130,11 @@ class Overview:
     is_damaged: bool = False  # the log of a release is, so that nothing may be changed there
 
     def lines(self) -> list[str]:
-        """Return a table for people."""
         rows = [item.row() for item in self.sets]
         return list(columns(HEADER, rows)) if rows else ["no set"]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "sets": [item.to_json() for item in self.sets],
-            "problems": list(self.problems),
-        }
+        return {"sets": [item.to_json() for item in self.sets], "problems": self.problems}
 
 
 def read(
@@ -134,34 +145,14 @@ def read(
     *,
     now: datetime,
     look: int | None = None,
+    asks_pages: bool = True,
 ) -> Overview:
     """Read both logs, and manifest and verdicts of sets that are staged and not released.
 
-    `look` is of how many of those, the youngest; the logs alone say nothing of verdicts.
+    `look` is of how many of those, the youngest; the logs alone say nothing of verdicts. Pages of
+    the release tell whether its log lost its end.
     """
-    return of(
-        (staging, log.read(staging)),
-        (release, log.read(release)),
-        family,
-        channel,
-        now=now,
-        look=look,
-        asks_pages=True,
-    )
-
-
-def of(
-    at_staging: tuple[Place, IndexState],
-    at_release: tuple[Place, IndexState],
-    family: Family,
-    channel: Channel,
-    *,
-    now: datetime,
-    look: int | None = None,
-    asks_pages: bool = False,
-) -> Overview:
-    """Return the same of two states that were read before; pages are asked on demand."""
-    (staging, staged), (release, released) = at_staging, at_release
+    staged, released = log.read(staging), log.read(release)
     damage = operations.damage(release, released, released.projects if asks_pages else ())
     waiting = sorted(
         (
@@ -174,24 +165,28 @@ def of(
         key=lambda known: (known.first, known.id),
         reverse=True,
     )
-    looked = [known.id for known in waiting[:look]]
-    files = each(lambda item: _file(staging, item), looked, threads=staging.store.connections)
+    files = staging.each(lambda known: _file(staging, known.id), waiting[:look])
     cells = {cell for file in files for cell in verdicts.cells(file.found)}
     before = verdicts.released_coverage(release, released, cells)
-    decided = {file.set_id: file.decision(family, channel, before, now) for file in files}
-    found = [
-        _status(
-            staged.sets.get(set_id),
-            released.sets.get(set_id),
-            *decided.get(set_id, (None, "")),
-            now,
+    judged: dict[str, tuple[Decision | None, str]] = {
+        **{known.id: (None, NOT_LOOKED) for known in waiting},
+        **{file.set_id: file.decision(staging, family, channel, before, now) for file in files},
+    }
+    sets = []
+    for set_id, known in {**staged.sets, **released.sets}.items():
+        here = staged.sets.get(set_id)
+        decision, problem = judged.get(set_id, (None, ""))
+        row = SetStatus(
+            known=known,
+            here=here,
+            is_released=set_id in released.sets,
+            age=now - moment((here or known).first),
+            decision=decision,
+            problem=problem,
         )
-        for set_id in sorted({*staged.sets, *released.sets})
-    ]
-    unseen = {known.id for known in waiting} - decided.keys()
-    found = [replace(item, problem=NOT_LOOKED) if item.set_id in unseen else item for item in found]
+        sets.append(row)
     return Overview(
-        sets=tuple(sorted(found, key=lambda item: (item.age, item.set_id))),
+        sets=tuple(sorted(sets, key=lambda item: (item.age, item.set_id))),
         problems=(*problems(staging, staged, staged.damage), *problems(release, released, damage)),
         is_damaged=bool(damage),
     )
@@ -220,8 +215,7 @@ def overview(
 
 def problems(place: Place, state: IndexState, damage: Mapping[int, str]) -> tuple[str, ...]:
     """Return what is wrong with a log, and what was stopped before the pages showed it."""
-    texts = dict.fromkeys((*state.problems, *damage.values()))
-    found = [f"{place.location}: {text}" for text in texts]
+    found = [f"{place.location}: {text}" for text in dict.fromkeys(damage.values())]
     if not operations.is_settled(state) and (place.is_staging or not damage):
         ways = f"`{place.command('repair')}`, or any command that changes this index,"
         found.append(
@@ -241,72 +235,31 @@ def waiting(found: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
 class _File:
     """What policy asks of a staged set."""
 
-    staging: Place
     set_id: str
-    manifest: Manifest | None
-    problem: str
+    manifest: Manifest | None = None
+    problem: str = ""
     found: tuple[FoundVerdict, ...] = ()
-    covered: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def decision(
-        self,
-        family: Family,
-        channel: Channel,
-        before: Mapping[tuple[str, str], frozenset[str]],
-        now: datetime,
+        self, staging: Place, family: Family, channel: Channel, before: Coverage, now: datetime
     ) -> tuple[Decision | None, str]:
         """Return what policy says, or why it cannot say anything."""
         if self.manifest is None:
             return None, self.problem
-        own = verdicts.cells(self.found)
-        lost = verdicts.lost(self.covered, {cell: before[cell] for cell in own & before.keys()})
         try:
-            evidence = proof.gather(self.staging, self.manifest, channel, self.found, now=now)
+            judged = judge(
+                staging, self.manifest, family, channel, self.found, before=before, now=now
+            )
         except TrustError as exc:
             return None, str(exc)
-        counted = proof.believed(self.found, evidence, channel)
-        decision = policy.decide(self.manifest, family, channel, counted, now=now, lost=lost)
-        return proof.explained(decision, self.found, evidence, channel), ""
+        return judged[0], ""
 
 
 def _file(staging: Place, set_id: str) -> _File:
-    problem, manifest = "its manifest is not there", None
     try:
         manifest = manifests.find(staging, set_id)
     except (ConfigError, ObjectDiffersError) as exc:
-        problem = f"its manifest cannot be read: {exc}"
+        return _File(set_id=set_id, problem=f"its manifest cannot be read: {exc}")
     if manifest is None:
-        return _File(staging=staging, set_id=set_id, manifest=None, problem=problem)
-    found = verdicts.find(staging, set_id)
-    covered = verdicts.coverage(found)
-    return _File(
-        staging=staging, set_id=set_id, manifest=manifest, problem="", found=found, covered=covered
-    )
-
-
-def _status(
-    here: Known | None,
-    there: Known | None,
-    decision: Decision | None,
-    problem: str,
-    now: datetime,
-) -> SetStatus:
-    leading = there or here
-    if leading is None:
-        raise ValueError("a set of neither place")  # a bug
-    first = here or leading
-    return SetStatus(
-        set_id=leading.id,
-        standing=leading.standing,
-        is_released=there is not None,
-        jax=first.jax or ("-" if leading.id == FOREIGN else ""),
-        rocm=first.rocm,
-        pythons=first.pythons,
-        staged=here.first if here else "",
-        released=there.first if there else "",
-        age=now - moment(first.first),
-        files=leading.files if leading.standing is Standing.LISTED else 0,
-        yanked=leading.yanked,
-        decision=decision,
-        problem=problem,
-    )
+        return _File(set_id=set_id, problem="its manifest is not there")
+    return _File(set_id=set_id, manifest=manifest, found=verdicts.find(staging, set_id))

@@ -7,11 +7,12 @@ In order: nothing sorts below what is released already, or installers would keep
 
 from __future__ import annotations
 
-import io
 import re
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -28,15 +29,16 @@ from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, project_name
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import ObjectInfo, Store
+from rocwheel.store import ObjectInfo
 from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive
 
 HASH_THREADS: Final = 4
 AGAIN: Final = "build the set again, and stage it under a new version"
 METADATA_LIMIT: Final = 1 << 20  # bytes
-TAIL: Final = 256 << 10  # bytes of a wheel that hold its directory and METADATA, mostly
-RANGES: Final = 64  # reads of a tail's size before a wheel's directory is called too large
+HEADER_LIMIT: Final = 64 << 10  # of a member of a wheel; bytes
+# Bytes at the end of a wheel that hold its directory: mostly, with METADATA; and at most.
+TAILS: Final = (256 << 10, 16 << 20)
 
 
 def load(wheelhouse: Path) -> tuple[Manifest, dict[str, Path]]:
@@ -79,61 +81,34 @@ def read_metadata(path: Path) -> bytes:
 def staged_metadata(place: Place, info: ObjectInfo) -> bytes:
     """Read the METADATA file in a stored wheel by ranges. Raises WheelError, StoreError."""
     where = place.store.locate(info.key)
+
+    def fetch(start: int, size: int) -> None:
+        piece = place.store.part(info, start, size) if size else b""
+        if len(piece) != size:
+            raise EOFError(f"{len(piece)} of {size} bytes came")
+        file.seek(start)
+        file.write(piece)
+
     try:
-        with zipfile.ZipFile(_Ranges(place.store, info)) as archive:
-            member = archive.getinfo(f"{dist_info(archive.namelist(), path=where)}/METADATA")
-            if member.file_size > METADATA_LIMIT:
-                raise WheelError(f"{where}: METADATA of {member.file_size} bytes", hint=AGAIN)
-            return archive.read(member)
+        with tempfile.TemporaryFile() as file:  # sparse: what is not fetched takes no space
+            file.truncate(info.size)
+            tail = 0
+            for size in TAILS:
+                tail = min(size, info.size)
+                fetch(info.size - tail, tail)
+                with suppress(zipfile.BadZipFile):  # its directory begins before the tail
+                    zipfile.ZipFile(file).close()
+                    break
+            with zipfile.ZipFile(file) as archive:
+                member = archive.getinfo(f"{dist_info(archive.namelist(), path=where)}/METADATA")
+                if member.file_size > METADATA_LIMIT or member.compress_size > METADATA_LIMIT:
+                    raise WheelError(f"{where}: METADATA of {member.file_size} bytes", hint=AGAIN)
+                start, size = member.header_offset, HEADER_LIMIT + member.compress_size
+                if start < info.size - tail:
+                    fetch(start, min(size, info.size - start))
+                return archive.read(member)
     except (zipfile.BadZipFile, KeyError, NotImplementedError, EOFError, zlib.error) as exc:
         raise WheelError(f"{where}: {exc}", hint=AGAIN) from exc
-
-
-class _Ranges(io.RawIOBase):
-    """A stored object as a file that is read from its end: each piece once."""
-
-    def __init__(self, store: Store, info: ObjectInfo) -> None:
-        super().__init__()
-        self._store, self._info = store, info
-        self._at = 0
-        self._pieces: dict[int, bytes] = {}
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, offset + (0, self._at, self._info.size)[whence])
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._info.size if size < 0 else min(self._info.size, self._at + size)
-        found = bytearray()
-        while self._at < end:
-            # Pieces are counted from the end, so that the first one holds what is looked for.
-            number = (self._info.size - 1 - self._at) // TAIL
-            start = max(0, self._info.size - (number + 1) * TAIL)
-            piece = self._piece(number, start)
-            taken = piece[self._at - start : end - start]
-            found += taken
-            self._at += len(taken)
-        return bytes(found)
-
-    def _piece(self, number: int, start: int) -> bytes:
-        if number not in self._pieces:
-            if len(self._pieces) == RANGES:
-                raise zipfile.BadZipFile("its directory is too large")
-            size = self._info.size - number * TAIL - start
-            piece = self._store.part(self._info, start, size)
-            if len(piece) != size:
-                raise EOFError(f"{len(piece)} of {size} bytes came")
-            self._pieces[number] = piece
-        return self._pieces[number]
 
 
 def check_family(manifest: Manifest, family: Family) -> None:
@@ -148,16 +123,13 @@ def check_family(manifest: Manifest, family: Family) -> None:
 
 def check_complete(manifest: Manifest) -> None:
     """Every CPython has a jaxlib and a plugin, and there is one pjrt. Raises WheelError."""
-    cells: dict[tuple[str, str], list[WheelEntry]] = {}
-    for wheel in manifest.wheels:
-        cells.setdefault((wheel.kind, wheel.python), []).append(wheel)
     for python in ("", *manifest.pythons):
         for kind in WheelKind:
             if kind.per_python == (python == ""):
                 continue
-            found = cells.get((kind.value, python), [])
-            if len(found) != 1:
-                names = ", ".join(item.filename for item in found) or "none"
+            wheels = [w for w in manifest.wheels if (w.kind, w.python) == (kind.value, python)]
+            if len(wheels) != 1:
+                names = ", ".join(wheel.filename for wheel in wheels) or "none"
                 where = f"CPython {python}" if python else "all CPythons"
                 raise WheelError(
                     f"manifest: one {kind.value} wheel is needed for {where}, it has {names}",
@@ -182,7 +154,6 @@ def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
         for wheel in cell.values():
             if wheel.filename not in parsed:
                 continue  # upstream's own, which is pinned and not ours
-            _check_python(parsed[wheel.filename], python)
             for requirement in _requirements(parsed[wheel.filename], python):
                 _check_met(wheel, requirement, cell)
 
@@ -217,9 +188,8 @@ def check_order(released: Iterable[Entry], entries: Iterable[Entry]) -> None:
     for entry in entries:
         version, major = parsed(entry.version), _major(entry.rocm)
         for other in others:
-            if other.project != entry.project:
-                continue
-            if other.yanked is not None or other.version == entry.version:
+            is_same = (other.project, other.version) == (entry.project, entry.version)
+            if other.project != entry.project or other.yanked is not None or is_same:
                 continue
             if major and _major(other.rocm) not in {0, major}:
                 raise PromotionError(
@@ -276,20 +246,18 @@ def _major(rocm: str) -> int:
     return RocmVersion.parse(rocm).major if rocm else 0
 
 
-def _check_python(metadata: KeyValueText, python: str) -> None:
-    required = metadata.get("Requires-Python")
-    version = PythonVersion.parse(python)
-    if required and f"{version.major}.{version.minor}.999" not in SpecifierSet(required):
+def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
+    """Yield requirements that hold on Linux for this CPython, extras left out.
+
+    Raises WheelError for a wheel that excludes it.
+    """
+    version, required = PythonVersion.parse(python), metadata.get("Requires-Python")
+    number = f"{version.major}.{version.minor}"
+    if required and f"{number}.999" not in SpecifierSet(required):
         raise WheelError(
             f"{metadata.name}: Requires-Python {required} excludes CPython {python}",
             hint="leave that CPython out of the build",
         )
-
-
-def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
-    """Yield requirements that hold on Linux for this CPython, extras left out."""
-    version = PythonVersion.parse(python)
-    number = f"{version.major}.{version.minor}"
     versions = ("python_version", "python_full_version", "implementation_version")
     variables = {"extra": "", **dict.fromkeys(versions, number)}  # the rest is this Linux's
     for text in metadata.all("Requires-Dist"):

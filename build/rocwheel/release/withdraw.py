@@ -14,11 +14,11 @@ from typing import Any, Final
 from rocwheel.entry import Entry, version_of
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
-from rocwheel.parallel import each
+from rocwheel.ledger.state import Action, IndexState, Standing, Transition
+from rocwheel.ledger.state import apply as apply_entry
 from rocwheel.places import Place
 from rocwheel.release import operations, wheelset
-from rocwheel.release.operations import Operation, Who, short
+from rocwheel.release.operations import Operation, Who
 from rocwheel.store import replaced
 from rocwheel.values import replace
 
@@ -28,11 +28,18 @@ DONE: Final = {
     Action.ROLLBACK: "rolled-back",
     Action.RESTORE: "restored",
 }
-REMEDIES: Final = {
-    None: "look at `status` for what is released; `promote` releases a gated set",
-    Standing.LISTED: "look at `status` for what is released",
-    Standing.HELD: "`restore` puts it back",
-    Standing.PRUNED: "its names are spent for ever: build it again under a new version",
+# why a set is not changed that stands so, and what to do
+REFUSED: Final = {
+    None: (
+        "was never released",
+        "look at `status` for what is released; `promote` releases a gated set",
+    ),
+    Standing.LISTED: ("was not rolled back", "look at `status` for what is released"),
+    Standing.HELD: ("was rolled back", "`restore` puts it back"),
+    Standing.PRUNED: (
+        "was pruned",
+        "its names are spent for ever: build it again under a new version",
+    ),
 }
 
 
@@ -63,7 +70,7 @@ class Change(Operation):
         files = self.files(state)
         if self.action in {Action.ROLLBACK, Action.RESTORE}:
             wanted = Standing.HELD if self.action is Action.ROLLBACK else Standing.LISTED
-            if standing is wanted and _is_last(known, self.action):
+            if known and standing is wanted and self.action in {Action.ROLLBACK, known.action}:
                 return None
             if standing not in {Standing.LISTED, Standing.HELD} or standing is wanted:
                 raise self._refused(standing)
@@ -73,16 +80,23 @@ class Change(Operation):
                 raise self._refused(standing, missing[0] if missing else "")
             if all((item.yanked is None) == (self.action is Action.UNYANK) for item in files):
                 return None
-        if self.action in {Action.RESTORE, Action.UNYANK}:
-            self._check_order(state, files)
+        if self.action in {Action.RESTORE, Action.UNYANK}:  # nothing may sort below what is there
+            names = {item.filename for item in files}
+            coming = [
+                replace(item, yanked=None)
+                for item in files
+                if item.yanked is None or self.action is Action.UNYANK
+            ]
+            for project in self.wanted(state):
+                others = (item for item in state.shown(project) if item.filename not in names)
+                wheelset.check_order(others, coming)
         sets = [self.set_id] if self.set_id else []
         return self.entry(state, self.action, sets=sets, names=self.filenames)
 
     def prepare(self, state: IndexState) -> None:
         """Check that a set that comes back has the bytes that were released."""
         if self.action is Action.RESTORE:
-            store = self.place.store
-            each(self._verify, self.files(state), threads=store.connections)
+            self.place.each(self._verify, self.files(state))
 
     def _verify(self, entry: Entry) -> None:
         store, key = self.place.store, self.place.key(entry.filename)
@@ -95,32 +109,16 @@ class Change(Operation):
         if (digest := store.digest(info)) != entry.sha256:
             raise replaced(store.locate(key), digest, entry.sha256)
 
-    def _check_order(self, state: IndexState, files: tuple[Entry, ...]) -> None:
-        """Refuse to bring back what would sort below what is released."""
-        names = {item.filename for item in files}
-        coming = [replace(item, yanked=None) for item in files]
-        if self.action is Action.RESTORE:
-            coming = [item for item in files if item.yanked is None]
-        for project in self.wanted(state):
-            others = (item for item in state.shown(project) if item.filename not in names)
-            wheelset.check_order(others, coming)
-
     def _refused(self, standing: Standing | None, name: str = "") -> PromotionError:
-        was = {
-            None: "was never released",
-            Standing.LISTED: "was not rolled back",
-            Standing.HELD: "was rolled back",
-            Standing.PRUNED: "was pruned",
-        }[standing]
-        what = name or short(self.set_id)
-        told = f"{what} is not in the index" if name or not self.set_id else f"{what} {was}"
-        return PromotionError(f"{self.place.location}: {told}", hint=REMEDIES[standing])
+        why, hint = REFUSED[standing]
+        if name or not self.set_id:
+            why = "is not in the index"
+        what = name or self.set_id[:12]
+        return PromotionError(f"{self.place.location}: {what} {why}", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangePlan:
-    """What a change is going to do."""
-
     operation: Change
     state: IndexState
     is_done: bool
@@ -130,11 +128,17 @@ class ChangePlan:
         return self.operation.files(self.state)
 
     def lines(self) -> list[str]:
-        """Return the plan for people: every file and page."""
         place, action = self.operation.place, self.operation.action
-        shown = {item.filename for item in self.files} - self._staying()
+        entry = None if self.is_done else self.operation.decide(self.state)
+        after = apply_entry(self.state, entry, digest="") if entry else self.state
+        # a file that another set lists as well stays as it is
+        changed = {
+            item.filename
+            for project in self.operation.wanted(self.state)
+            for item in {*self.state.shown(project)} ^ {*after.shown(project)}
+        }
         act = f"{action.value:9}"
-        lines = [f"{act}{place.store.locate(place.key(name))}" for name in sorted(shown)]
+        lines = [f"{act}{place.locate(name)}" for name in sorted(changed)]
         return [*lines, *operations.page_lines(place, self.files, removing=action.removes)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
@@ -145,18 +149,6 @@ class ChangePlan:
             "family": self.operation.place.family,
             "files": [item.filename for item in self.files],
             "reason": self.operation.who.reason,
-        }
-
-    def _staying(self) -> set[str]:
-        """Files of a set to roll back that another one lists as well."""
-        if self.operation.action is not Action.ROLLBACK:
-            return set()
-        mine = self.operation.set_id
-        return {
-            file.entry.filename
-            for project in self.operation.wanted(self.state)
-            for file in self.state.listing(project).files
-            if self.state.is_listed(replace(file, sets=tuple(s for s in file.sets if s != mine)))
         }
 
 
@@ -185,14 +177,10 @@ def apply(plan: ChangePlan) -> None:
 def place_of(places: Sequence[Place], filename: str) -> Place:
     """Return the place that lists a file; the last one, where none does."""
     project, _ = version_of(filename)
-    return next(
-        (
-            place
-            for place in places
-            if any(item.filename == filename for item in log.read(place, [project]).shown(project))
-        ),
-        places[-1],
-    )
+    for place in places:
+        if filename in {item.filename for item in log.read(place, [project]).shown(project)}:
+            return place
+    return places[-1]
 
 
 def with_reason(who: Who, reason: str) -> Who:
@@ -200,8 +188,3 @@ def with_reason(who: Who, reason: str) -> Who:
     if not reason.strip() or "\n" in reason:
         raise ConfigError("--reason: one line is needed", hint="say why; people will read it")
     return replace(who, reason=reason.strip())
-
-
-def _is_last(known: Known | None, action: Action) -> bool:
-    """Whether the set stands as it does because of this action: doing it again is nothing to do."""
-    return known is not None and (action is Action.ROLLBACK or known.action is action)

@@ -113,7 +113,6 @@ def render(
         colour=colour,
         to_do=TO_DO[found.state],
         against=trail.summary(results, last) if results.tests else "",
-        mended=trail.mended(results, last),
         meaning=SHARD_PASSED if is_passed_shard else MEANINGS[found.state],
         elsewhere=elsewhere(results),
         number=len(results.failures),

@@ -232,17 +232,13 @@ def _change(cell: CellSummary, old: CellSummary | None) -> CellChange:
     if cell.colour == "good":
         if old and old.phase not in UNDER_WAY and old.colour in {"bad", "warn", "idle"}:
             return CellChange.FIXED
-        return CellChange.SLOWER if old and _is_slower(cell, old) else CellChange.SAME
+        times, more = SLOWER
+        before = old.milliseconds if old and cell.phase is not Phase.KEPT else 0
+        is_slower = before and cell.milliseconds > max(before * times, before + more)
+        return CellChange.SLOWER if is_slower else CellChange.SAME
     if old and (old.word == cell.word or (old.state in BAD and cell.state in BAD)):
         return CellChange.STILL
     return CellChange.ABSENT if cell.state is None else LOUD.get(cell.state, CellChange.NEW)
-
-
-def _is_slower(cell: CellSummary, old: CellSummary) -> bool:
-    times, more = SLOWER
-    both = cell.milliseconds and old.milliseconds and cell.phase is not Phase.KEPT
-    took, before = cell.milliseconds, old.milliseconds
-    return bool(both) and took > before * times and took - before > more
 
 
 def growth(summaries: Sequence[NightSummary]) -> Iterator[tuple[str, str, int, int]]:

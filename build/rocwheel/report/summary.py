@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rocwheel.console import duration
-from rocwheel.report.gate_page import libraries_of, verdict_text
+from rocwheel.report.gate_page import verdict_text
 from rocwheel.results import Fault, Outcome, Results
 from rocwheel.verdict import State
 
@@ -16,7 +16,7 @@ ANNOTATED: Final = 10
 
 
 def markdown(results: Results, found: Fault) -> str:
-    """Render the job summary: state, counts, first failures, ROCm libraries."""
+    """Render the job summary: state, counts, first failures."""
     lines = [f"### {verdict_text(results, found)}", ""]
     if found.message:
         lines += [_cell(found.message), ""]
@@ -36,12 +36,6 @@ def markdown(results: Results, found: Fault) -> str:
         if len(bad) > SHOWN:
             lines.append(f"| {len(bad) - SHOWN} more | | |")
         lines.append("")
-    libraries = libraries_of(results, {})
-    if libraries:
-        lines += ["| ROCm library | tests | seen at work | bad |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| {item.name} | {item.tests} | {item.exercised} | {item.bad} |" for item in libraries
-        ]
     return "\n".join(lines).rstrip() + "\n"
 
 

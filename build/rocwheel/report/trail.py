@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Final
 
 from rocwheel.console import count
 from rocwheel.results import Attempt, LastRun, Results, TestResult
-
-PROGRAM: Final = "rocwheel"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +51,11 @@ class Trails:
     def again(self, test: str) -> str:
         """Return the line that runs one test again, with the same wheels."""
         words = shlex.split(self._command)
-        return shlex.join([PROGRAM, *words, f"--test={test}"]) if words else ""
+        return shlex.join(["rocwheel", *words, f"--test={test}"]) if words else ""
 
     def place(self, test: str, attempt: Attempt) -> AttemptPlace:
         """Return where an attempt at a test ran."""
         return self._places[attempt.lane, attempt.process, attempt.start_ms, test]
-
-
-def mended(results: Results, last: LastRun | None) -> tuple[str, ...]:
-    """Return the tests that were bad in the cell's last run and passed in this one."""
-    good = {test.test for test in results.tests if test.attempts and not test.outcome.bad}
-    return tuple(sorted(good & set(last.bad))) if last else ()
 
 
 def summary(results: Results, last: LastRun | None) -> str:
@@ -73,9 +64,10 @@ def summary(results: Results, last: LastRun | None) -> str:
         return "No run of this suite, family and CPython is known to compare this one with."
     new = sum(test.test not in last.bad for test in results.failures)
     old = len(results.failures) - new
+    mended = {t.test for t in results.tests if t.attempts and not t.outcome.bad} & set(last.bad)
     return (
         f"Against the last run ({last.state.value}, {last.ended}): {count(new, 'new failure')}, "
-        f"{old} known from it, {len(mended(results, last))} mended."
+        f"{old} known from it, {len(mended)} mended."
     )
 
 

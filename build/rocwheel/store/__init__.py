@@ -19,12 +19,11 @@ from typing import Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from rocwheel import ending
-from rocwheel.errors import ObjectDiffersError, ObjectStaleError, StoreError
+from rocwheel.errors import ObjectDiffersError, ObjectMissingError, ObjectStaleError, StoreError
 
 Body: TypeAlias = "bytes | Path"
 Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed since the last call
 
-TRIED: Final = "_ROCWHEEL_STORE"  # the variable that hands a store's URL and `tried` on
 BLOCK: Final = 1 << 20
 LIMIT: Final = 256 << 20  # bytes of an object that is read as a whole
 WHEEL: Final = "application/zip"
@@ -48,7 +47,8 @@ class ObjectInfo:
     sha256: str  # as the store states it, "" when it keeps none; see `Store.digest`
     modified: datetime  # UTC
     now: datetime | None = None  # when the store said so, by the same clock; None: not known
-    cache_control: str = ""  # that it is served with, where the store says so
+    content_type: str = ""  # that it is served with, as cache_control; where the store says so
+    cache_control: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +76,11 @@ class Options:
     endpoint: str = ""  # URL of an S3 server, "" for AWS or what boto3's configuration names
     region: str = ""
     connections: int = 16
-    attempts: int = 0  # per request, the first included; 0: boto3's configuration, or 5
+    attempts: int = 0  # per request, the first included; 0: 5
     connect_seconds: float = 10.0
     read_seconds: float = 60.0
     put_limit: int = 5 << 30  # largest PUT and copy, bytes
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
-    tried: str = ""  # what another process of ours found this very store able to do
     login: Mapping[str, str] = field(default_factory=dict)  # of boto3's Session; {}: its own chain
 
 
@@ -91,33 +90,23 @@ class Store(Protocol):
     url: str
     connections: int
 
-    @property
-    def tried(self) -> str:
-        """What this store was found able to do, for `Options.tried` of another process."""
-        ...
-
     def locate(self, key: str, /) -> str:
         """Return the URL of a key for people: `s3://bucket/prefix/key`, `file:///folder/key`."""
-        ...
 
     def http(self, key: str, /) -> str:
         """Return the URL an installer can read without credentials, percent-encoded."""
-        ...
 
     def abilities(self) -> Abilities:
         """Try what the store can do; asks it once, writes only `Options.probe_key`.
 
         Raises RefusedError, with what is missing, for a store that must not be written to.
         """
-        ...
 
     def info(self, key: str, /) -> ObjectInfo | None:
         """Return what is stored under `key`; None when nothing is."""
-        ...
 
     def read(self, key: str, /) -> tuple[bytes, ObjectInfo]:
         """Content and info of a small object. Raises ObjectMissingError, HugeError."""
-        ...
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> ObjectInfo:
         """Hand the content to `sink` block by block; what broke off is continued.
@@ -125,15 +114,12 @@ class Store(Protocol):
         Raises ObjectMissingError; a connection that breaks is taken up where it broke, on the
         same content only.
         """
-        ...
 
     def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
         """Read some bytes of an object that still is what `info` says. Raises ObjectStaleError."""
-        ...
 
     def digest(self, info: ObjectInfo, /, *, count: Counter | None = None) -> str:
         """Proven SHA-256: what the store states where that can be trusted, else by reading."""
-        ...
 
     def create(
         self,
@@ -149,13 +135,11 @@ class Store(Protocol):
 
         `sha256` is the body's, when it is known already.
         """
-        ...
 
     def replace(
         self, key: str, body: bytes, /, *, previous: ObjectInfo | None, headers: Headers
     ) -> None:
         """Change what was read as `previous` (None: nothing). Raises ObjectStaleError."""
-        ...
 
     def copy(
         self, source: ObjectInfo, target: str, /, *, sha256: str, count: Counter | None = None
@@ -166,19 +150,15 @@ class Store(Protocol):
         has another, ObjectStaleError when the source changes meanwhile; neither leaves a target
         with other bytes.
         """
-        ...
 
     def delete(self, key: str, /) -> None:
         """Remove; no error when nothing is there."""
-        ...
 
     def keys(self, prefix: str = "", /) -> Iterator[ObjectInfo]:
         """Return everything whose key starts with `prefix`, in key order; without SHA-256."""
-        ...
 
     def sweep(self, before: datetime, /) -> tuple[str, ...]:
         """Remove what writers killed before that time left unfinished; return its names."""
-        ...
 
 
 def bucket_of(url: str) -> tuple[str, str] | None:
@@ -209,8 +189,17 @@ def whole(store: Store, key: str) -> tuple[bytes, ObjectInfo]:
     return b"".join(blocks), info
 
 
+def glance(store: Store, key: str) -> tuple[bytes, ObjectInfo | None]:
+    """Read an object, where there is one; of one that is too large only its info."""
+    try:
+        return store.read(key)
+    except ObjectMissingError:
+        return b"", None
+    except HugeError:
+        return b"", store.info(key)
+
+
 def blocks_of(body: Body) -> Iterator[bytes]:
-    """Yield a body, piece by piece."""
     if isinstance(body, bytes):
         yield body
         return
@@ -228,7 +217,6 @@ def pause(failures: int) -> None:
 
 
 def advance(count: Counter | None, size: int) -> None:
-    """Tell a counter, when there is one."""
     if count and size:
         count(size)
 

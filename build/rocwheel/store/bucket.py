@@ -12,7 +12,6 @@ import base64
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -59,14 +58,6 @@ class BrokenError(Exception):
     """A connection broke while a body was read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contact:
-    """What a server says of us and of the time."""
-
-    who: str  # "" where it does not say
-    clock: datetime | None
-
-
 class Bucket:
     """Requests below one prefix of a bucket; safe to use from many threads."""
 
@@ -75,6 +66,7 @@ class Bucket:
         self.url = f"s3://{name}/{base}".rstrip("/")
         self._base = f"{base}/" if base else ""
         self._options = options
+        self.attempts = options.attempts or ATTEMPTS  # requests per call
         self._exists = False
 
     @cached_property
@@ -103,17 +95,9 @@ class Bucket:
             raise StoreError(
                 f"{self.url}: {exc}", hint="check the endpoint and the AWS configuration"
             ) from exc
-        client.meta.events.register_first("before-send.s3", _before_request)
+        client.meta.events.register_first("before-send.s3", lambda **_: ending.check())
         client.meta.events.register_first("needs-retry.s3", _before_retry)
         return client
-
-    @cached_property
-    def attempts(self) -> int:
-        """Requests per call: our option, else boto3's configuration (AWS_MAX_ATTEMPTS), else 5."""
-        import botocore.session
-
-        own = botocore.session.get_session().get_config_variable("max_attempts")
-        return self._options.attempts or int(own or ATTEMPTS)
 
     def locate(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url
@@ -128,12 +112,9 @@ class Bucket:
 
     # Requests
 
-    def contact(self) -> Contact:
-        """Return who we are to the server, and its clock. Raises StoreError."""
-        said = self._ask()["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
-        with suppress(TypeError, ValueError):
-            return Contact(who=self._who(), clock=parsedate_to_datetime(said))
-        return Contact(who=self._who(), clock=None)
+    def clock(self) -> datetime | None:
+        """Return the server's time. Raises StoreError."""
+        return _now(self._ask())
 
     def _ask(self) -> Any:
         """Ask for the bucket; 403 is an answer: it is there. Raises StoreError."""
@@ -149,12 +130,16 @@ class Bucket:
                     raise
                 return exc.response
 
-    def _who(self) -> str:
-        """Whom these credentials stand for, "" where the server does not say."""
+    def who(self) -> str:
+        """Return whom these credentials stand for, "" where the server does not say.
+
+        Raises StoreError where there is no such bucket.
+        """
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
 
+        self.see()
         options = self._options
         once = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1})
         with suppress(BotoCoreError, ClientError, KeyError):
@@ -167,7 +152,7 @@ class Bucket:
             return str(sts.get_caller_identity()["Arn"])
         return ""
 
-    def head(self, key: str) -> tuple[ObjectInfo, Headers] | None:
+    def info(self, key: str, /) -> ObjectInfo | None:
         try:
             with self.translated(key, "HeadObject"):
                 found = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
@@ -176,9 +161,7 @@ class Bucket:
             # https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
             self.see()
             return None
-        return _info(key, found), Headers(
-            content_type=found.get("ContentType", ""), cache_control=found.get("CacheControl", "")
-        )
+        return _info(key, found)
 
     def get(
         self, key: str, *, start: int = 0, end: str = "", etag: str = ""
@@ -213,7 +196,10 @@ class Bucket:
         **extra: str,
     ) -> str:
         """Return one PUT, untranslated; return the ETag."""
-        kwargs: Any = {**self.at(key), **served(headers or Headers(content_type=TEXT)), **extra}
+        headers = headers or Headers(content_type=TEXT)
+        kwargs: Any = {**self.at(key), "ContentType": headers.content_type, **extra}
+        if headers.cache_control:
+            kwargs["CacheControl"] = headers.cache_control
         if isinstance(body, bytes):
             found = self.client.put_object(Body=body, **kwargs)
             advance(count, len(body))
@@ -366,10 +352,6 @@ class _Upload:
         return self._file.tell()
 
 
-def _before_request(**_: object) -> None:
-    ending.check()
-
-
 def _before_retry(
     response: tuple[Any, object] | None = None, caught_exception: object = None, **_: object
 ) -> None:
@@ -379,19 +361,12 @@ def _before_retry(
 
 
 def status(exc: ClientError) -> int:
-    """HTTP status of a refusal."""
     return int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def checksum(sha256: str) -> str:
     """Spell a SHA-256 as S3 does."""
     return base64.b64encode(bytes.fromhex(sha256)).decode()
-
-
-def served(headers: Headers) -> dict[str, str]:
-    """Headers as the parameters of a request that writes."""
-    given = {"ContentType": headers.content_type, "CacheControl": headers.cache_control}
-    return {name: value for name, value in given.items() if value}
 
 
 def _blocks(body: Any, where: str) -> Iterator[bytes]:
@@ -425,6 +400,7 @@ def _info(key: str, found: Any) -> ObjectInfo:
         sha256=base64.b64decode(stated).hex() if whole else "",
         modified=found["LastModified"],
         now=_now(found),
+        content_type=found.get("ContentType", ""),
         cache_control=found.get("CacheControl", ""),
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from rocwheel import files
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, RefusedError, StoreError
@@ -34,6 +34,12 @@ from rocwheel.store import (
 )
 
 OURS: Final = ".rocwheel"
+FAILURES: Final = {
+    errno.EACCES: (RefusedError, "check the folder's permissions"),
+    errno.EPERM: (RefusedError, "check the folder's permissions"),
+    errno.EROFS: (RefusedError, "the file system is read-only"),
+    errno.ENOSPC: (StoreError, "free some space"),
+}
 
 
 class FileStore:
@@ -49,10 +55,6 @@ class FileStore:
 
     def http(self, key: str, /) -> str:
         return (self.root / key).as_uri() + ("/" if key.endswith("/") else "")
-
-    @property
-    def tried(self) -> str:
-        return ""  # nothing is tried of a folder
 
     def abilities(self) -> Abilities:
         return Abilities(copy_lacks=(), folder_keys=False)
@@ -113,19 +115,11 @@ class FileStore:
             self._same(key, expected)
             advance(count, path.stat().st_size)
             return False
-        with self._scratch(key) as scratch:
-            written = hashlib.sha256()
-            with scratch.open("xb") as file:
-                for block in blocks_of(body):
-                    file.write(block)
-                    written.update(block)
-                    advance(count, len(block))
-                file.flush()
-                os.fsync(file.fileno())
-            if written.hexdigest() != expected:
+        with self._scratch(key, body, count) as (scratch, written):
+            if written != expected:
                 raise ObjectDiffersError(
-                    f"{self.locate(key)}: SHA-256 of what was to be written is "
-                    f"{written.hexdigest()}, not {expected}",
+                    f"{self.locate(key)}: SHA-256 of what was to be written is {written}, not "
+                    f"{expected}",
                     hint="the source changed meanwhile; nothing was written",
                 )
             self._make_folder(key)
@@ -145,17 +139,12 @@ class FileStore:
         previous: ObjectInfo | None,
         headers: Headers,  # noqa: ARG002
     ) -> None:
-        path = self._path(key)
-        with self._scratch(key) as scratch, self._lock(key):
+        with self._scratch(key, body) as (scratch, _), files.locked(self.root / OURS / "lock"):
             now = self.info(key)
             if (now.etag if now else "") != (previous.etag if previous else ""):
                 raise stale(self.locate(key))
-            with scratch.open("xb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
             self._make_folder(key)
-            scratch.replace(path)
+            scratch.replace(self._path(key))
 
     def copy(
         self, source: ObjectInfo, target: str, /, *, sha256: str, count: Counter | None = None
@@ -197,17 +186,10 @@ class FileStore:
                 swept.append(path.name)
         return tuple(swept)
 
-    def _walk(self, folder: Path) -> Iterator[str]:
-        try:
-            entries = list(os.scandir(folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for entry in entries:
-            if entry.is_dir():
-                if entry.name != OURS:
-                    yield from self._walk(folder / entry.name)
-            else:
-                yield (folder / entry.name).relative_to(self.root).as_posix()
+    def _walk(self, start: Path) -> Iterator[str]:
+        for folder, folders, names in os.walk(start, followlinks=True):
+            folders[:] = [name for name in folders if name != OURS]
+            yield from (Path(folder, name).relative_to(self.root).as_posix() for name in names)
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")
@@ -238,55 +220,45 @@ class FileStore:
         self._refuse_folder(key)
         self._path(key).parent.mkdir(parents=True, exist_ok=True)
 
-    def _make(self) -> None:
-        """Make the folder of the store, where there is none. Raises OSError, StoreError."""
-        try:
-            (self.root / OURS).mkdir(parents=True, exist_ok=True)
-        except (FileNotFoundError, NotADirectoryError, FileExistsError) as exc:
-            raise StoreError(
-                f"{self.url}: this folder cannot be made: {exc.strerror}",
-                hint="check --store: a folder that is there, or can be made",
-            ) from exc
-
     @contextmanager
-    def _scratch(self, key: str) -> Iterator[Path]:
+    def _scratch(
+        self, key: str, body: Body, count: Counter | None = None
+    ) -> Iterator[tuple[Path, str]]:
+        """Write a body to a file beside the objects; yield it and its SHA-256."""
         with self._translated(key):
-            self._make()
             path = self.root / OURS / f"{uuid.uuid4().hex}.part"
             try:
-                yield path
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except (FileNotFoundError, NotADirectoryError, FileExistsError) as exc:
+                raise StoreError(
+                    f"{self.url}: this folder cannot be made: {exc.strerror}",
+                    hint="check --store: a folder that is there, or can be made",
+                ) from exc
+            digest = hashlib.sha256()
+            try:
+                with path.open("xb") as file:
+                    for block in blocks_of(body):
+                        file.write(block)
+                        digest.update(block)
+                        advance(count, len(block))
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield path, digest.hexdigest()
             finally:
                 path.unlink(missing_ok=True)
 
     @contextmanager
-    def _lock(self, key: str) -> Iterator[None]:
-        with self._translated(key), files.locked(self.root / OURS / "lock"):
-            yield
-
-    @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
+        where = self.locate(key)
         try:
             yield
-        except OSError as exc:
-            self._raise(key, exc)
-
-    def _raise(self, key: str, exc: OSError) -> NoReturn:
-        where = self.locate(key)
-        if exc.errno in {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
             raise ObjectMissingError(
                 f"{where}: no such object", hint="check the store and the channel"
             ) from exc
-        hints = {
-            errno.EACCES: "check the folder's permissions",
-            errno.EPERM: "check the folder's permissions",
-            errno.EROFS: "the file system is read-only",
-            errno.ENOSPC: "free some space",
-        }
-        kind = RefusedError if exc.errno in {errno.EACCES, errno.EPERM, errno.EROFS} else StoreError
-        raise kind(
-            f"{where}: {exc.strerror} ({exc.filename})",
-            hint=hints.get(exc.errno or 0, "check the folder"),
-        ) from exc
+        except OSError as exc:
+            kind, hint = FAILURES.get(exc.errno or 0, (StoreError, "check the folder"))
+            raise kind(f"{where}: {exc.strerror} ({exc.filename})", hint=hint) from exc
 
 
 def _time(stat: os.stat_result) -> datetime:

@@ -33,42 +33,14 @@ TRIES: Final = 30  # where others try at the same time, and each write gives ano
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What a server was seen to do, one by one; what that comes to is `refusal` and `abilities`.
-
-    Without `create_only` or `swap` a second writer could be overwritten. Without `checksums`
-    digests are computed by reading, and a copy is not proven.
-    """
-
-    create_only: bool  # refuses `If-None-Match: *` where something is stored
-    swap: bool  # takes `If-Match` with the right ETag and refuses it with another
-    checksums: bool  # refuses a body with another SHA-256, states the right one afterwards
-    copy_create_only: bool
-    copy_source_match: bool
-    copy_checksums: bool  # a copy states its SHA-256
-    folder_keys: bool
+    # Of `create_only` (it refuses `If-None-Match: *` where something is stored) and `swap` (it
+    # takes `If-Match` with the right ETag and refuses it with another): without them a second
+    # writer could be overwritten, so that nothing may be written.
+    lacks: tuple[str, ...]
+    abilities: Abilities
+    checksums: bool  # without, digests are computed by reading, and a copy is not proven
     write_etag: str  # how `If-Match` of a write wants an ETag spelt
     source_etag: str  # and the condition on a copy's source
-
-    def refusal(self) -> str:
-        """Return why nothing may be written to this server, with what it lacks; "" where it may."""
-        if self.create_only and self.swap:
-            return ""
-        missing = (*self._lacking("create_only", "swap"), *self.abilities().copy_lacks)
-        return (
-            f"does not keep to the conditions of writes (it lacks {', '.join(missing)}): "
-            "two writers could overwrite each other"
-        )
-
-    def abilities(self) -> Abilities:
-        return Abilities(
-            copy_lacks=self._lacking(
-                "checksums", "copy_create_only", "copy_source_match", "copy_checksums"
-            ),
-            folder_keys=self.folder_keys,
-        )
-
-    def _lacking(self, *names: str) -> tuple[str, ...]:
-        return tuple(name for name in names if not getattr(self, name))
 
 
 def probe(bucket: Bucket, key: str) -> ProbeResult:
@@ -80,35 +52,41 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
     copied, folder = f"{key}-copy", f"{key}-folder/"
     sha256, wrong = checksum(files.sha256(BODY)), checksum(files.sha256(b"other bytes"))
 
-    def accepts(call: Callable[..., object], *args: Any, **condition: str) -> bool:
-        return _accepted(bucket, call, *args, **condition)
+    def copies(**condition: str) -> bool:
+        return _accepted(
+            bucket, copied, "CopyObject", lambda: bucket.copies(key, copied, **condition)
+        )
 
     def puts(body_sha256: str, **condition: str) -> bool:
-        return accepts(bucket.put, key, BODY, ChecksumSHA256=body_sha256, **condition)
+        extra: Any = {"ChecksumSHA256": body_sha256, **condition}
+        return _accepted(bucket, key, "PutObject", lambda: bucket.put(key, BODY, **extra))
 
     # Of two create-only writes the first may find nothing; the second cannot.
     create_only = not all(puts(sha256, IfNoneMatch="*") for _ in range(2))
-    if bucket.head(key) is None:  # the server knows no such condition at all
+    if bucket.info(key) is None:  # the server knows no such condition at all
         puts(sha256)
-    copy_create_only = not all(
-        accepts(bucket.copies, key, copied, IfNoneMatch="*") for _ in range(2)
-    )
-    accepts(bucket.put, folder, BODY)
+    copy_create_only = not all(copies(IfNoneMatch="*") for _ in range(2))
+    _accepted(bucket, folder, "PutObject", lambda: bucket.put(folder, BODY))
     listed = [(item.key, item.size) for item in bucket.keys(folder.rstrip("/"))]
     write = _spelling(bucket, key, lambda tag: puts(sha256, IfMatch=tag))
-    source = _spelling(
-        bucket, key, lambda tag: accepts(bucket.copies, key, copied, CopySourceIfMatch=tag)
-    )
+    source = _spelling(bucket, key, lambda tag: copies(CopySourceIfMatch=tag))
     # Read last: an object that an earlier run left without its SHA-256 has been written anew.
-    stored, copy = bucket.head(key), bucket.head(copied)
+    stored, copy = bucket.info(key), bucket.info(copied)
+    copying = {
+        # refuses a body with another SHA-256, states the right one afterwards
+        "checksums": stored is not None and stored.sha256 == files.sha256(BODY) and not puts(wrong),
+        "copy_create_only": copy_create_only,
+        "copy_source_match": bool(source),
+        "copy_checksums": copy is not None and copy.sha256 == files.sha256(BODY),
+    }
+    writing = {"create_only": create_only, "swap": bool(write)}
     return ProbeResult(
-        create_only=create_only,
-        swap=bool(write),
-        checksums=stored is not None and stored[0].sha256 == files.sha256(BODY) and not puts(wrong),
-        copy_create_only=copy_create_only,
-        copy_source_match=bool(source),
-        copy_checksums=copy is not None and copy[0].sha256 == files.sha256(BODY),
-        folder_keys=(folder, len(BODY)) in listed,
+        lacks=tuple(name for name, is_kept in writing.items() if not is_kept),
+        abilities=Abilities(
+            copy_lacks=tuple(name for name, is_kept in copying.items() if not is_kept),
+            folder_keys=(folder, len(BODY)) in listed,
+        ),
+        checksums=copying["checksums"],
         write_etag=write or QUOTED,
         source_etag=source or QUOTED,
     )
@@ -125,24 +103,23 @@ def _spelling(bucket: Bucket, key: str, accepted: Callable[[str], bool]) -> str:
             continue
         refused = ""
         for _ in range(TRIES):
-            found = bucket.head(key)
-            if not found or found[0].etag == refused:
+            info = bucket.info(key)
+            if not info or info.etag == refused:
                 break
-            refused = found[0].etag
+            refused = info.etag
             if accepted(spelling.format(refused)):
                 return spelling
     return ""
 
 
-def _accepted(bucket: Bucket, call: Callable[..., object], *args: Any, **condition: str) -> bool:
+def _accepted(bucket: Bucket, key: str, operation: str, call: Callable[[], object]) -> bool:
     """Return whether the server did what it may decline; failures of other kinds are raised."""
     from botocore.exceptions import ClientError
 
-    key, operation = (args[1], "CopyObject") if call == bucket.copies else (args[0], "PutObject")
     try:
         with bucket.translated(key, operation):
             try:
-                call(*args, **condition)
+                call()
             except ClientError as exc:
                 if status(exc) in REFUSALS:
                     return False

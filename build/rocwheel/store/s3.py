@@ -15,8 +15,6 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
-
 from rocwheel import files
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import (
@@ -45,20 +43,12 @@ class S3Store(Bucket):
         super().__init__(bucket, base, options)
         self.connections = options.connections
         self._lock = threading.Lock()
-        self._seen = msgspec.json.decode(options.tried, type=ProbeResult) if options.tried else None
-
-    @property
-    def tried(self) -> str:
-        return msgspec.json.encode(self._seen).decode() if self._seen else ""
+        self._seen: ProbeResult | None = None
 
     def abilities(self) -> Abilities:
-        return self._writable("").abilities()
+        return self._writable("").abilities
 
     # Reading
-
-    def info(self, key: str, /) -> ObjectInfo | None:
-        found = self.head(key)
-        return found[0] if found else None
 
     def read(self, key: str, /) -> tuple[bytes, ObjectInfo]:
         return whole(self, key)
@@ -145,25 +135,28 @@ class S3Store(Bucket):
     def copy(
         self, source: ObjectInfo, target: str, /, *, sha256: str, count: Counter | None = None
     ) -> int:
-        moved = _Moved()
-        if self._writable(target).abilities().copy_lacks:
-            self._carry(source, target, sha256, moved)
+        seen, moved = self._writable(target), list[int]()
+        if seen.abilities.copy_lacks:
+            self._carry(source, target, sha256, moved.append)
             advance(count, source.size)
-            return moved.size
-        found = self.digest(source, count=moved)
-        if found != sha256:
-            raise replaced(self.locate(source.key), found, sha256)
-        created = self._copied(source, target)
+            return sum(moved)
+        if (digest := self.digest(source, count=moved.append)) != sha256:
+            raise replaced(self.locate(source.key), digest, sha256)
+        conditions = {
+            "CopySourceIfMatch": seen.source_etag.format(source.etag),
+            "IfNoneMatch": "*",
+        }
+        with self.translated(target, "CopyObject"):
+            created = self.conditional(lambda: self.copies(source.key, target, **conditions))
         there = self.info(target)
         if there is None:  # then the condition that did not hold was the source's ETag
             raise stale(self.locate(source.key))
-        found = self.digest(there, count=moved)
-        if found != sha256:
+        if (digest := self.digest(there, count=moved.append)) != sha256:
             if created:
                 self.delete(target)
-            raise differs(self.locate(target), found, sha256)
+            raise differs(self.locate(target), digest, sha256)
         advance(count, source.size)
-        return moved.size
+        return sum(moved)
 
     def sweep(self, before: datetime, /) -> tuple[str, ...]:  # noqa: ARG002
         return ()  # nothing stays of a PUT that was cut
@@ -177,9 +170,11 @@ class S3Store(Bucket):
     def _writable(self, key: str) -> ProbeResult:
         """Return what the server can do. Raises RefusedError where that is too little."""
         seen = self._tried()
-        if refusal := seen.refusal():
+        if seen.lacks:
+            lacks = ", ".join((*seen.lacks, *seen.abilities.copy_lacks))
             raise RefusedError(
-                f"{self.locate(key)}: this server {refusal}",
+                f"{self.locate(key)}: this server does not keep to the conditions of writes (it "
+                f"lacks {lacks}): two writers could overwrite each other",
                 hint="use another server: docs/how-to/buckets.md lists those that can",
             )
         return seen
@@ -204,23 +199,17 @@ class S3Store(Bucket):
         if etag is None:
             return False
         if not checksums and etag != _md5(body):
-            self._prove(key, sha256)
+            there = self.info(key)
+            digest = self.digest(there) if there else "nothing"
+            if digest != sha256:
+                self.delete(key)
+                raise StoreError(
+                    f"{self.locate(key)}: {digest} was stored instead of SHA-256 {sha256}",
+                    hint="it was removed; run the same command again",
+                )
         return True
 
-    def _copied(self, source: ObjectInfo, target: str) -> bool:
-        """Copy on the server. False when one of the two conditions did not hold."""
-        with self.translated(target, "CopyObject"):
-            done = self.conditional(
-                lambda: self.copies(
-                    source.key,
-                    target,
-                    CopySourceIfMatch=self._tried().source_etag.format(source.etag),
-                    IfNoneMatch="*",
-                )
-            )
-        return done is not None
-
-    def _carry(self, source: ObjectInfo, target: str, sha256: str, moved: _Moved) -> None:
+    def _carry(self, source: ObjectInfo, target: str, sha256: str, moved: Counter) -> None:
         """Copy through this machine: download, check, put on condition."""
         digest = hashlib.sha256()
         with tempfile.NamedTemporaryFile(prefix="rocwheel-") as file:
@@ -236,8 +225,7 @@ class S3Store(Bucket):
             file.flush()
             if digest.hexdigest() != sha256:
                 raise replaced(self.locate(source.key), digest.hexdigest(), sha256)
-            found = self.head(source.key)
-            headers = found[1] if found else Headers(content_type="")
+            headers = Headers(content_type=came.content_type, cache_control=came.cache_control)
             if self.create(target, Path(file.name), headers=headers, sha256=sha256):
                 moved(source.size)
 
@@ -248,19 +236,8 @@ class S3Store(Bucket):
             raise stale(self.locate(key))
         if not self._tried().checksums and there.etag == _md5(body):
             return
-        if (found := self.digest(there)) != sha256:
-            raise differs(self.locate(key), found, sha256)
-
-    def _prove(self, key: str, sha256: str) -> None:
-        """Read back what was just written; remove it when it arrived changed."""
-        there = self.info(key)
-        found = self.digest(there) if there else "nothing"
-        if found != sha256:
-            self.delete(key)
-            raise StoreError(
-                f"{self.locate(key)}: {found} was stored instead of SHA-256 {sha256}",
-                hint="it was removed; run the same command again",
-            )
+        if (digest := self.digest(there)) != sha256:
+            raise differs(self.locate(key), digest, sha256)
 
 
 def _md5(body: Body) -> str:
@@ -269,13 +246,3 @@ def _md5(body: Body) -> str:
     for block in blocks_of(body):
         digest.update(block)
     return digest.hexdigest()
-
-
-class _Moved:
-    """Counts bytes that passed through this machine."""
-
-    def __init__(self) -> None:
-        self.size = 0
-
-    def __call__(self, size: int) -> None:
-        self.size += size

@@ -65,7 +65,6 @@ class WheelReport:
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`, as JAX gets them
     members: tuple[ZipMember, ...]
     elf: tuple[ElfFacts, ...]
-    grafted: tuple[str, ...]  # file names, without the hash that auditwheel adds
     provenance: Mapping[str, str]
     releases: Mapping[str, str | None]  # version.py -> `_release_version` (see `release_of`)
     rows: tuple[str, ...]  # files that RECORD lists wrongly or not at all; () if not compared
@@ -97,6 +96,13 @@ class WheelReport:
         """Return what NEEDED may name inside: file names, and the SONAMEs of loaded libraries."""
         sonames = {item.soname for item in self.elf if item.soname}
         return frozenset({each.name.rpartition("/")[2] for each in self.members} | sonames)
+
+    @property
+    def grafted(self) -> tuple[str, ...]:
+        """Return the libraries in a `*.libs` folder, without the hash that auditwheel adds."""
+        paths = (member.name.split("/") for member in self.members)
+        names = (path[-1] for path in paths if path[0].endswith(LIBRARIES))
+        return tuple(sorted(_GRAFT_HASH.sub("", name) for name in names if name))
 
     @property
     def gpu_code(self) -> dict[str, tuple[int, int]]:
@@ -160,7 +166,6 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         entry_points=_entry_points(text),
         members=archive.members,
         elf=tuple(elf),
-        grafted=_grafted(archive.members),
         provenance=provenance,
         releases=releases,
         rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
@@ -264,13 +269,6 @@ def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
     except (TypeError, ValueError, AttributeError) as exc:
         return {"": (f"cannot be read: {type(exc).__name__}",)}
     return {group: tuple(points) for group, points in groups.items()}
-
-
-def _grafted(members: tuple[ZipMember, ...]) -> tuple[str, ...]:
-    """Return the libraries in a top-level `*.libs` folder, without the hash in their names."""
-    paths = (member.name.split("/") for member in members)
-    names = (path[-1] for path in paths if path[0].endswith(LIBRARIES))
-    return tuple(sorted(_GRAFT_HASH.sub("", name) for name in names if name))
 
 
 def _provenance(

@@ -150,9 +150,15 @@ class KeyValueText:
 
     def all(self, key: str, *, exact: bool = False) -> tuple[str, ...]:
         """Return values of a key; with `exact` as it is written: uv reads WHEEL so."""
-        key = key if exact else key.lower()
-        fields = ((name if exact else name.lower(), value) for name, value in self._fields())
-        return tuple(value for name, value in fields if name == key)
+        values = []
+        for match in filter(None, map(_FIELD.match, self._lines)):
+            name, value = match.groups()
+            if name == key or (not exact and name.lower() == key.lower()):
+                if name.lower() == "name":  # pip and uv take no name of several lines
+                    values.append(value.removesuffix("\n").removesuffix("\r").strip(" \t"))
+                else:
+                    values.append(value.strip())
+        return tuple(values)
 
     def get(self, key: str) -> str:
         """Return the value of a key that stands once, "" where it is absent. Raises WheelError."""
@@ -186,14 +192,6 @@ class KeyValueText:
 
     def to_bytes(self) -> bytes:
         return ("".join(self._lines) + self._body).encode()
-
-    def _fields(self) -> Iterable[tuple[str, str]]:
-        for line in self._lines:
-            if match := _FIELD.match(line):
-                value = match[2].strip()
-                if match[1].lower() == "name":  # pip and uv take no name of several lines
-                    value = match[2].removesuffix("\n").removesuffix("\r").strip(" \t")
-                yield match[1], value
 
 
 def release_of(module: bytes) -> str | None:

@@ -354,11 +354,8 @@ def test_the_local_server_keeps_to_http(shop, tmp_path) -> None:
     with serving(shop.store) as site:
         base = f"{site.url}{shop.release.root}"
         with urllib.request.urlopen(f"{base}/{name}") as answer:
-            etag = answer.headers["ETag"]
             assert len(answer.read()) == manifest.built[0].size
-        request = urllib.request.Request(f"{base}/{name}", headers={"If-None-Match": etag})
         for url, code in (
-            (request, 304),
             (f"{base}/nothing.whl", 404),
             (f"{base}/nothing/", 404),
             (f"{site.url}../../etc/passwd", 404),
@@ -368,8 +365,6 @@ def test_the_local_server_keeps_to_http(shop, tmp_path) -> None:
                 urllib.request.urlopen(url)
             assert caught.value.code == code
             caught.value.close()
-        with urllib.request.urlopen(f"{base}/{PLUGIN}") as answer:  # redirected to the slash
-            assert answer.url == f"{base}/{PLUGIN}/"
         head = urllib.request.Request(f"{base}/{name}", method="HEAD")
         with urllib.request.urlopen(head) as answer:
             assert (answer.headers["Content-Length"], answer.read()) == (

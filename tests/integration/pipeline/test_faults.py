@@ -26,7 +26,7 @@ from rocwheel.model import timestamp
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Signals, Worker, lost
-from rocwheel.pipeline.local import Capacity, LocalScheduler
+from rocwheel.pipeline.local import LocalScheduler
 from rocwheel.process import HostRunner
 from rocwheel.store import Options
 from rocwheel.store.opening import open_store
@@ -188,7 +188,7 @@ def test_an_engine_whose_kth_request_fails_goes_on_or_is_started_again(stage, ki
             return LocalScheduler(
                 nights=Nights(open_store(stage.url, QUICK)), night=night, worker=stage.worker,
                 target=(f"--store={stage.url}",), signals=Signals(), output=output,
-                capacity=Capacity(workers=2, cpus=2, memory_mib=1 << 20, gpus=0, disk=stage.worker.cache),
+                workers=2, cpus=2, memory_mib=1 << 20, gpus=0, disk=stage.worker.cache,
             ).run()  # fmt: skip
 
     plays = {"build": "pass", "gate": "fail", "promote": "pass"}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
-from support.git_server import git, repository
-from support.night import ROOT, World
+from support.night import World
 from support.s3 import enforce, login, moto
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -81,30 +78,6 @@ def test_a_store_without_conditions_is_refused_before_anything_is_planned(world,
     refused(done, 7, world.store)
     kept = server.folder / world.store.removeprefix("s3://")
     assert not list(kept.rglob("plan.json"))
-
-
-def test_a_pin_whose_tag_moved_leaves_its_set_out_and_the_others_in(world):
-    ci = world.folder / "ci"
-    shutil.copytree(ROOT / "suites", world.folder / "suites", dirs_exist_ok=True)
-    upstream = world.folder / "jax"
-    repository(upstream, {"file": "text"})
-    git(upstream, "tag", "jax-v9")
-    pins = yaml.safe_load((ci / "pins.yaml").read_text())
-    for pin in pins["pins"].values():
-        pin |= {"repository": upstream.as_uri(), "ref": "jax-v9"}
-    (ci / "pins.yaml").write_text(yaml.safe_dump(pins))
-    settings = yaml.safe_load((world.folder / "nightly.yaml").read_text())
-    rocm = {"source": "therock-dist-linux-gfx90a-7.1.0.tar.gz"}
-    settings["sets"].append(
-        {"name": "moved", "jax": "default", "families": ["gfx90a"], "rocm": rocm}
-    )
-    (world.folder / "nightly.yaml").write_text(yaml.safe_dump(settings))
-    done = world.run(
-        "--ci-dir", str(ci), "nightly", "plan", "--night=one", "--explain",
-        f"--config={world.folder}/nightly.yaml", *world.target, check=True,
-    )  # fmt: skip
-    assert re.search(r"build\.moved +absent +.*jax-v9 is [0-9a-f]{40} now, pinned is", done.out)
-    assert re.search(r"build\.jax +run", done.out)
 
 
 def test_an_edited_record_is_named_and_other_nights_go_on(world):

@@ -25,7 +25,6 @@ from rocwheel.process import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import IO
 
     from rocwheel.gate.engine.protocol import Event
     from rocwheel.gate.suite.suites import Library
@@ -64,9 +63,6 @@ class _Written:
         path.unlink(missing_ok=True)  # of an earlier run with the same output
         self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-
-    def appending(self) -> IO[bytes]:
-        return self._path.open("ab")
 
     def part(self, start: int, end: int | None) -> str:
         """Return what was written between two offsets; of much, both ends."""
@@ -169,7 +165,7 @@ class Child:
         )
         theirs = (commands, events, lifeline, status)
         try:
-            with self._log.appending() as output:
+            with self.log.open("ab") as output:
                 self.process = starter.start(
                     command, output=output, pass_fds=(*theirs, *spec.locks)
                 )

@@ -112,16 +112,6 @@ class LaneWork:
         return self.collecting
 
     @property
-    def next(self) -> str | None:
-        """The test it must begin next."""
-        return self.sent[0].test if self.sent else None
-
-    def absolve(self) -> None:
-        """Note a test that passed: as the first of its process, it shows that replacing helped."""
-        if sum(self.ran.values()) == 1:
-            self.suspicion = STREAK
-
-    @property
     def is_suspicious(self) -> bool:
         """Return whether so much failed in a row that the process may be to blame.
 
@@ -136,10 +126,6 @@ class LaneWork:
     def title(self) -> str:
         """How messages call the process."""
         return f"process {self.number} on {self.lane.name}"
-
-    def waited(self, now: float) -> float:
-        """Return seconds it has been doing that."""
-        return now - max(self.since, self.began)
 
     @property
     def doing(self) -> str:

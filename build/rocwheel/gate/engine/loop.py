@@ -25,6 +25,7 @@ from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.child import Child, describe
 from rocwheel.gate.engine.findings import Findings
 from rocwheel.gate.engine.lane_work import LaneMode, LaneWork
+from rocwheel.gate.engine.outcomes import STREAK
 from rocwheel.gate.engine.plan import Snapshot
 from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.gate.engine.supply import Supply
@@ -107,12 +108,13 @@ class TestRunner:
         if self._findings.seconds > self._plan.deadline:
             self._close_down(f"the deadline of {self._plan.deadline:g} s passed")
         now = self._system.clock()  # a lane may have begun something since the last reading
+        lanes = ((w.lane.name, w.doing, now - max(w.since, w.began)) for w in self._works)
         self._watcher.progress(
             Snapshot(
                 done=self._outcomes.finished,
                 total=self._supply.total,
                 bad=self._outcomes.bad,
-                lanes=tuple((work.lane.name, work.doing, work.waited(now)) for work in self._works),
+                lanes=tuple(lanes),
             )
         )
 
@@ -233,7 +235,7 @@ class TestRunner:
             ):
                 self._collected(work, event)
             case protocol.Started(), LaneMode.RUNNING if (
-                not work.running and work.next == event.test
+                not work.running and work.sent and work.sent[0].test == event.test
             ):
                 work.running = work.sent.popleft()
                 work.began, work.offset = self._system.clock(), event.offset
@@ -308,7 +310,7 @@ class TestRunner:
         self._scheduler.collected(work.lane.name, run, event.seconds)
 
     def _finished(self, work: LaneWork, step: Step, event: protocol.Finished) -> None:
-        outcome = event.result
+        outcome = Outcome(event.outcome)
         output = work.process.output(work.offset, event.offset) if outcome.bad else ""
         attempt = self._findings.attempt(
             work,
@@ -330,7 +332,8 @@ class TestRunner:
             self._enter(work, LaneMode.READY if event.going else LaneMode.ENDING)
         self._findings.enter(work, event.test, attempt, event.evidence, again=not self._closing)
         if not outcome.bad:
-            work.absolve()
+            if sum(work.ran.values()) == 1:  # the first of its process: replacing it helped
+                work.suspicion = STREAK
         elif work.mode is LaneMode.READY:
             text = f"{attempt.message}\n{attempt.detail}"
             # an error that every later test of the process would meet

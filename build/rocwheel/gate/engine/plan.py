@@ -26,10 +26,6 @@ class Lane:
     env: Mapping[str, str]
     probe: Command | None = None  # exits 0 while the devices answer
 
-    def shares(self, other: Lane) -> bool:
-        """Return whether both have a device in common, as several processes on one GPU do."""
-        return not set(self.devices).isdisjoint(other.devices)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:

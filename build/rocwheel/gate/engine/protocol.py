@@ -12,7 +12,6 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from rocwheel.results import Outcome
 from rocwheel.values import Count
 
 LINE_LIMIT: Final = 64 << 20  # bytes of one message: the node ids of a very large file
@@ -82,10 +81,6 @@ class Finished(_Event, tag="finish", frozen=True, kw_only=True):
     left: tuple[str, ...]
     figures: dict[str, Count] = {}  # that it measured: pytest's `record_property`
     going: bool  # whether the session goes on
-
-    @property
-    def result(self) -> Outcome:
-        return Outcome(self.outcome)
 
 
 class Late(_Event, tag="late", frozen=True, kw_only=True):

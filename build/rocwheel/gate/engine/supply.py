@@ -30,7 +30,9 @@ class Supply:
             step = self.scheduler.next(work.lane.name, self._clock())
             if step or work.mode is not LaneMode.FREE:
                 return step
-            near = frozenset(item.lane.name for item in works if item.lane.shares(work.lane))
+            near = frozenset(  # several processes on one GPU have a device in common
+                item.lane.name for item in works if set(item.lane.devices) & set(work.lane.devices)
+            )
             well = {item.lane.name for item in works if item.mode is not LaneMode.LOST}
             work.rerun = self._outcomes.rerun(near, alone=well <= near)
             work.left = list(work.rerun.tests) if work.rerun else []

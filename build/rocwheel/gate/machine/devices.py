@@ -76,8 +76,7 @@ def choose(request: GateRequest, host: Host) -> Allotted:
             f"{request.suite.name} needs {least} GPUs, this machine has {count} for it",
             hint="run it on a runner with more, see amdgpu_family_matrix.py",
         )
-    most = count // per_process
-    most = min(most, request.lanes or most)
+    most = min(count // per_process, request.lanes or count)
     jobs = _jobs(request, allotment, usable // most) if per_process == 1 else 1
     jobs = min(jobs, max(1, request.lanes // most)) if request.lanes else jobs
     return Allotted(

@@ -126,7 +126,11 @@ def _wrong_device(
         yield InfraError(message, hint=LOOK)
     if maker is Maker.CPU:
         return
-    found = sorted(_target(device["target"], maker) for device in facts["devices"])
+    targets = (device["target"] for device in facts["devices"])
+    if maker is Maker.NVIDIA:  # its compute capability `9.0` is sm_90
+        found = sorted(f"sm_{target.replace('.', '')}" for target in targets)
+    else:  # `gfx942:sramecc+:xnack-` is gfx942
+        found = sorted(target.partition(":")[0] for target in targets)
     wanted = sorted(device.target for device in lane.devices)
     if found != wanted:
         message = f"{lane.name}: JAX sees {', '.join(found)}; allotted was {', '.join(wanted)}"
@@ -138,10 +142,3 @@ def _wrong_device(
         if not names:
             message = f"JAX imported nothing of {project}: the wheel is not used"
             yield WrongWheelsError(message, hint=REINSTALL)
-
-
-def _target(text: str, maker: Maker) -> str:
-    """`gfx942:sramecc+:xnack-` is gfx942, compute capability `9.0` is sm_90."""
-    if maker is Maker.NVIDIA:
-        return f"sm_{text.replace('.', '')}"
-    return text.partition(":")[0]

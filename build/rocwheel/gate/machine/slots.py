@@ -70,9 +70,12 @@ class Slots:
             with ExitStack() as locks:
                 got: dict[Accelerator, int] = {}
                 for device in sorted(well, key=lambda device: device.serial):
-                    lock = self._lock(device, locks) if len(got) < most else None
-                    if lock is not None:
-                        got[device] = lock
+                    # never deleted: a lock on a file that has lost its name would protect nothing
+                    with self._writing():
+                        free = len(got) < most
+                        lock = files.try_locked(self._path(device, "lock")) if free else None
+                    if lock:
+                        got[device] = locks.enter_context(lock).descriptor
                 if len(got) >= least:
                     ordered = tuple(sorted(got, key=lambda device: device.index))
                     yield Held(devices=ordered, locks=tuple(got.values()))
@@ -101,16 +104,6 @@ class Slots:
             return ""
         except (OSError, ValueError, KeyError, TypeError) as exc:
             return f"{path} is unreadable: {exc}"
-
-    def _lock(self, device: Accelerator, locks: ExitStack) -> int | None:
-        """Lock one device; the descriptor of its lock, None while another process has it."""
-        # never deleted: a lock on a file that has lost its name would protect nothing
-        with self._writing():
-            lock = files.try_locked(self._path(device, "lock"))
-        if lock is None:
-            return None
-        locks.enter_context(lock)
-        return lock.descriptor
 
     def _path(self, device: Accelerator, suffix: str) -> Path:
         return self.folder / f"{device.maker.value}-{device.serial}.{suffix}"

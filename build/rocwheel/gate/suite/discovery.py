@@ -61,10 +61,8 @@ class SuiteFiles:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The configuration file pytest must use, and no other."""
-        for name in ("pytest.ini", "pyproject.toml"):
-            if (self.root / name).is_file():
-                return ("-c", str(self.root / name))
-        return ("-c", "/dev/null")
+        files = (self.root / name for name in ("pytest.ini", "pyproject.toml"))
+        return ("-c", str(next(filter(Path.is_file, files), "/dev/null")))
 
 
 def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:

@@ -9,7 +9,7 @@ the suite.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -153,11 +153,6 @@ def load(ci: Path, *, today: date, new: tuple[Path, str] | None = None) -> tuple
                 hint="remove one of the two",
             )
     return tuple(entries)
-
-
-def applying(entries: Iterable[Skip], context: SkipContext) -> tuple[Skip, ...]:
-    """Return the entries of a skip list that hold for this run."""
-    return tuple(entry for entry in entries if entry.applies(context))
 
 
 class SkipAudit(Value, frozen=True, kw_only=True):

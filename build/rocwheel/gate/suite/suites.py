@@ -177,8 +177,7 @@ def load(ci: Path, name: str) -> Suite:
 
 def load_all(ci: Path) -> tuple[Suite, ...]:
     """Read every suite of a `ci` folder. Raises ConfigError."""
-    paths = sorted((ci / FOLDER).glob("*.yaml"))
-    return tuple(_suite(path) for path in paths)
+    return tuple(_suite(path) for path in sorted((ci / FOLDER).glob("*.yaml")))
 
 
 def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:

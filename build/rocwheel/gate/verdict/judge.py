@@ -42,10 +42,7 @@ def everything(results: Results, demand: Demand) -> tuple[Fault, ...]:
 
     That a run which was cut short ran too little says nothing of its own.
     """
-    found = [*results.faults, *_by_counts(results, demand)]
-    suspect = _device(results)
-    if suspect:
-        found.append(suspect)
+    found = [*results.faults, *_by_counts(results, demand), *_device(results)]
     if any(fault.state in SILENT for fault in found):
         found = [fault for fault in found if fault.state not in TOO_LITTLE]
     return tuple(sorted(found, key=lambda fault: PRECEDENCE.index(fault.state)))
@@ -101,7 +98,7 @@ def _uncalled(results: Results, demand: Demand) -> Iterator[Fault]:
             yield Fault(state=State.FAIL, message=message)
 
 
-def _device(results: Results) -> Fault | None:
+def _device(results: Results) -> Iterator[Fault]:
     """Suspect a device when tests fail on it, and only on it, and pass on the others."""
     failed_on: Counter[str] = Counter()
     devices = {lane.name: ", ".join(d.serial for d in lane.devices) for lane in results.lanes}
@@ -113,12 +110,12 @@ def _device(results: Results) -> Fault | None:
             if first and first != last:
                 failed_on[first] += 1
     if len(failed_on) != 1:
-        return None
+        return
     (serials, number), *_ = failed_on.items()
     if number < FOLLOWS_HARDWARE:
-        return None
+        return
     name = next(name for name, found in devices.items() if found == serials).partition(".")[0]
-    return Fault(
+    yield Fault(
         state=State.INFRA,
         message=f"{number} tests failed on {name} ({serials}) and pass on other devices; "
         "take it out of use and look at it",

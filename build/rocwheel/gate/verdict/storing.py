@@ -98,23 +98,22 @@ def put(
     Of the processes' logs, in the folder `logs`, those go along that the page links to. Raises
     StoreError; run again, it stores what is missing.
     """
-    folder = _run(verdict, reports)
-    keys = {}
+    folder, keys = _run(verdict, reports), {}
+
+    def at(name: str) -> str:
+        return place.report(verdict.manifest, verdict.python, verdict.suite, f"{folder}/{name}")
+
     results = Results.from_bytes(reports[RESULTS], name=RESULTS) if RESULTS in reports else None
     for log, text in _linked(results, logs) if results and logs else ():
-        name = f"{folder}/{LOGS}/{log}"
-        key = place.report(verdict.manifest, verdict.python, verdict.suite, name)
-        place.store.create(key, text, headers=Headers(content_type=TEXT))
+        place.store.create(at(f"{LOGS}/{log}"), text, headers=Headers(content_type=TEXT))
     for name, body in sorted(reports.items()):
         kind, content_type = KINDS[name]
-        keys[kind] = place.report(
-            verdict.manifest, verdict.python, verdict.suite, f"{folder}/{name}"
-        )
+        keys[kind] = at(name)
         place.store.create(keys[kind], body, headers=Headers(content_type=content_type))
-    verdict = replace(verdict, reports=keys)
-    if verdict.ran.collected and results:
-        verdicts.add_tests(place, verdict, tests_list(results))
-    return verdicts.add(place, verdict), verdict
+    stored = replace(verdict, reports=keys)
+    if stored.ran.collected and results:
+        verdicts.add_tests(place, stored, tests_list(results))
+    return verdicts.add(place, stored), stored
 
 
 def shards(

@@ -145,11 +145,13 @@ class Judge(JudgedWheel):
 
     def _pins(self) -> Iterator[Finding]:
         pinned: set[str] = set()  # projects of the set that are pinned wherever this installs
+        match = _CPYTHON.match(self.report.filename.pythons[0])
+        minor = match[2] if match and match[2] else "12"
         for text in self.report.requires:
             requirement = requirements.requirement(text)
             if requirement is None:  # `metadata.field`
                 continue
-            if self._applies(requirement):
+            if requirements.applies(requirement, python_minor=minor):
                 pinned.add(normal_name(requirement.name))
             if problem := self._pin_problem(requirement):
                 yield finding("pin.sibling", f"requires {text}{problem}")
@@ -186,12 +188,6 @@ class Judge(JudgedWheel):
             for item in requirement.specifier
         )
         return problem or (": that pins no version" if related and not exact else "")
-
-    def _applies(self, requirement: Requirement) -> bool:
-        """Return whether a requirement is installed with this wheel where no extra is asked for."""
-        match = _CPYTHON.match(self.report.filename.pythons[0])
-        minor = match[2] if match and match[2] else "12"
-        return requirements.applies(requirement, python_minor=minor)
 
     def _grafts(self) -> Iterator[Finding]:
         for name in self.report.grafted:

@@ -121,8 +121,8 @@ def test_processes_share_a_gpu_where_the_suite_says_what_one_takes(host, monkeyp
     assert [lane.name for lane in found] == [f"gpu{g}.{n}" for g in (0, 1) for n in range(8)]
     assert [lane.env["ROCR_VISIBLE_DEVICES"] for lane in found] == ["0"] * 8 + ["1"] * 8
     assert {lane.env["OMP_NUM_THREADS"] for lane in found} == {"1"}, "of 16 CPUs"
-    assert found[0].shares(found[7])
-    assert not found[0].shares(found[8])
+    assert set(found[0].devices) == set(found[7].devices)
+    assert not set(found[0].devices) & set(found[8].devices)
 
 
 @pytest.mark.parametrize(

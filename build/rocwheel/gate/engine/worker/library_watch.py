@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,11 @@ class LibraryWatch:
 
     def traced(self, names: list[str]) -> dict[str, int]:
         """Size of every trace file of these libraries."""
-        paths = [path for name in names for path in self._table.get(name, {}).get("traces", ())]
-        return {path: _size(path) for path in paths}
+        sizes = {path: 0 for n in names for path in self._table.get(n, {}).get("traces", ())}
+        for path in sizes:
+            with suppress(OSError):
+                sizes[path] = Path(path).stat().st_size
+        return sizes
 
     def evidence(self, names: list[str], before: dict[str, int], start: int) -> list[str]:
         """Return libraries that were called, or without a trace are mapped.
@@ -62,10 +66,3 @@ def _log(start: int) -> bytes:
             return log.read(MOST_READ)
     except OSError:  # a test may have closed it
         return b""
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0

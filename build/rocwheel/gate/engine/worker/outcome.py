@@ -30,7 +30,11 @@ def outcome_of(  # noqa: PLR0911 - one for each way to end
         crash = getattr(failed[0].longrepr, "reprcrash", None)
         line = crash.message if crash else text.strip().splitlines()[-1] if text.strip() else ""
         where = "" if failed[0].when == "call" else f"in {failed[0].when}: "
-        return "failed", _short(where + (line or "no message")), text
+        # an assertion may quote a program's output
+        line = (where + (line or "no message")).splitlines()[0]
+        if len(line) > MESSAGE_LIMIT:
+            line = f"{line[: MESSAGE_LIMIT - 1]}…"
+        return "failed", line, text
     # a skipped subtest does not make its test a skipped one
     whole = [report for report in reports if not hasattr(report, "context")]
     for report in whole:
@@ -50,12 +54,6 @@ def outcome_of(  # noqa: PLR0911 - one for each way to end
         return "failed", UNKNOWN, ""
     unexpected = [str(report.wasxfail) for report in whole if hasattr(report, "wasxfail")]
     return "passed", f"expected to fail: {unexpected[0]}" if unexpected else "", ""
-
-
-def _short(text: str) -> str:
-    """Return a text's first line, or its beginning: an assertion may quote a program's output."""
-    line = text.splitlines()[0]
-    return line if len(line) <= MESSAGE_LIMIT else f"{line[: MESSAGE_LIMIT - 1]}…"
 
 
 def _rewritten(report: pytest.TestReport, raised: BaseException | None, item: pytest.Item) -> str:
