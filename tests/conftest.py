@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -11,9 +12,10 @@ from io import StringIO
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.counted import COUNTED
 
-import amdgpu_family_matrix as matrix
 from rocwheel import home
+from rocwheel.cli import command
 from rocwheel.console import Console
 from rocwheel.gate.suite import suites
 from rocwheel.process import HostRunner, base_env
@@ -66,6 +68,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 FLAKY_BUDGET = 3
 REAL_PARTS = {"integration", "e2e"}
 
+# Groups of tests, each of which one worker does alone, from the longest on.
+LONGEST = (
+    "containers",
+    "miniature",
+    "gate run",
+    "demo",
+    "bazel",
+    "slurm",
+    "installers",
+    "gate jax",
+)
+
 MISSING = " is missing: "
 LISTED_CASES = 80  # columns for the names of a soak test's cases
 
@@ -87,10 +101,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tier = config.getoption("tier")
     config.hook.pytest_deselected(items=[item for item in items if not is_of_tier(item, tier)])
     items[:] = [item for item in items if is_of_tier(item, tier)]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=place_in_line)
     if os.environ.get("CI") == "true":
         for item in items:
             if REAL_PARTS.intersection(item.path.relative_to(config.rootpath).parts):
                 item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def place_in_line(item: pytest.Item) -> int:
+    """Return how early a worker takes a test: what is long must not begin last."""
+    group = item.get_closest_marker("xdist_group")
+    if group and group.args[0] in LONGEST:
+        return LONGEST.index(group.args[0])
+    return len(LONGEST) + (item.get_closest_marker("slow") is None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -156,12 +180,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def counted_on_gpus():
-    """As if the tests of every suite had been counted on every family: no GPU is here to do it."""
+    """Let the tests of every suite have been counted on GPUs, for what runs in this process."""
     own, read = home.find(None).ci, suites.calibration
-    series = {version: {} for version in ("0.8.0", "0.9.0", "0.10.0", "0.11.0")}
-    made = dict.fromkeys(("unit", "multi_gpu"), dict.fromkeys(matrix.FAMILIES, series))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suites, "calibration", lambda ci: made if ci == own else read(ci))
+        patch.setattr(suites, "calibration", lambda ci: COUNTED if ci == own else read(ci))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def imports_looked_for_once():
+    """Look once in a process for what a command imports when it runs, not each time it is called.
+
+    That takes a tenth of a second where all commands were imported: a process of its own knows few.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "carry_out", functools.cache(command.carry_out))
         yield
 
 

@@ -65,7 +65,7 @@ CHECKS = (
 TIERS = {"quick": "quick", "--soak": "soak"}  # beside `full`, which is meant without a word
 # One process more than cores: many tests wait for a server, a grace or a clock meanwhile.
 WORKERS = str((os.cpu_count() or 1) + 1)
-PYTEST = ("-m", "pytest", "-n", WORKERS, "--dist", "loadgroup")
+PYTEST = ("-m", "pytest", "-n", WORKERS, "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
 def main(arguments: list[str]) -> int:
@@ -91,6 +91,7 @@ def main(arguments: list[str]) -> int:
     elif "--lint" not in arguments:
         checks += (pytest_command(arguments),)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "build")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of thousands of processes compiles it all
     failed = 0
     for check in checks:
         started = time.monotonic()

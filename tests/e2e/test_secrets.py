@@ -14,6 +14,7 @@ import signal
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 
 import click
 import pytest
@@ -122,17 +123,21 @@ class Case:
 
 
 def cases():
+    """Every command with every option, value and way; a merge tries each value and way once."""
     for path, command in leaves(cli.ci_build):
         has = {opt: param for param in command.params for opt in param.opts}
         for option, values in PLACES.items():
             if option not in has:
                 continue
-            for value in values:
-                # a demo takes minutes when nothing refuses it: its dry run is the one tried here
-                for how in HOWS if path != ("demo",) else ("--dry-run",):
-                    if not how.startswith("--dry") or how in has:
-                        case = Case(path, command, option, value, how)
-                        yield pytest.param(case, id=str(case))
+            # a demo takes minutes when nothing refuses it: its dry run is the one tried here
+            ways = HOWS if path != ("demo",) else ("--dry-run",)
+            hows = [how for how in ways if not how.startswith("--dry") or how in has]
+            most = max(len(values), len(hows))
+            merged = {(n % len(values), n % len(hows)) for n in range(most)}
+            for pair in product(range(len(values)), range(len(hows))):
+                case = Case(path, command, option, values[pair[0]], hows[pair[1]])
+                marks = () if pair in merged else (pytest.mark.soak,)
+                yield pytest.param(case, id=str(case), marks=marks)
 
 
 class Server(ThreadingHTTPServer):

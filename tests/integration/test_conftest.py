@@ -50,7 +50,7 @@ def outcome(tmp_path):
     def run(source: str, *arguments: str, room: str = "integration", ci: str = ""):
         (tmp_path / room).mkdir()
         (tmp_path / room / "test_probe.py").write_text(source)
-        path = f"{TESTS.parent / 'build'}{os.pathsep}{TESTS.parent}"  # ours, and the matrix
+        path = os.pathsep.join(map(str, (TESTS.parent / "build", TESTS.parent, TESTS)))
         env = {**os.environ, "PYTHONPATH": path, "CI": ci}
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", *arguments],

@@ -12,7 +12,11 @@ from support.states import FIRST, summary, with_images
 
 from rocwheel.report import night_page
 
-pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.needs("chromium", "chromedriver"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("browser"),
+]
 NIGHTS = 30
 
 

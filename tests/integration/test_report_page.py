@@ -8,7 +8,11 @@ from support.report import FOUND, rich
 
 from rocwheel.report import gate_page
 
-pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.needs("chromium", "chromedriver"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("browser"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 48_841  # lines of all rooms; aimed at are 50,000
+MOST = 48_780  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4354, 2850, 0, 12),
     "bazel/ bump dist/ download/ git rocm/ source/": (8341, 7350, 0, 15),
-    "cli/": (5530, 4900, 0, 9),
+    "cli/": (5469, 4900, 0, 7),
     "container/ dist/builder dist/executor image/": (2790, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2101, 2100, 0, 1),
     "gate/": (7201, 7150, 0, 36),

@@ -89,7 +89,7 @@ class Rehearsal:
         yield from self._runners()
 
     def _tried(self, what: str, ask: Callable[[], object], todo: str, why: str = "") -> Rehearsed:
-        """Ask; what is said when all is well is `why`, or the answer."""
+        """Ask; where all is well the row shows `why`, or the answer."""
         try:
             answer = ask()
         except RocwheelError as exc:

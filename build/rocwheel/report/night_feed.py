@@ -31,7 +31,7 @@ def headline(summary: NightSummary) -> str:
 
 
 def loud(summaries: Sequence[NightSummary]) -> list[Changed]:
-    """Return what changed in the newest night that people are told of."""
+    """Return what changed in the newest night that concerns people."""
     return [item for item in changes(summaries) if item.change not in QUIET]
 
 

@@ -23,8 +23,8 @@ from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 from rocwheel import files, rocm
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError
+from rocwheel.gate import environment, subject
 from rocwheel.gate import run as room
-from rocwheel.gate import subject
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.slots import Slots
@@ -70,10 +70,20 @@ def interpreter():
     return next(item for item in found if item.version.minor >= 11)
 
 
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    """What uv fetched and unpacked for one test, and keeps for the next."""
+    return tmp_path_factory.mktemp("packages")
+
+
 @pytest.fixture
-def host(tmp_path):
+def host(tmp_path, packages):
     own = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return replace(this_machine(tmp_path), environ=own, online=2)
+    machine = replace(this_machine(tmp_path), environ=own, online=2)
+    kept = machine.cache / environment.CACHE
+    kept.parent.mkdir(parents=True)
+    kept.symlink_to(packages)
+    return machine
 
 
 SUITE = Suite(

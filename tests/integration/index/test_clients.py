@@ -45,6 +45,8 @@ ROOT = Path(__file__).parents[3]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PLUGIN, PJRT = "jax-rocm7-plugin", "jax-rocm7-pjrt"
 
+pytestmark = pytest.mark.xdist_group("installers")
+
 
 @dataclass(frozen=True)
 class Client:

@@ -45,6 +45,7 @@ PIPS = {
 TOOLS = ("newest pip", "uv", "poetry", "pdm")
 NAMES = (*(f"pip {pip}, CPython {python}" for python, pips in PIPS.items() for pip in pips), *TOOLS)
 SPREAD = ("newest pip", "uv")
+pytestmark = pytest.mark.xdist_group("installers")
 
 
 @dataclass(frozen=True)

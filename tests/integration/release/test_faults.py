@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.counted import CALIBRATION
 from support.faults import KINDS, Fault
-from support.night import CALIBRATION
 from support.tiers import merge_tries
 from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate
 

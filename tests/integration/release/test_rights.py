@@ -32,6 +32,7 @@ from rocwheel.verdict import State
 
 ROLES = tuple(rights.ROLES)
 OTHER = "gfx1151"
+pytestmark = pytest.mark.xdist_group("rights")
 FORBIDDEN = 7  # the exit status of a store that refuses
 
 
