@@ -29,7 +29,7 @@ ROOMS = {
     "ledger/nights pipeline/": (3994, 3500, 0, 0),
     "runtime/": (1587, 1300, 0, 0),
     "cli/trust release/proof trust/": (1474, 1400, 0, 0),
-    "wheel/": (4676, 5250, 0, 0),
+    "wheel/": (4696, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"
