@@ -46,15 +46,19 @@ def state(app: App, options: StateOptions) -> None:
     if options.dry_run:
         app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(PAGE)])
         return
-    body, shown = upkeep.NightPages(
+    body, shown = _pages(app, options, target).publish(night)
+    if options.output:
+        options.output.write_bytes(body)
+    url = upkeep.page_url(target.channel, target.store)
+    app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)
+
+
+def _pages(app: App, options: StateOptions, target: NightTarget) -> upkeep.NightPages:
+    return upkeep.NightPages(
         nights=target.nights,
         channel=judging(app, target.channel),
         families=matrix.FAMILIES | options.own_families(app),
         now=app.now(),
         console=app.console,
         shown=options.nights,
-    ).publish(night)
-    if options.output:
-        options.output.write_bytes(body)
-    url = upkeep.page_url(target.channel, target.store)
-    app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)
+    )

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from rocwheel.manifest import MANIFEST
 from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust.envelope import Envelope
 from rocwheel.trust.policy import Case, KeyRole, Trust
 
+RELEASE: Final = "release"  # the role of a link that tells what came after the promotion
 ROLES: Final = {
     statements.PROVENANCE: KeyRole.BUILDER,
     statements.TEST_RESULT: KeyRole.RUNNER,
@@ -33,16 +35,18 @@ class ChainLink:
 def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[ChainLink, ...]:
     """Return the links from a wheel, or a manifest, by its digest, to its release.
 
-    All three roles must have signed, and the promoter must name every other statement.
+    All three roles must have signed, and the promoter must name every other statement. What came
+    after the promotion is a link of its own, which a rollback breaks.
     """
     try:
         signed = [
             envelope.read(line + b"\n", trust, name=f"statement {number}")
             for number, line in enumerate(bundle.splitlines(), 1)
         ]
-        own = next((i.statement.own for i in signed if _role(i) is KeyRole.PROMOTER), {})
+        summaries = [item for item in signed if _role(item) is KeyRole.PROMOTER]
     except TrustError as exc:
         return (ChainLink(role="bundle", holds=False, about=str(exc)),)
+    own = summaries[0].statement.own if summaries else {}
     channel, family = (str(own.get(name, "")) for name in ("channel", "family"))
     case = Case(trust=trust, channel=channel, family=family, now=now)
     links = [_link(item, sha256, signed, case) for item in signed]
@@ -54,7 +58,37 @@ def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[
             ChainLink(role=role, holds=False, about="unsigned: no statement holds")
             for role in missing
         ),
+        *_afterwards(summaries, sha256),
     )
+
+
+def state(links: Sequence[ChainLink]) -> str:
+    """Return what links come to: verified, yanked, rolled back or broken."""
+    if any(not link.holds for link in links if link.role != RELEASE):
+        return "broken"
+    since = [link.holds for link in links if link.role == RELEASE]
+    return ("yanked" if all(since) else "rolled back") if since else "verified"
+
+
+def _afterwards(summaries: Sequence[Envelope], sha256: str) -> Iterator[ChainLink]:
+    """Yield what promoters said of a file since its promotion: it is rolled back, or yanked."""
+    held, yanked = "", dict[str, str]()
+    for item in summaries:
+        own, files = item.statement.own, item.statement.own.get("files")
+        names = files if isinstance(files, list) and files else [*item.statement.subjects]
+        time = str(item.statement.predicate.get("timeVerified"))[:10]
+        said, action = f"by {own.get('by')} on {time}: {own.get('reason')}", own.get("action")
+        if action in {"rollback", "restore"}:
+            held = f"rolled back {said}" if action == "rollback" else ""
+        for name in map(str, names) if action in {"yank", "unyank"} else ():
+            yanked[name] = f"{name} was yanked {said}" if action == "yank" else ""
+    if held:
+        yield ChainLink(role=RELEASE, holds=False, about=held)
+    subjects = summaries[0].statement.subjects if summaries else {}
+    whole = sha256 == subjects.get(MANIFEST)
+    for name, about in yanked.items():
+        if about and (whole or subjects.get(name) == sha256):
+            yield ChainLink(role=RELEASE, holds=True, about=about)
 
 
 def _role(signed: Envelope) -> KeyRole:
@@ -96,7 +130,14 @@ def _problems(signed: Envelope, sha256: str, every: Sequence[Envelope]) -> Itera
             if subjects.get(name, digest) != digest:
                 yield f"subject: {name} has another digest in {other.name}"
     if role is KeyRole.PROMOTER:
-        others = [i.sha256 for i in every if _role(i) is not KeyRole.PROMOTER]
-        named = [{"uri": sha256, "digest": {"sha256": sha256}} for sha256 in sorted(others)]
+        others = sorted(i.sha256 for i in every if _role(i) is not KeyRole.PROMOTER)
+        summaries = [i for i in every if _role(i) is KeyRole.PROMOTER]
+        first, own, at = summaries[0].statement.own, signed.statement.own, summaries.index(signed)
+        rests_on = [summaries[at - 1].sha256] if at else others
+        named = [{"uri": sha256, "digest": {"sha256": sha256}} for sha256 in rests_on]
         if signed.statement.predicate.get("inputAttestations") != named:
             yield "inputAttestations: it was made on other statements than these"
+        if (own.get("action") == "promote") == bool(at):
+            yield "action: a promotion comes first, and once"
+        if any(own.get(name) != first.get(name) for name in ("channel", "family")):
+            yield "scope: it is about another channel or family than the promotion"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.trust import Keyring, SignedShop
+from support.trust import FAMILY, NOW, Keyring, SignedShop
 
+from rocwheel import files
 from rocwheel.ledger.state import Action
-from rocwheel.trust import TrustError, envelope, statements
+from rocwheel.trust import TrustError, chain, envelope, statements
 from rocwheel.values import replace
 
 
@@ -104,3 +105,28 @@ def test_status_says_what_a_signature_lacks(shop) -> None:
         shop.store.delete(info.key)
     assert row().state == "staged"
     assert "no provenance" in row().blocked_by
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        ("yank", {}, "a promotion comes first, and once"),
+        ("promote", {"action": "promote"}, "a promotion comes first, and once"),
+        ("promote", {"channel": "other"}, "another channel or family"),
+        ("promote", {"family": "gfx94X-dcgpu"}, "another channel or family"),
+        ("promote", {}, ""),
+    ],
+)
+def test_a_promoter_states_what_can_have_been(shop, first, then, message) -> None:
+    """A key's owner signs it all; what it says must still follow from what was before."""
+    manifest, trust = shop.ready(), shop.channel.trust
+    lines = [shop.provenance(manifest)]
+    own = {"action": first, "channel": "", "family": FAMILY.name, "by": "ann"}
+    for told in (own, {**own, "action": "rollback", **then}):
+        inputs = [files.sha256(lines[-1])]
+        fields = {"time": "2026-05-01T11:40:00Z", "url": "", "policy": {}, "inputs": inputs}
+        made = statements.summary(manifest, **fields, own=told)
+        lines.append(shop.signed(made, "promoter"))
+    links = chain.follow(manifest.sha256, b"".join(lines), trust, now=NOW)
+    broken = [link.about for link in links if link.role == "promoter" and not link.holds]
+    assert (message in broken[0]) if message else not broken
