@@ -101,7 +101,7 @@ def promote(app: App, options: PromoteOptions) -> int:
     _show(app, planned.lines(), dry_run=options.dry_run)
     document, is_blocked = planned.to_json(), planned.state == "blocked"
     if is_blocked:
-        app.console.fail(planned.refusal())
+        app.console.fail(planned.refusal(options.families))
     elif planned.state == "ready" and not options.dry_run:
         document = _publish(app, planned, options)
     _finish(app, manifest.sha256, document)
