@@ -32,6 +32,12 @@ def test_a_dry_run_refuses_what_the_run_would(option, said, tmp_path, capsys):
     assert said.format(tmp=tmp_path) in capsys.readouterr().err
 
 
+def test_a_cpython_that_jax_dropped_is_answered_with_those_of_the_pin(capsys):
+    line = [word.replace("3.12", "3.9") for word in LINE]
+    assert cli.main(line) == 3
+    assert "JAX 0.11.0 accepts: 3.12, 3.13" in capsys.readouterr().err
+
+
 def test_what_is_right_is_planned(tmp_path, capsys):
     right = ("--bazel-options=--nokeep_going", f"--cache-dir={tmp_path}/new")
     assert cli.main([*LINE, *right, f"--wheelhouse={tmp_path}/w"]) == 0
