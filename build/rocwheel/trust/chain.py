@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from rocwheel.manifest import MANIFEST
 from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust.envelope import Envelope
-from rocwheel.trust.policy import Case, KeyRole, Trust
+from rocwheel.trust.evidence import verdict_of
+from rocwheel.trust.policy import Case, KeyRole, Trust, time_of
 
 RELEASE: Final = "release"  # the role of a link that tells what came after the promotion
+PASSES: Final = {"pass", "flaky"}
+AFTER: Final = {"yank", "unyank", "rollback"}  # what makes no promotion good
 ROLES: Final = {
     statements.PROVENANCE: KeyRole.BUILDER,
     statements.TEST_RESULT: KeyRole.RUNNER,
@@ -70,6 +73,48 @@ def state(links: Sequence[ChainLink]) -> str:
     return ("yanked" if all(since) else "rolled back") if since else "verified"
 
 
+def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozenset[str], bool]:
+    """Return the names of revoked keys that a released set rests on, and whether on nothing else.
+
+    Their statements count no more where the release, or the time they claim, is of a day of doubt.
+    Others may stand in: of a provenance, of a cell a whole pass, of a promotion a restore.
+    """
+    names, good, doubted, verdicts = set[str](), set[Any](), set[Any](), set[str]()
+    signed = [envelope.parse(line, name="a statement") for line in bundle.splitlines()]
+    for item in sorted(signed, key=lambda item: bool(item.statement.own.get("parts"))):
+        own, role = item.statement.own, _role(item)
+        what, time = (
+            (role, own.get("python"), own.get("suite")),
+            max(released, time_of(_claimed(item))),
+        )
+        bad = [
+            keyid
+            for keyid in item.signatures
+            if (why := trust.keys[keyid].revoked if keyid in trust.keys else None)
+            and time.date() >= why.since
+        ]
+        counts = own.get("state", "pass") in PASSES and own.get("action") not in AFTER
+        if bad or verdicts.intersection(own.get("parts", ())):
+            verdicts.add(verdict_of(item.statement))
+            names.update(map(trust.name, bad if counts else ()))
+            doubted |= {what} if counts else set()
+        elif counts and not own.get("shard") and trust.keys.keys() >= item.signatures.keys():
+            good.add(what)
+    return frozenset(names), bool(doubted - good)
+
+
+def _claimed(signed: Envelope) -> object:
+    """Return when a statement says that it was made."""
+    own, role = signed.statement.own, _role(signed)
+    if role is KeyRole.BUILDER:
+        return signed.statement.part("runDetails", "metadata").get("finishedOn")
+    return (
+        own.get("ended")
+        if role is KeyRole.RUNNER
+        else signed.statement.predicate.get("timeVerified")
+    )
+
+
 def _afterwards(summaries: Sequence[Envelope], sha256: str) -> Iterator[ChainLink]:
     """Yield what promoters said of a file since its promotion: it is rolled back, or yanked."""
     held, yanked = "", dict[str, str]()
@@ -99,15 +144,12 @@ def _role(signed: Envelope) -> KeyRole:
 
 
 def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) -> ChainLink:
-    role, own, statement = _role(signed), signed.statement.own, signed.statement
+    role, own, claimed = _role(signed), signed.statement.own, _claimed(signed)
     if role is KeyRole.BUILDER:
-        claimed = statement.part("runDetails", "metadata").get("finishedOn")
-        said = f"built by {statement.part('runDetails', 'builder').get('id')}"
+        said = f"built by {signed.statement.part('runDetails', 'builder').get('id')}"
     elif role is KeyRole.RUNNER:
-        claimed = own.get("ended")
         said = f"{own.get('suite')} on CPython {own.get('python')}: {own.get('state')}"
     else:
-        claimed = statement.predicate.get("timeVerified")
         said = f"{own.get('action')} to {own.get('channel') or 'a store'} by {own.get('by')}"
     suite = str(own.get("suite", ""))
     problem = next(_problems(signed, sha256, every), "") or case.refusal(

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -219,6 +220,79 @@ def test_what_came_after_a_promotion_is_a_chain(world, capsys, change, message) 
     wheel = world.folder / world.manifest.built[0].filename
     assert world.run("trust", "verify", wheel, f"--statements={world.bundle}") == 9
     assert re.search(rf"BROKEN +promoter .*{message}", capsys.readouterr().out)
+
+
+def revoke(world, name: str, since: str) -> None:
+    path = world.ci / "trust.yaml"
+    old = f"  {name}:\n"
+    text = path.read_text().replace(
+        old, f"{old}    revoked: {{since: {since}, reason: stolen}}\n", 1
+    )
+    path.write_text(text)
+
+
+def another_key(world, name: str, role: str, capsys) -> None:
+    capsys.readouterr()
+    assert world.run("trust", "keygen", world.keys / f"{name}.pem", f"--role={role}") == 0
+    entry = re.sub(r"since: .*", "since: 2026-01-01", capsys.readouterr().out)
+    path = world.ci / "trust.yaml"
+    path.write_text(path.read_text().replace("keys:\n", f"keys:\n{entry}", 1))
+
+
+def shown(world, capsys) -> dict:
+    capsys.readouterr()
+    assert world.run(*world.target("status", "--json")) == 0
+    (row,) = json.loads(capsys.readouterr().out)["sets"]
+    return row
+
+
+@pytest.mark.parametrize("name", ["builder", "runner", "promoter"])
+def test_a_release_that_rests_on_a_revoked_key_is_taken_back_with_the_line_that_is_printed(
+    world, capsys, name
+) -> None:
+    for role in ("builder", "runner", "promoter"):
+        another_key(world, f"other-{role}", role, capsys)
+    released(world)
+    assert (shown(world, capsys)["next"], shown(world, capsys)["rollback"]) == ("", "")
+    revoke(world, name, "2099-01-01")  # after the release
+    assert shown(world, capsys)["next"] == ""
+    path = world.ci / "trust.yaml"
+    path.write_text(
+        path.read_text().replace("since: 2099-01-01, reason", "since: 2026-02-01, reason")
+    )
+    assert shown(world, capsys)["next"] == f"{name} revoked: it rests on nothing else: roll it back"
+    assert world.run(*world.target("status")) == 0
+    program, *words = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert program == "rocwheel"
+    assert world.run(*words, f"--signer={world.uri('other-promoter')}") == 0
+    row = shown(world, capsys)
+    assert (row["state"], row["next"], row["rollback"]) == ("rolled back", "", "")
+
+
+@pytest.mark.parametrize(
+    ("suites", "said"),
+    [(("smoke", "unit"), "other keys signed the same"), (("smoke",), "it rests on nothing else")],
+)
+def test_a_release_that_others_signed_as_well_stays(world, capsys, suites, said) -> None:
+    another_key(world, "other", "runner", capsys)
+    for suite in suites:
+        verdict = make_verdict(world.manifest, suite=suite, host="node2")
+        verdicts.add(world.shop.staging, verdict)
+        evidence.add_result(world.shop.staging, verdict, signers.signer(world.uri("other")))
+    released(world)
+    revoke(world, "runner", "2026-02-01")
+    row = shown(world, capsys)
+    assert said in row["next"]
+    assert bool(row["rollback"]) == ("nothing else" in said)
+
+
+@pytest.mark.parametrize("garbage", [b"{}\n", b"\n", b"\xff\n"])
+def test_statements_that_cannot_be_read_are_told_of_a_release(world, capsys, garbage) -> None:
+    released(world)
+    revoke(world, "runner", "2026-02-01")
+    world.bundle.write_bytes(garbage)
+    another_key(world, "other", "runner", capsys)
+    assert "its statements cannot be read" in shown(world, capsys)["next"]
 
 
 def drop(number):
