@@ -494,6 +494,23 @@ def test_a_folder_that_cannot_be_made_is_no_missing_object(tmp_path: Path, name:
         assert "--store" in refused.value.hint
 
 
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path: Path, monkeypatch) -> None:
+    """The refusal is made up: root, as which CI runs, may list every folder."""
+    store = open_store((tmp_path / "store").as_uri())
+    store.create("v2/a/x.txt", b"x", headers=HEADERS, sha256=sha(b"x"))
+    scandir = os.scandir
+
+    def refuses(folder):
+        if str(folder).endswith("/a"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuses)
+    with pytest.raises(RefusedError, match="v2: Permission denied"):
+        list(store.keys("v2/"))
+    assert list(store.keys("v3/")) == []
+
+
 def test_a_key_cannot_leave_the_folder(tmp_path: Path) -> None:
     store = open_store((tmp_path / "in").as_uri())
     for key in ("../out", "a/../../out", "/etc/passwd", "a//b", ".rocwheel/lock", "a/"):

@@ -201,5 +201,5 @@ def verify(app: App, options: VerifyOptions) -> int:
     links = chain.follow(sha256, bundle, known, now=app.now())
     holds = all(link.holds for link in links)
     document = {"file": str(path), "sha256": sha256, "links": list(map(asdict, links))}
-    app.emit({**document, "state": "verified" if holds else "broken"}, "\n".join(map(str, links)))
+    app.emit({**document, "state": chain.state(links)}, "\n".join(map(str, links)))
     return 0 if holds else TrustError.exit_code
