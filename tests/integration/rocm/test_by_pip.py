@@ -79,7 +79,11 @@ def test_a_gate_brings_the_packages_of_the_manifest_by_hash(
     cache = tmp_path / "of-the-gate"
     host = SimpleNamespace(cache=cache, cwd=tmp_path, environ=dict(os.environ))
     request = SimpleNamespace(
-        rocm="", device=DeviceChoice.FAMILY, manifest=manifest, installed=None
+        rocm="",
+        device=DeviceChoice.FAMILY,
+        manifest=manifest,
+        installed=None,
+        suite=SimpleNamespace(rocm="root"),
     )
     provided = provisioning.provide(request, host, console)
     assert provided.record == RocmProvided(
