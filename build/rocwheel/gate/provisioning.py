@@ -80,8 +80,9 @@ def _packages(request: GateRequest) -> str:
     if request.manifest is None:
         hint = "name the set, or --rocm pip:REQUIREMENT"
         raise ConfigError(f"{request.key}: wants ROCm by pip, of no version", hint=hint)
-    devices = (f"device-{target}" for target in request.family.targets)
-    return f"rocm[{','.join(('libraries', *devices))}]=={request.manifest.rocm.version}"
+    # the wheels; `rocm` itself, whose extras they are, is an sdist and has no library
+    names = ("core", "libraries", *(f"device-{target}" for target in request.family.targets))
+    return ",".join(f"rocm-sdk-{name}=={request.manifest.rocm.version}" for name in names)
 
 
 def environment(provided: Provided) -> dict[str, str]:

@@ -57,12 +57,13 @@ def test_where_nobody_said_which_it_is_an_error_and_not_a_guess(host, origin):
 
 
 def test_a_suite_for_users_of_pip_has_the_manifests_version_by_pip(host, console, tmp_path):
-    both = "rocm[libraries,device-gfx908,device-gfx90a]==7.10.0"
+    names = ("core", "libraries", "device-gfx908", "device-gfx90a")
+    packages = tuple(f"rocm-sdk-{name}==7.10.0" for name in names)
     by_pip = asked(origin="tarball", beside="pip")
-    assert provisioning.describe(by_pip, host) == f"ROCm by pip: {both}"
+    assert provisioning.describe(by_pip, host) == f"ROCm by pip: {','.join(packages)}"
     provided = provisioning.provide(by_pip, host, console)
-    assert provided.record == RocmProvided(origin="pip", name=both, version="7.10.0")
-    assert (provided.requirements, provided.root) == ((both,), None)
+    assert provided.record == RocmProvided(origin="pip", name=",".join(packages), version="7.10.0")
+    assert (provided.requirements, provided.root) == (packages, None)
     (tmp_path / "mine").mkdir()
     mine = provisioning.describe(asked("mine", origin="tarball", beside="pip"), host)
     assert str(tmp_path / "mine") in mine
