@@ -24,11 +24,11 @@ ROOMS = {
     "demo dev doctor housekeeping report/": (2101, 2100, 0, 1),
     "gate/": (7219, 7150, 0, 36),
     "host/": (470, 400, 0, 0),
-    "index/ store/": (2291, 2510, 0, 9),
+    "index/ store/": (2294, 2510, 0, 9),
     "ledger/ release/": (4098, 3950, 0, 23),
     "ledger/nights pipeline/": (4036, 3500, 0, 0),
     "runtime/": (1587, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1700, 1400, 0, 0),
+    "cli/trust release/proof trust/": (1740, 1400, 0, 0),
     "wheel/": (4701, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
