@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -264,6 +265,26 @@ def test_a_wheel_above_what_s3_takes_at_once_is_refused_before_it_is_sent(
         with pytest.raises(RefusedError, match=r"101\.whl: 101 bytes, S3 takes 100 at once"):
             store.create(f"v2/{size}.whl", path, headers=HEADERS)
     assert [item.key for item in store.keys("v2/")] == ["v2/100.whl"]
+    # https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html
+    assert open_store(store.url).largest == 5 << 30
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_empty() -> None:
+    """A log that another user wrote would read as one without entries."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        store = open_store(Path(folder).as_uri())
+        store.create("v2/log/1.json", b"{}", headers=HEADERS)
+        Path(folder, "v2/log").chmod(0o311)
+        user = os.geteuid()
+        os.seteuid(user or 65534)  # root may read everywhere
+        try:
+            for prefix in ("", "v2/", "v2/log/"):
+                with pytest.raises(RefusedError, match="Permission denied"):
+                    list(store.keys(prefix))
+            assert list(store.keys("v3/")) == []
+        finally:
+            os.seteuid(user)
 
 
 def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: Path) -> None:

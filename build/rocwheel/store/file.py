@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ class FileStore:
         self.root = root
         self.url = root.as_uri()
         self.connections = 4
+        self.largest = sys.maxsize
 
     def locate(self, key: str, /) -> str:
         return f"{self.url}/{key}"
@@ -167,7 +169,9 @@ class FileStore:
     def keys(self, prefix: str = "", /) -> Iterator[ObjectInfo]:
         folder, _, _ = prefix.rpartition("/")
         start = self.root / folder if folder else self.root
-        for key in sorted(self._walk(start)):
+        with self._translated(prefix):
+            keys = sorted(self._walk(start))
+        for key in keys:
             if key.startswith(prefix):
                 try:
                     stat = (self.root / key).stat()
@@ -187,7 +191,11 @@ class FileStore:
         return tuple(swept)
 
     def _walk(self, start: Path) -> Iterator[str]:
-        for folder, folders, names in os.walk(start, followlinks=True):
+        def failed(exc: OSError) -> None:
+            if not isinstance(exc, (FileNotFoundError, NotADirectoryError)):
+                raise exc
+
+        for folder, folders, names in os.walk(start, onerror=failed, followlinks=True):
             folders[:] = [name for name in folders if name != OURS]
             yield from (Path(folder, name).relative_to(self.root).as_posix() for name in names)
 
