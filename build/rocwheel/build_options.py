@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,9 @@ _inputs, _jax, _wheels, _bazel, _remote, _container, _output = (
 def _python(text: str) -> PythonVersion:
     from rocwheel.model import PythonVersion
 
+    # CPythons that JAX had or will have: the tree says which it accepts
+    if match := re.fullmatch(r"3\.([6-9]|1[5-9])", text.strip()):
+        return PythonVersion(3, int(match[1]))
     return PythonVersion.parse(text)
 
 

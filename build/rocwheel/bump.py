@@ -208,6 +208,10 @@ def add_pin(
         console=context.console,
     )
     context.texts[path] = pin_edit.added(path, facts, default=default, layouts=layouts)
+    context.console.info(
+        f"   its tests are not counted: benchmarks/jax_tests.py --collect --record {version} does, "
+        "and `jax:` in ci/suites demands them"
+    )
     return facts
 
 

@@ -90,13 +90,11 @@ def _pythons(place: Machine, *, headers: bool) -> Iterator[Row]:
 
 def _build(place: Machine) -> Iterator[Row]:
     yield _patchelf()
-    for name in ("clang", "gcc"):
-        try:
-            pair = machine.compiler(name, None, place.environ, runner=place.runner)
-            yield Row(name=name, found=f"{pair.major}, {pair.cc}")
-        except RocwheelError as exc:
-            # one of the two is enough: gcc is needed by few layouts
-            yield Row(name=name, found=str(exc), remedy=exc.hint, is_optional=name == "gcc")
+    try:
+        pair = machine.clang(None, place.environ, runner=place.runner)
+        yield Row(name="clang", found=f"{pair.major}, {pair.cc}")
+    except RocwheelError as exc:
+        yield Row(name="clang", found=str(exc), remedy=exc.hint)
     yield from _engines(place)
     path = place.environ.get("PATH", "")
     for name, package in (("bazel", "bazel or bazelisk"), ("git", "git")):

@@ -160,14 +160,13 @@ class RocmVersion:
         return f"+{'devrocm' if self.version.is_devrelease else 'rocm'}{spelt}"
 
 
-def rocm_number(*, layout: str, jax: Version | None, rocm: RocmVersion) -> str:
+def rocm_number(*, jax: Version | None, rocm: RocmVersion) -> str:
     """Return the number in `jax_rocm<number>_plugin`: the one definition of it.
 
     JAX's own labels up to 0.9.1 are fixed to 60; ROCm 6.x is 60 everywhere; otherwise the ROCm
-    major. The downstream layout has always followed the ROCm major. `jax` is None for a tree whose
-    own files are known to fix no number.
+    major. `jax` is None for a tree whose own files are known to fix no number.
     """
-    fixed = layout == "upstream" and jax is not None and jax <= LAST_FIXED_NAME
+    fixed = jax is not None and jax <= LAST_FIXED_NAME
     if rocm.major == 6 or fixed:  # noqa: PLR2004
         return "60"
     return str(rocm.major)

@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import json
 import threading
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -42,6 +42,8 @@ _T = TypeVar("_T")
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A record: an immutable value with one spelling as bytes."""
 
+    anew: ClassVar[str] = "use the rocwheel that wrote it, or make it anew"  # one of another schema
+
     def to_bytes(self) -> bytes:
         """Return canonical JSON, as it is stored.
 
@@ -64,9 +66,23 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def from_bytes(cls, data: bytes, *, name: str) -> Self:
         """Parse what `to_bytes` wrote; `name` is what errors call it.
 
-        Raises ConfigError when the bytes are not JSON, break the format, or are not exactly what
-        `to_bytes` writes: an edited record would otherwise have two spellings, so two identities.
+        Raises ConfigError when the bytes are not JSON, break the format, are of another schema, or
+        are not exactly what `to_bytes` writes: an edited record would otherwise have two spellings,
+        so two identities.
         """
+        try:
+            return cls._parsed(data, name)
+        except ConfigError as exc:
+            reads, there = get_args(get_type_hints(cls).get("schema")), _schema(data)
+            if not reads or there in (0, *reads):
+                raise
+            valid = ", ".join(map(str, reads))
+            raise ConfigError(
+                f"{name}: schema: is {there}, and this rocwheel reads {valid}", hint=cls.anew
+            ) from exc
+
+    @classmethod
+    def _parsed(cls, data: bytes, name: str) -> Self:
         value = decoded(data, cls, name=name)
         try:
             written = value.to_bytes()
@@ -100,6 +116,18 @@ def decoded(data: bytes, kind: type[_T], *, name: str) -> _T:
         raise ConfigError(f"{name}: {exc}", hint=exc.hint) from exc
     except (msgspec.DecodeError, RecursionError) as exc:
         raise ConfigError(f"{name}: not JSON: {exc}", hint="use the file as it was made") from exc
+
+
+class _Schema(msgspec.Struct):
+    schema: int = 1
+
+
+def _schema(data: bytes) -> int:
+    """Return the number of a record's format, whatever else is in it; 0 where that is no number."""
+    try:
+        return decoder(_Schema).decode(data).schema
+    except (msgspec.DecodeError, RecursionError):
+        return 0
 
 
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}

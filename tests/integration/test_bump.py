@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import generations, registries
+from support import generations, jax_release, registries
 from support.faultserver import FaultServer
 from support.generations import GENERATIONS
 from support.git_server import commit, git, repository
 from support.rocm_packages import wheel
 
 from rocwheel import bump
+from rocwheel.cli import main
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
 from rocwheel.home import Home
@@ -292,3 +293,70 @@ def test_a_release_of_jax_that_is_newer_than_the_newest_verified_pin(context):
         git(folder, "tag", tag)
     fact, to = one("jax", context, "jax")
     assert (fact.now, to) == ("0.11.0", "0.12.0")
+
+
+@pytest.fixture
+def command(context, tmp_path, monkeypatch, capsys):
+    """The command line on the copy of ci/, with our repositories in place of GitHub's."""
+    (tmp_path / ".gitconfig").write_text(
+        f'[url "{context.github}"]\n insteadOf = https://github.com/\n'
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROCWHEEL_CACHE_DIR", str(tmp_path / "cache"))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["--ci-dir", str(context.home.ci), "bump", *words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_checks_shows_writes_and_refuses(command, bazels):
+    server, path = bazels
+    before = path.read_bytes()
+    assert command("bazel", "--check")[:2] == (1, "bazel bazel: 7.7.0 -> 7.7.1\n")
+    code, _, err = command("bazel")  # which is not there
+    assert (code, path.read_bytes()) == (FetchError.exit_code, before)
+    offered(server, "7.7.1", b"bazel", digest="0" * 64)
+    code, out, err = command("bazel")
+    assert (code, out, path.read_bytes()) == (FetchError.exit_code, "", before)
+    assert "does not say so" in err
+    assert "hint:  a release that cannot be verified is not added" in err
+    sha256 = offered(server, "7.7.1", b"bazel")
+    code, shown, err = command("bazel", "--to=7.7.1", "--dry-run")
+    assert (code, path.read_bytes()) == (0, before)
+    assert f"+      sha256: {sha256}" in shown
+    assert "/compare/7.7.0...7.7.1" in err
+    assert command("bazel", "--to=7.7.1")[:2] == (0, shown)
+    assert yaml.safe_load(path.read_text())["releases"]["7.7.1"]["linux-x86_64"]["verified"]
+    assert command("bazel", "--check")[:2] == (0, "\n")
+    assert command("--to=7.7.1")[0] == 2
+    code, _, err = command("actions", "--to=v9")
+    assert (code, "hint:  write NAME=VERSION" in err) == (3, True)
+
+
+def test_the_command_takes_a_jax_and_says_that_its_tests_are_not_counted(
+    command, context, tmp_path, console, monkeypatch
+):
+    place = jax_release.Place(tmp_path, console)
+    upstream = Path(context.github.removeprefix("file://")) / "jax-ml/jax"
+    upstream.parent.mkdir()
+    upstream.symlink_to(place.jax)
+    git(place.jax, "config", "uploadpack.allowAnySHA1InWant", "true")
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
+    path = context.home.ci / "pins.yaml"
+    before = path.read_text()
+    assert command("jax", "--check")[:2] == (1, "jax jax: 0.11.0 -> 0.11.1\n")
+    code, _, err = command("jax", "--to=0.11.9")
+    assert (code, path.read_text()) == (SourceError.exit_code, before)
+    assert "has no branch or tag 'jax-v0.11.9'" in err
+    code, shown, err = command("jax")
+    assert code == 0, err
+    assert "its tests are not counted: benchmarks/jax_tests.py --collect --record 0.11.1" in err
+    pins = yaml.safe_load(path.read_text())["pins"]
+    assert [name for name, pin in pins.items() if pin.get("default")] == ["0.11.1"]
+    assert pins["0.11.1"]["xla_commit"] == jax_release.XLA
+    assert comments(path.read_text()) == comments(before)
+    assert f"+    xla_commit: {jax_release.XLA}" in shown
+    assert command("jax", "--check")[:2] == (0, "\n")

@@ -487,22 +487,6 @@ def test_jaxlib_builds_without_rocm_and_with_the_compiler_that_cc_names(bazel, t
     assert (done.stdout, done.stderr) == ("11.0\n", "")
 
 
-def test_an_editable_target_makes_a_folder_to_install_from(bazel):
-    target = f"{PJRT}_editable"
-    built = bazel.build(
-        *bazel.options(bazel.pythons[0].version), *bazel.rocm_options(), *RELEASE, target
-    )
-    assert built.status == 0, built.said
-    folder = built.outputs[target][0]
-    while folder.name != "jax_rocm7_pjrt":  # the event file lists the files of a folder
-        folder = folder.parent
-    assert folder.parent.name == "dist"
-    assert (folder / "jax_plugins/xla_rocm7/xla_rocm_plugin.so").is_file()
-    project = (folder / "pyproject.toml").read_text()
-    assert 'version = "0.11.99+rocm7.10.0"' in project
-    assert 'xla_rocm7 = "jax_plugins.xla_rocm7"' in project
-
-
 @pytest.mark.parametrize(
     ("variables", "suffix"),
     [

@@ -930,6 +930,9 @@ def test_the_commands_tell_what_they_did(tmp_path, capsys, monkeypatch) -> None:
     }
     assert "error: " in err
     assert "hint:  run it: gate --manifest" in err
+    own = Path(__file__).parents[2] / "examples/miniature/families.yaml"
+    err = run(capsys, "promote", "--manifest", "wh", *where, "--families", str(own))[2]
+    assert f" --store {where[3]} --families {own} --python 3.12 --suite " in err
 
     shop = Shop((tmp_path / "store").as_uri(), None)
     pass_gate(shop.staging, manifest)

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import os
 import re
-import tempfile
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -269,24 +268,6 @@ def test_a_wheel_above_what_s3_takes_at_once_is_refused_before_it_is_sent(
     assert open_store(store.url).largest == 5 << 30
 
 
-def test_a_folder_that_cannot_be_listed_is_an_error_and_not_empty() -> None:
-    """A log that another user wrote would read as one without entries."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        store = open_store(Path(folder).as_uri())
-        store.create("v2/log/1.json", b"{}", headers=HEADERS)
-        Path(folder, "v2/log").chmod(0o311)
-        user = os.geteuid()
-        os.seteuid(user or 65534)  # root may read everywhere
-        try:
-            for prefix in ("", "v2/", "v2/log/"):
-                with pytest.raises(RefusedError, match="Permission denied"):
-                    list(store.keys(prefix))
-            assert list(store.keys("v3/")) == []
-        finally:
-            os.seteuid(user)
-
-
 def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: Path) -> None:
     store = open_store(tmp_path.as_uri())
     store.create("a", b"a", headers=HEADERS)
@@ -513,6 +494,23 @@ def test_a_folder_that_cannot_be_made_is_no_missing_object(tmp_path: Path, name:
             write()
         assert not isinstance(refused.value, ObjectMissingError)
         assert "--store" in refused.value.hint
+
+
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path: Path, monkeypatch) -> None:
+    """The refusal is made up: root, as which CI runs, may list every folder."""
+    store = open_store((tmp_path / "store").as_uri())
+    store.create("v2/a/x.txt", b"x", headers=HEADERS, sha256=sha(b"x"))
+    scandir = os.scandir
+
+    def refuses(folder):
+        if str(folder).endswith("/a"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuses)
+    with pytest.raises(RefusedError, match="v2: Permission denied"):
+        list(store.keys("v2/"))
+    assert list(store.keys("v3/")) == []
 
 
 def test_a_key_cannot_leave_the_folder(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """The real sources: git repositories in one folder, read at the commits that are pinned.
 
 The folder is named by ROCWHEEL_REAL_SOURCES and holds, as clones or bare repositories with their
-history: `jax` (jax-ml/jax), `xla` (openxla/xla, or a fork that has its commits), `rocm-jax`
-(ROCm/rocm-jax), `rocm-fork` (ROCm/jax), `rules_ml_toolchain` (google-ml-infra) and `rules_python`
-(bazel-contrib, with its tags). Nothing of them is ever copied into this project.
+history: `jax` (jax-ml/jax), `xla` (openxla/xla, or a fork that has its commits), `rocm-fork`
+(ROCm/jax), `rules_ml_toolchain` (google-ml-infra), `rules_python` (bazel-contrib, with its tags)
+and `therock` (ROCm/TheRock). Nothing of them is ever copied into this project.
 """
 
 from __future__ import annotations
@@ -74,11 +74,12 @@ class Commit:
     @property
     def xla(self) -> Commit:
         """The XLA commit that a commit of JAX is built with."""
-        folder = "jax_rocm_plugin/third_party" if self.repository == "rocm-jax" else "third_party"
         for name in ("revision.bzl", "workspace.bzl"):
-            if not self.git("ls-tree", self.name, f"{folder}/xla/{name}"):
+            if not self.git("ls-tree", self.name, f"third_party/xla/{name}"):
                 continue
-            match = re.search(r'XLA_COMMIT = "([0-9a-f]{40})"', self.text(f"{folder}/xla/{name}"))
+            match = re.search(
+                r'XLA_COMMIT = "([0-9a-f]{40})"', self.text(f"third_party/xla/{name}")
+            )
             if match:
                 return Commit("xla", match[1])
         raise AssertionError(f"{self.repository} {self.name}: names no XLA commit")
@@ -118,6 +119,6 @@ def upstream() -> list[Commit]:
     """Every pin, the two newest commits of main, and the development commits."""
     if not (FOLDER / "jax").is_dir():
         return []
-    pins = [entry["ref"] for entry in PINS.values() if entry["layout"] == "upstream"]
+    pins = [entry["ref"] for entry in PINS.values()]
     named = [Commit("jax", name) for name in (*pins, *newest("jax", 2), *DEVELOPMENT)]
     return [commit for commit in named if commit.is_here()]  # a snapshot may end before a pin

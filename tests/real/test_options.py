@@ -37,8 +37,7 @@ def compilers(folder: Path) -> Path:
 
 def gathered(commit: Commit, tmp_path: Path, **changes: object) -> tuple:
     """The tree at a commit, and what `dist_wheels --dry-run` plans for it."""
-    paths = JAX_FILES if commit.repository != "rocm-jax" else ("jax_rocm_plugin",)
-    root = commit.extract(tmp_path / "tree", *paths)
+    root = commit.extract(tmp_path / "tree", *JAX_FILES)
     git = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for words in (["init", "-q"], ["add", "-A", "-f"], ["commit", "-qm", "t"]):
         subprocess.run([*git, *words], check=True)

@@ -50,23 +50,6 @@ toy_wheel = rule(_wheel_impl, attrs = {
     "_pack": attr.label(default = "//:pack.py", allow_single_file = True),
 })
 
-def _editable_impl(ctx):
-    out = ctx.actions.declare_directory("dist/" + ctx.attr.project)
-    ctx.actions.run_shell(
-        inputs = ctx.files.objects + [ctx.file.setup],
-        outputs = [out],
-        command = 'mkdir -p "$1/$2"; cp "$3" "$1/setup.py"; cp "$4" "$1/$2/__init__.py"',
-        arguments = [out.path, ctx.attr.project, ctx.file.setup.path, ctx.files.objects[0].path],
-        mnemonic = "BuildEditable",
-    )
-    return [DefaultInfo(files = depset([out]))]
-
-toy_editable = rule(_editable_impl, attrs = {
-    "objects": attr.label_list(allow_files = True),
-    "project": attr.string(),
-    "setup": attr.label(allow_single_file = True),
-})
-
 def _flag_impl(ctx):
     return []
 
@@ -118,7 +101,7 @@ settings = repository_rule(
 
 _BUILD = """
 load("@settings//:settings.bzl", "SUFFIX", "TAG")
-load("//:rules.bzl", "string_flag", "toy_editable", "toy_object", "toy_wheel")
+load("//:rules.bzl", "string_flag", "toy_object", "toy_wheel")
 
 string_flag(name = "jaxlib_git_hash", build_setting_default = "")
 
@@ -142,13 +125,6 @@ toy_wheel(
     name = "jax_rocm_pjrt_wheel",
     filename = "jax_rocm7_pjrt-0.11.0%s-py3-none-linux_x86_64.whl" % SUFFIX,
     objects = ["pjrt", "shared"],
-)
-
-toy_editable(
-    name = "jaxlib_wheel_editable",
-    project = "jaxlib",
-    setup = "src/setup.py",
-    objects = ["host"],
 )
 """
 
@@ -182,8 +158,6 @@ FILES = {
     "build/requirements_lock_3_13.txt": "",
     "jaxlib/tools/BUILD.bazel": _BUILD,
     "jaxlib/tools/src/host.txt": "host = 1\n",
-    "jaxlib/tools/src/setup.py": "from setuptools import setup\n\n"
-    'setup(name="jaxlib", version="1", packages=["jaxlib"])\n',
     "jaxlib/tools/src/kernels.txt": "kernels = 1\n",
     "jaxlib/tools/src/pjrt.txt": "pjrt = 1\n",
     "jaxlib/tools/src/shared.txt": "shared = 1\n",

@@ -23,19 +23,17 @@ from rocwheel.model import (
 
 
 @pytest.mark.parametrize(
-    ("layout", "jax", "rocm", "number"),
+    ("jax", "rocm", "number"),
     [
-        ("upstream", "0.9.1", "7.2.0", "60"),
-        ("upstream", "0.9.2", "7.2.0", "7"),
-        ("upstream", "0.9.2", "6.4.1", "60"),
-        ("upstream", "0.11.0", "10.1.0", "10"),
-        ("upstream", "0.11.0", "7.10.0a20251120", "7"),
-        ("rocm-jax", "0.9.1", "7.2.0", "7"),
-        ("rocm-jax", "0.8.0", "6.4.0", "60"),
+        ("0.9.1", "7.2.0", "60"),
+        ("0.9.2", "7.2.0", "7"),
+        ("0.9.2", "6.4.1", "60"),
+        ("0.11.0", "10.1.0", "10"),
+        ("0.11.0", "7.10.0a20251120", "7"),
     ],
 )
-def test_package_numbers_follow_layout_jax_and_rocm(layout, jax, rocm, number):
-    assert rocm_number(layout=layout, jax=Version(jax), rocm=RocmVersion.parse(rocm)) == number
+def test_package_numbers_follow_jax_and_rocm(jax, rocm, number):
+    assert rocm_number(jax=Version(jax), rocm=RocmVersion.parse(rocm)) == number
 
 
 @given(
@@ -48,7 +46,7 @@ def test_every_rocm_version_gives_a_whole_major_and_a_canonical_wheel_version(
     major, minor, patch, suffix
 ):
     rocm = RocmVersion.parse(f"{major}.{minor}.{patch}{suffix}")
-    number = rocm_number(layout="upstream", jax=Version("0.11.0"), rocm=rocm)
+    number = rocm_number(jax=Version("0.11.0"), rocm=rocm)
     assert number == ("60" if major == 6 else str(major))
     assert project_name(WheelKind.PLUGIN, number) == f"jax-rocm{number}-plugin"
     assert module_name(WheelKind.PJRT, number) == f"jax_plugins.xla_rocm{number}"

@@ -145,7 +145,7 @@ class App:
             import json
 
             text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
-        if text is None:
+        if not text:
             return
         try:
             click.echo(self.console.shown_json(text) if self.json else self.console.shown(text))

@@ -106,13 +106,7 @@ def dev(app: App, options: DevOptions) -> None:
     Wheels are built for the environment's CPython, installed as Bazel made them, and only those
     that changed. A second turn after a change executes only the actions the change concerns.
     """
-    asked = loop.Loop(
-        request=request_from(app, options, therock=rocm_source(options)),
-        environment=app.cwd / options.environment,
-        kinds=loop.kinds(listed(options.only)),
-        tests=tuple(app.cwd / test for test in options.tests),
-        test_options=options.test_options,
-    )
+    asked = _asked(app, options)
     if options.dry_run:
         app.emit_plan(loop.preview_turn(asked, runner=app.runner, console=app.console))
         return
@@ -124,6 +118,16 @@ def dev(app: App, options: DevOptions) -> None:
     app.emit(
         done.document(seconds=app.console.seconds),
         f"{actions}, {count(len(done.installed), 'wheel')} installed",
+    )
+
+
+def _asked(app: App, options: DevOptions) -> loop.Loop:
+    return loop.Loop(
+        request=request_from(app, options, therock=rocm_source(options)),
+        environment=app.cwd / options.environment,
+        kinds=loop.kinds(listed(options.only)),
+        tests=tuple(app.cwd / test for test in options.tests),
+        test_options=options.test_options,
     )
 
 

@@ -104,7 +104,7 @@ def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]
         ("size", size(there.size)),
         ("C library", has.glibc),
         *(("Bazel", f"{item.version}, {item.path}") for item in has.bazels),
-        *((item.kind, f"{item.major}, {item.cc}") for item in has.compilers if item.cxx),
+        *(("clang", f"{item.major}, {item.cc}") for item in has.compilers if item.cxx),
         *(("CPython", f"{item.full}, {item.executable}") for item in has.interpreters),
         *sorted(there.labels.items()),
     ]

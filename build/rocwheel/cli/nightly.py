@@ -126,7 +126,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
     names = target.nights.names()
-    last = summing.known(target.nights, names[-1]) if names else None
+    last = next(iter(summing.known(target.nights, names[-1:], app.console.warn)), None)
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         world = resolving.World(
             ci=app.home.ci,

@@ -109,8 +109,9 @@ def check(app: App, options: NightCheckOptions) -> int:
     """Fail when something is wrong with the newest night that no failing cell says.
 
     That is: there is none, it is older than it may be, it was planned 2 hours ago and never ran,
-    it was stopped, or nothing began or ended for 15 minutes, with cells to do, something it should
-    have is absent, nothing was built, it left no summary, or a scheduler holds a job of it.
+    it was stopped or interrupted, or nothing began or ended for 2 minutes (on Slurm 15), with cells
+    to do, something it should have is absent, nothing was built, it left no summary, or a scheduler
+    holds a job of it.
     """
     target = NightTarget(app, options)
     names = target.nights.names()
@@ -158,10 +159,8 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
         app.emit_plan([said])
         return
     target.nights.order(night, made)
-    slurm_ = any(t.begun and t.begun.engine == "slurm" for ts in book.attempts.values() for t in ts)
     if action in {"retry", "go-on"}:
-        engine = ["--engine=slurm"] if slurm_ else []
-        app.console.info(f"now: {target.line('run', night, *engine)}")
+        app.console.info(f"now: {target.line('run', night, *upkeep.engine_words(book))}")
     app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
 
 
@@ -363,7 +362,7 @@ def _message(
     planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
     page = upkeep.page_url(target.channel, target.store)
     if not options.max_age:
-        return notify.message(target.nights, night, page)
+        return notify.message(target.nights, night, page, app.console.warn)
     return notify.stale(target.store, planned, page, now=app.now(), limit=options.max_age)
 
 

@@ -18,6 +18,7 @@ from rocwheel.cli.target import (
     Target,
     TargetOptions,
     judging,
+    trusting,
 )
 from rocwheel.cli.trust import SignerOptions
 from rocwheel.errors import PromotionError, RocwheelError, StoreError
@@ -29,10 +30,11 @@ with when_run():
     from rocwheel.ledger.state import Action
     from rocwheel.places import Place
     from rocwheel.release import promote as promotion
-    from rocwheel.release import retention, withdraw
+    from rocwheel.release import proof, retention, withdraw
     from rocwheel.release import stage as staging
     from rocwheel.release import status as standing
     from rocwheel.release.policy import Approval
+    from rocwheel.trust import policy
 
 LOOK = 10  # staged sets that `status` judges
 
@@ -99,7 +101,7 @@ def promote(app: App, options: PromoteOptions) -> int:
     _show(app, planned.lines(), dry_run=options.dry_run)
     document, is_blocked = planned.to_json(), planned.state == "blocked"
     if is_blocked:
-        app.console.fail(planned.refusal())
+        app.console.fail(planned.refusal(options.families))
     elif planned.state == "ready" and not options.dry_run:
         document = _publish(app, planned, options)
     _finish(app, manifest.sha256, document)
@@ -120,7 +122,7 @@ def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class YankOptions(TargetOptions, PersonOptions, DryRun):
+class YankOptions(TargetOptions, PersonOptions, SignerOptions, DryRun):
     manifest: str
     files: tuple[str, ...]
 
@@ -156,7 +158,7 @@ def unyank(app: App, options: YankOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetOptions(ManifestOptions, PersonOptions, DryRun):
+class SetOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
     files: tuple[str, ...] = ()
 
 
@@ -173,7 +175,8 @@ def restore(app: App, options: SetOptions) -> None:
 
 
 def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None:
-    target, files = Target(app, options), options.files
+    target, files, signer = Target(app, options), options.files, options.key(app)
+    channel = trusting(app, target.channel)
     person = withdraw.with_reason(options.who(app), options.reason)
     if options.manifest:
         place, set_id = target.release_of(app, options.manifest)
@@ -183,11 +186,19 @@ def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None
     else:
         raise click.UsageError("give --manifest, or --file")
     planned = withdraw.plan(place, action, who=person, set_id=set_id, filenames=files)
+    proof.check_signer(channel, place, signer, who=person, action=action)
     if not planned.is_done:
         _show(app, planned.lines(), dry_run=options.dry_run)
         if not options.dry_run:
             withdraw.apply(planned)
             _refresh(app, place)
+    if signer and not options.dry_run:
+        for name, chosen in planned.names.items():
+            proof.add(
+                place, name, chosen, action=action, channel=channel, who=person, signer=signer
+            )
+    elif policy.KeyRole.PROMOTER in channel.trust.required(channel.name):
+        app.console.warn("unsigned: `trust verify` tells it after the same command with --signer")
     document = planned.to_json(dry_run=options.dry_run)
     app.emit(document, f"{set_id or ' '.join(sorted(files))} {document['state']}")
 

@@ -199,7 +199,13 @@ def must_exist(store: Store) -> None:
 
 
 def judging(app: App, channel: Channel) -> Channel:
-    """Return a channel with the suites of this checkout: verdicts of other suites do not count.
+    """Return a channel with the suites of this checkout: verdicts of other suites do not count."""
+    known_suites = suites.load_known(app.home, today=app.now().date())
+    return replace(trusting(app, channel), suites=known_suites)
+
+
+def trusting(app: App, channel: Channel) -> Channel:
+    """Return a channel with this checkout's trust file.
 
     A store that is a channel's needs the signatures which that needs.
     """
@@ -208,8 +214,7 @@ def judging(app: App, channel: Channel) -> Channel:
     same = [name for name, item in named.items() if item.store == channel.store.rstrip("/")]
     for name in same if not channel.name else ():
         trust = trust.with_rule_of(name)
-    known_suites = suites.load_known(app.home, today=app.now().date())
-    return replace(channel, suites=known_suites, trust=trust)
+    return replace(channel, trust=trust)
 
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:

@@ -141,13 +141,11 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     """
     from rocwheel.wheel import show
     from rocwheel.wheel import verify as judging
-    from rocwheel.wheel.verify.installs import Installers
-    from rocwheel.wheel.verify.libraries import Expectation
 
     root = app.path(options.rocm_root)
     sonames = judging.sonames_below(root) if root else None
-    expected = Expectation(gfx_targets=_targets(options.gfx_targets), rocm_sonames=sonames)
-    tried = Installers(app.runner) if options.installs else None
+    expected = judging.Expectation(gfx_targets=_targets(options.gfx_targets), rocm_sonames=sonames)
+    tried = judging.Installers(app.runner) if options.installs else None
     paths, policy = options.paths(app), options.load(app)
     verdicts = judging.verify_given(paths, policy, expected, installers=tried)
     text = "\n".join(show.verdict_lines(verdicts, tried))

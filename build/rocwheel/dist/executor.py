@@ -118,7 +118,7 @@ class BuildEnvironment:
         if kind == "hermetic":
             return bazel.Compiler(kind=kind)
         if self.facts is None:
-            pair = machine.compiler(kind, request.compiler_path, request.environ, runner=runner)
+            pair = machine.clang(request.compiler_path, request.environ, runner=runner)
         elif request.compiler_path:
             named = str(request.compiler_path)
             known = [item for item in self.facts.compilers if item.cc == named and item.cxx]
@@ -129,7 +129,7 @@ class BuildEnvironment:
                 )
             pair = known[0].pair
         else:
-            pair = self.facts.compiler(kind)
+            pair = self.facts.clang
         return bazel.Compiler(kind=kind, cc=pair.cc, cxx=pair.cxx, major=pair.major)
 
     def interpreters(self, request: Request, *, runner: Runner) -> tuple[Interpreter, ...]:
@@ -149,7 +149,7 @@ class BuildEnvironment:
     def clang(self, environ: Mapping[str, str]) -> GuestPath:
         """Return the newest clang there. Raises HostError."""
         if self.facts:
-            return self.facts.compiler("clang").cc
+            return self.facts.clang.cc
         return self.path(machine.newest("clang", environ))
 
     def with_tree(self, tree: SourceTree) -> BuildEnvironment:

@@ -305,7 +305,6 @@ def specification(
     """Return everything Bazel's command lines follow from."""
     request = planned.request
     number = tree.fixed_number or rocm_number(
-        layout=tree.layout.name,
         jax=None if tree.rc else Version(tree.jax_version),  # a tree that is here says so itself
         rocm=version,
     )

@@ -173,23 +173,21 @@ class CompilerPair:
     major: int
 
 
-def compiler(
-    name: str, path: Path | None, environ: Mapping[str, str], *, runner: Runner
-) -> CompilerPair:
-    """Find `clang` or `gcc` (or take the one at `path`) with its C++ twin and ask its version.
+def clang(path: Path | None, environ: Mapping[str, str], *, runner: Runner) -> CompilerPair:
+    """Find clang (or take the one at `path`) with its C++ twin and ask its version.
 
     Raises HostError when one of the two is missing or does not say its version.
     """
-    cc = path or newest(name, environ)
-    twin = {"clang": "clang++", "gcc": "g++"}[name]
+    cc = path or newest("clang", environ)
     if not cc.is_file():
-        raise HostError(f"{cc}: no such program", hint=f"name {name} itself: --compiler-path")
-    if name not in cc.name:
+        raise HostError(f"{cc}: no such program", hint="name clang itself: --compiler-path")
+    if "clang" not in cc.name:
         raise HostError(
-            f"{cc}: --compiler {name} needs {name}, by its name",
-            hint=f"name it with {twin} beside it, or choose another --compiler",
+            f"{cc}: --compiler clang needs clang, by its name",
+            hint="name it with clang++ beside it, or choose another --compiler",
         )
-    candidates = (cc.with_name(cc.name.replace(name, twin, 1)), cc.with_name(twin))
+    twins = (cc.name.replace("clang", "clang++", 1), "clang++")
+    candidates = tuple(map(cc.with_name, twins))
     cxx = next((item for item in candidates if item.is_file()), None)
     if cxx is None:
         raise HostError(
@@ -197,10 +195,9 @@ def compiler(
             hint="install it, or name another compiler: --compiler-path",
         )
     introduced = runner.capture(Command(argv=(str(cc), "--version"), timeout=60))
-    other = {"clang": "Free Software Foundation", "gcc": "clang version"}[name]
-    if other in introduced:
+    if "Free Software Foundation" in introduced:
         raise HostError(
-            f"{cc}: is no {name}, it calls itself {introduced.splitlines()[0]!r}",
+            f"{cc}: is no clang, it calls itself {introduced.splitlines()[0]!r}",
             hint="name another compiler: --compiler-path",
         )
     version = runner.capture(Command(argv=(str(cc), "-dumpversion"), timeout=60)).strip()

@@ -32,17 +32,14 @@ for folder in $folders /opt/python/cp3*/bin; do
         test -x "$folder/$name" || continue
         echo "bazel $folder/$name $("$folder/$name" --version 2>&1 | tail -n 1)"
     done
-    for pair in clang:clang++ gcc:g++; do
-        plain=${pair%%:*} twin=${pair##*:}
-        for file in "$folder/$plain" "$folder/$plain"-[0-9]*; do
-            number=${file##*/"$plain"}
-            case "$number" in ''|-[0-9]|-[0-9][0-9]) ;; *) continue ;; esac
-            test -x "$file" || continue
-            other="$folder/$twin$number"
-            test -x "$other" || other="$folder/$twin"
-            test -x "$other" || other=none
-            echo "compiler $plain $file $other $("$file" -dumpversion)"
-        done
+    for file in "$folder/clang" "$folder"/clang-[0-9]*; do
+        number=${file##*/clang}
+        case "$number" in ''|-[0-9]|-[0-9][0-9]) ;; *) continue ;; esac
+        test -x "$file" || continue
+        other="$folder/clang++$number"
+        test -x "$other" || other="$folder/clang++"
+        test -x "$other" || other=none
+        echo "clang $file $other $("$file" -dumpversion)"
     done
     for name in python3 python3.10 python3.11 python3.12 python3.13 python3.14 python3.14t; do
         file="$folder/$name"
@@ -54,9 +51,8 @@ true
 
 
 class FoundCompiler(Value, frozen=True, kw_only=True):
-    """A compiler on the image's PATH; `cxx` is "" where its twin is missing."""
+    """A clang on the image's PATH; `cxx` is "" where its C++ twin is missing."""
 
-    kind: str
     cc: str
     cxx: str
     major: int
@@ -82,12 +78,13 @@ class ImageFacts(Value, frozen=True, kw_only=True):
     compilers: tuple[FoundCompiler, ...]
     pythons: tuple[str, ...]  # JSON: what each CPython answered about itself
 
-    def compiler(self, kind: str) -> CompilerPair:
-        """Choose the plain `clang` or `gcc`, else its newest. Raises HostError without its twin."""
-        pairs = [item for item in self.compilers if item.kind == kind and item.cxx]
+    @property
+    def clang(self) -> CompilerPair:
+        """The plain `clang`, else its newest. Raises HostError without its twin."""
+        pairs = [item for item in self.compilers if item.cxx]
         if not pairs:
-            raise HostError(f"{kind} with its C++ twin: not in the image", hint=BUILD_ONE)
-        return preferred(kind, pairs, lambda item: item.cc).pair
+            raise HostError("clang with its C++ twin: not in the image", hint=BUILD_ONE)
+        return preferred("clang", pairs, lambda item: item.cc).pair
 
     @property
     def interpreters(self) -> tuple[Interpreter, ...]:
@@ -110,9 +107,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
             missing.append(f"it is for {self.architecture}, this machine is {architecture}")
         if self.bazel(bazel) is None:
             missing.append(f"Bazel {bazel}".strip())
-        if compiler != "hermetic" and not any(
-            item.kind == compiler and item.cxx for item in self.compilers
-        ):
+        if compiler != "hermetic" and not any(item.cxx for item in self.compilers):
             missing.append(f"{compiler} with its C++ twin")
         if not any(item.headers for item in self.interpreters):
             missing.append("a CPython 3.10-3.14 with its headers")
@@ -187,16 +182,15 @@ def examine(runner: Runner) -> ImageFacts:
         bazels=tuple(
             FoundBazel(path=path, version=_bazel_version(said)) for path, _, said in bazels
         ),
-        compilers=tuple(map(_compiler, told["compiler"])),
+        compilers=tuple(map(_compiler, told["clang"])),
         pythons=tuple(line.partition(" ")[2] for line in told["python"]),
     )
 
 
 def _compiler(line: str) -> FoundCompiler:
-    kind, cc, cxx, version = ([*line.split(" "), ""])[:4]
+    cc, cxx, version = ([*line.split(" "), ""])[:3]
     major = version.split(".")[0]
     return FoundCompiler(
-        kind=kind,
         cc=cc,
         cxx="" if cxx == "none" else cxx,
         major=int(major) if major.isdigit() else 0,

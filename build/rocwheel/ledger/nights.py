@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 from rocwheel import files
 from rocwheel.errors import (
@@ -124,7 +124,10 @@ class NightPlan(Value, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     attempts: int = 2  # of a cell that ends `infra`
     quarantine: int = 3  # `infra` ends in a row before a host gets nothing more
-    schema: int = 1
+    schema: Literal[2] = 2
+    anew: ClassVar[str] = (
+        "run it with the rocwheel that planned it, or plan another: nightly plan --night NAME"
+    )
 
     def cell(self, name: str) -> Cell:
         """Look up a cell. Raises ConfigError that names the nearest one."""

@@ -48,6 +48,7 @@ from rocwheel.verdict import State, Verdict
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
 POLL: Final = 0.05  # seconds
 MACHINE: Final = frozenset({FetchError.exit_code, StoreError.exit_code, HostError.exit_code})
+ROCM_OPTIONS: Final = frozenset({"--rocm", "--therock-path"})
 HINTS: Final = {
     signal.SIGKILL: "killed; was memory short?",
     signal.SIGTERM: "terminated from outside",
@@ -303,6 +304,7 @@ class _Attempt:
 
     def _in(self, folder: Path) -> Ended:
         cell, worker, store = self.cell, self.worker, self.nights.store
+        _check_rocm(cell)
         checkout = fetch(store, cell, folder, worker)
         argv = command(cell, self.standings, worker, folder, night=self.night, checkout=checkout)
         worker.console.info(f"{cell.name}: {Command(argv=argv)}")
@@ -335,6 +337,14 @@ class _Attempt:
         except ValueError:
             document = {}
         return code, document if isinstance(document, dict) else {}
+
+
+def _check_rocm(cell: Cell) -> None:
+    """Raise HostError for a ROCm that the plan found on another machine, and this one lacks."""
+    for word in cell.argv:
+        name, _, path = word.partition("=")
+        if name in ROCM_OPTIONS and path.startswith("/") and not Path(path).exists():
+            raise HostError(f"{path}: no such ROCm on this host", hint="install it, or share it")
 
 
 def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,14 +40,14 @@ class Message:
     markdown: str
 
 
-def message(nights: Nights, night: str, page: str) -> Message | None:
+def message(nights: Nights, night: str, page: str, warn: Callable[[str], None]) -> Message | None:
     """Make what to tell of a night; None when nothing changed, or it has no summary yet.
 
     `page` is the URL of the page, beside which the logs lie.
     """
     names = nights.names()
     earlier = names[: names.index(night)] if night in names else names
-    before = summing.known(nights, earlier[-1]) if earlier else None
+    before = next(iter(summing.known(nights, earlier[-1:], warn)), None)
     here = summing.read(nights, night)
     if not here:
         return None

@@ -28,6 +28,7 @@ from rocwheel.errors import (
 from rocwheel.home import Home
 from rocwheel.image import registry
 from rocwheel.ledger.nights import Cell, WheelRecipe
+from rocwheel.model import RocmVersion
 from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
 from rocwheel.process import Runner
 from rocwheel.report.night_summary import NightSummary
@@ -124,7 +125,7 @@ class _Resolver:
                 why = f"JAX {pin.version} has no lock file for CPython {python}"
                 yield _absent(item, why, python=str(python))
         if not item.rocm.tarballs:
-            rocm = one_tarball(item.rocm.source, item.rocm.sha256, world)
+            rocm = one_tarball(item.rocm.source, item.rocm.sha256, world, item.rocm.version)
             yield self._recipe(item, item.name, wanted, rocm)
             return
         page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
@@ -161,6 +162,7 @@ class _Resolver:
             "dist_wheels",
             f"--therock-path={rocm.source}",
             *((f"--therock-sha256={rocm.sha256}",) if rocm.sha256 else ()),
+            *((f"--rocm-version={item.rocm.version}",) if item.rocm.version else ()),
             *argv,
             f"--python-versions={','.join(pythons)}",
             *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
@@ -214,10 +216,15 @@ class _Resolver:
         return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
 
 
-def one_tarball(where: str, sha256: str, world: World) -> Tarball:
-    """Return a source with its digest: as given, as the file beside it says, or by reading it."""
+def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> Tarball:
+    """Return a source with its digest: as given, as the file beside it says, or by reading it.
+
+    Raises ConfigError where its name says another version than the one asked for.
+    """
     name = tarball_name.parse(tarball_name.base_name(where))
-    version = str(name.version) if name and name.version else ""
+    version = str(name.version) if name and name.version else asked
+    if asked and RocmVersion.parse(asked) != RocmVersion.parse(version):
+        raise ConfigError(f"{where}: is ROCm {version}, not {asked}", hint="correct `rocm.version`")
     if sha256:
         return Tarball(source=where, version=version, sha256=sha256)
     if "://" not in where:

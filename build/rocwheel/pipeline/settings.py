@@ -71,6 +71,7 @@ class Rocm(Value, frozen=True, kw_only=True):
     tarballs: str = ""  # URL of a page or folder that lists tarballs
     source: str = ""
     sha256: str = ""
+    version: str = ""  # of a source whose name has none
 
     def __post_init__(self) -> None:
         """Refuse two places, and none."""
@@ -78,9 +79,9 @@ class Rocm(Value, frozen=True, kw_only=True):
             raise FieldError(
                 "has not exactly one of tarballs and source", hint="name a page, or one source"
             )
-        if self.sha256 and self.tarballs:
-            hint = "tarballs of a page have their own digests"
-            raise FieldError("belongs to source", "sha256", hint=hint)
+        for key in ("sha256", "version"):
+            if getattr(self, key) and self.tarballs:
+                raise FieldError("belongs to source", key, hint="tarballs of a page have their own")
 
 
 class SetSettings(Value, frozen=True, kw_only=True):

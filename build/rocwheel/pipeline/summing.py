@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -33,12 +33,22 @@ def read(nights: Nights, night: str) -> NightSummary | None:
     return NightSummary.from_bytes(data, name=where) if data else None
 
 
-def known(nights: Nights, night: str) -> NightSummary | None:
-    """Return the summary of an earlier night; None where none can be used."""
-    try:
-        return read(nights, night)
-    except ConfigError:  # of another version: without it a plan asks more
-        return None
+def known(nights: Nights, names: Sequence[str], warn: Callable[[str], None]) -> list[NightSummary]:
+    """Return the summaries of earlier nights; warn once of those that cannot be read."""
+    unread: list[ConfigError] = []
+
+    def readable(night: str) -> NightSummary | None:
+        try:
+            return read(nights, night)
+        except ConfigError as exc:
+            unread.append(exc)
+            return None
+
+    made = [item for item in each(readable, names, threads=8) if item]
+    if unread:
+        more = f" (and {len(unread) - 1} more)" if unread[1:] else ""
+        warn(f"{unread[0]}{more}: {unread[0].hint}")
+    return made
 
 
 def seconds(last: NightSummary) -> dict[str, int]:

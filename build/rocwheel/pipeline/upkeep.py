@@ -13,11 +13,10 @@ from typing import Any, Final
 
 from amdgpu_family_matrix import Family
 from rocwheel.console import Console, count, duration
-from rocwheel.errors import ConfigError, ObjectStaleError
+from rocwheel.errors import ConfigError, InterruptError, ObjectStaleError
 from rocwheel.index.channels import Channel
-from rocwheel.ledger.nights import INDEX, Book, HostMark, Nights, Order, Phase
+from rocwheel.ledger.nights import INDEX, Book, Ended, HostMark, Nights, Order, Phase
 from rocwheel.model import moment, timestamp
-from rocwheel.parallel import each
 from rocwheel.pipeline import artifacts, planning, slurm, standing, summing
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.release import retention
@@ -28,7 +27,9 @@ from rocwheel.report.night_summary import NightSummary
 from rocwheel.store import HTML, JSON, Headers, Store
 
 NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
-STALLED: Final = timedelta(minutes=15)  # in which nothing of a night began or ended
+# In which nothing of a night began or ended, though cells could: an engine here starts them within
+# seconds, a cluster's node may have to boot.
+STALLED: Final = {"local": timedelta(minutes=2), "slurm": timedelta(minutes=15)}
 ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
 PUBLISHED: Final = 5  # times a page is made that another one overtakes
 
@@ -99,7 +100,8 @@ def problems(
         go_on = line("retry", night, "--reason=WHY")
         lines.append(f"{night}: was stopped by {stop.by} with {left} to do: {go_on}")
     elif not (over or waits) and _is_stalled(book, standings, now):
-        lines.append(f"{night}: stands still with {left} to do: {line('run', night)}")
+        go_on = line("run", night, *engine_words(book))
+        lines.append(f"{night}: stands still with {left} to do: {go_on}")
     lines += [
         f"{name}: absent: {item.reason}"
         for name, item in standings.items()
@@ -115,14 +117,30 @@ def problems(
 def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:
     """Return whether nothing of a night runs, or has for a while, though cells are to be run.
 
-    On GitHub a cell may wait for its runner for as long as it takes.
+    Here, a cell that was cut short has lost its engine. On GitHub a cell may wait for its runner
+    for as long as it takes.
     """
     tries = [item for items in book.attempts.values() for item in items]
-    begun = [item.begun for item in tries if item.begun]
-    times = [moment(item.time) for item in (*begun, *(t.ended for t in tries)) if item]
+    moments = [item for t in tries for item in (t.begun, t.ended) if item]
     runs = any(item.phase is Phase.RUNNING for item in standings.values())
-    by_hand = any(item.engine == "github" for item in begun)
-    return bool(times) and not runs and not by_hand and now - max(times) > STALLED
+    engines = _engines(book)
+    if runs or not moments or "github" in engines:
+        return False
+    last = max(moments, key=lambda item: (moment(item.time), isinstance(item, Ended)))
+    cut = isinstance(last, Ended) and last.exit_code == InterruptError.exit_code
+    if cut and last.engine == "local":
+        return True
+    patience = max((STALLED[name] for name in engines if name in STALLED), default=timedelta(0))
+    return now - moment(last.time) > patience
+
+
+def _engines(book: Book) -> set[str]:
+    return {t.begun.engine for tries in book.attempts.values() for t in tries if t.begun}
+
+
+def engine_words(book: Book) -> tuple[str, ...]:
+    """Return the options of `nightly run` with which a night goes on where it began."""
+    return ("--engine=slurm",) if "slurm" in _engines(book) else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +213,8 @@ class NightPages:
         Return the page and how many nights it shows.
         """
         shown = self.nights.names()[-self.shown :]
-        past = each(self._read, [name for name in shown if name != night], threads=8)
-        summaries = {item.night: item for item in past if item}
+        others = [name for name in shown if name != night]
+        summaries = {s.night: s for s in summing.known(self.nights, others, self.console.warn)}
         newest = (name for name in shown[-1:] if name in summaries)
         for name in dict.fromkeys(filter(None, (night, *newest))):
             earlier = [item for other, item in summaries.items() if other != name]
@@ -216,14 +234,6 @@ class NightPages:
             if not tries:
                 raise
             return self.publish(night, tries=tries - 1)
-
-    def _read(self, night: str) -> NightSummary | None:
-        """Read what a night left; one of another version is left out with a warning."""
-        try:
-            return summing.read(self.nights, night)
-        except ConfigError as exc:
-            self.console.warn(str(exc))
-            return None
 
     def _put(self, summaries: list[NightSummary]) -> bytes:
         """Render the page and put it beside the index; return it."""

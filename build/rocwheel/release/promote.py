@@ -37,6 +37,8 @@ from rocwheel.trust.evidence import Evidence
 from rocwheel.values import replace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from securesystemslib.signer import Signer
 
 
@@ -182,8 +184,11 @@ class PromotePlan:
             **self.decision.evidence(),
         }
 
-    def refusal(self) -> PromotionError:
-        """Return the error of a blocked plan: its first cell, and what to do about it."""
+    def refusal(self, families: Path | None = None) -> PromotionError:
+        """Return the error of a blocked plan: its first cell, and what to do about it.
+
+        `families` is the file of --families, which the next command needs, too.
+        """
         cells, name = self.decision.blocking, self.operation.manifest.sha256[:12]
         first, family = cells[0], self.operation.place.family
         more = f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""
@@ -193,7 +198,8 @@ class PromotePlan:
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
             "uncalibrated": "count its tests: gate calibrate, or excuse it in the family's data",
             "not-run": f"run it: gate --manifest {name} --family {family} {self.channel.option} "
-            f"--python {first.python} --suite {first.suite}",
+            + f"--families {families} " * bool(families)
+            + f"--python {first.python} --suite {first.suite}",
         }
         return PromotionError(
             f"{name} on {family}: {first.suite} on CPython {first.python} is {first.state.value}: "

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import files
+from rocwheel.errors import ObjectStaleError
 from rocwheel.index.channels import Channel
+from rocwheel.ledger import manifests
+from rocwheel.ledger.state import Action
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.places import Place
 from rocwheel.release.operations import Who
 from rocwheel.release.policy import Decision
-from rocwheel.trust import TrustError, chain, envelope, statements
+from rocwheel.store import glance, stale
+from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust import evidence as stored
 from rocwheel.trust.evidence import BUNDLE, Evidence
 from rocwheel.trust.policy import Case, KeyRole
@@ -95,31 +100,81 @@ def bundle(
 
     Raises TrustError where the channel needs a promoter's signature and there is none.
     """
-    required = channel.trust.required(channel.name)
     lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
+    check_signer(channel, place, signer, who=who, action=Action.PROMOTE)
     if signer is None:
-        if KeyRole.PROMOTER in required:
-            what = f"{channel.option}: a promotion needs the signature of a promoter's key"
-            raise TrustError(what, hint="add --signer")
         return lines
-    own = {
-        "action": "promote",
-        "channel": channel.name,
-        "family": place.family,
-        "by": who.by,
-        "reason": who.reason,
-        **facts,
-    }
-    inputs = sorted(evidence.lines)
+    inputs, own = sorted(evidence.lines), _own(Action.PROMOTE, channel, place, who)
     summary = statements.summary(
-        manifest, time=who.time, url=place.url, policy=policy, inputs=inputs, own=own
+        manifest, time=who.time, url=place.url, policy=policy, inputs=inputs, own={**own, **facts}
     )
-    whole = lines + envelope.sign(envelope.unsigned(summary), signer, name="the summary")
-    if KeyRole.PROMOTER in required:
-        for link in chain.follow(manifest.sha256, whole, channel.trust, now=who.now):
-            if not link.holds and link.role in {"bundle", KeyRole.PROMOTER.value}:
-                raise TrustError(f"--signer: {link.about}", hint="sign with a promoter's key")
-    return whole
+    return lines + envelope.sign(envelope.unsigned(summary), signer, name="the summary")
+
+
+def _own(action: Action, channel: Channel, place: Place, who: Who) -> dict[str, Any]:
+    said = {"action": action.value, "channel": channel.name, "family": place.family}
+    return {**said, "by": who.by, "reason": who.reason}
+
+
+def check_signer(
+    channel: Channel, place: Place, signer: Signer | None, *, who: Who, action: Action
+) -> None:
+    """Raise TrustError where a channel that needs a promoter's signature would not get it.
+
+    What takes files out (a yank, a rollback) waits for no key.
+    """
+    if KeyRole.PROMOTER not in channel.trust.required(channel.name):
+        return
+    if signer is None:
+        if action.value not in statements.WITHDRAWALS:
+            what = f"{channel.option}: `{action.value}` needs the signature of a promoter's key"
+            raise TrustError(what, hint="add --signer")
+        return
+    keyid, trust = signer.public_key.keyid, channel.trust
+    case = Case(trust=trust, channel=channel.name, family=place.family, now=who.now)
+    why = "it is not in the trust file"
+    if keyid in trust.keys:
+        why = case.refusal((keyid,), KeyRole.PROMOTER, who.time)
+    if why:
+        raise TrustError(f"--signer: {why}", hint="sign with a promoter's key")
+
+
+def add(
+    place: Place,
+    set_id: str,
+    names: Collection[str],
+    *,
+    action: Action,
+    channel: Channel,
+    who: Who,
+    signer: Signer,
+) -> None:
+    """Let a release's statements tell, once, what was done with it after its promotion.
+
+    `names` are single files of it. A set that was released without a summary gets none.
+    Raises TrustError, StoreError.
+    """
+    key, chosen = place.attestation(set_id, BUNDLE), sorted(names)
+    for _ in range(stored.ATTEMPTS):
+        data, info = glance(place.store, key)
+        every = [envelope.parse(line + b"\n", name=key) for line in data.splitlines()]
+        before = [i for i in every if i.statement.predicate_type == statements.SUMMARY]
+        about = [i.statement.own for i in before if i.statement.own.get("files", []) == chosen]
+        manifest = manifests.find(place, set_id) if before else None
+        if manifest is None or (about and about[-1].get("action") == action.value):
+            return None
+        summary = statements.summary(
+            manifest,
+            time=who.time,
+            url=place.url,
+            policy={"trust": channel.trust.sha256},
+            inputs=[before[-1].sha256],
+            own={**_own(action, channel, place, who), "files": chosen},
+        )
+        data += envelope.sign(envelope.unsigned(summary), signer, name="the summary")
+        with suppress(ObjectStaleError):
+            return place.store.replace(key, data, previous=info, headers=place.record_headers)
+    raise stale(place.store.locate(key))
 
 
 def settled(place: Place, manifest: str, made: bytes) -> bytes:

@@ -49,11 +49,12 @@ BUILDS: Final = f"{OURS}/builds/*"
 PAGE: Final = "status/*"
 PLANS: Final = (nights.INDEX, *(f"{nights.ROOT}/{name}" for name in ("clock.json", "*/plan.json")))
 SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
+SUBMISSIONS: Final = f"{nights.ROOT}/*/slurm/*"  # a cell that ends `infra` submits itself again
 
 
 def _cells(*kinds: str) -> tuple[str, ...]:
-    """Return the keys of the records of cells of these kinds, and of the probe before them."""
-    return (NIGHT_PROBE, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
+    """Return the keys that cells of these kinds write: the probe, their records, submissions."""
+    return (NIGHT_PROBE, SUBMISSIONS, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +24,9 @@ from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.policy import Decision
 from rocwheel.release.promote import judge
-from rocwheel.trust import TrustError
+from rocwheel.store import glance
+from rocwheel.trust import TrustError, chain
+from rocwheel.trust.evidence import BUNDLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,8 @@ class SetStatus:
     is_released: bool  # the release knows it
     age: timedelta  # since it was staged (or released, where it was not staged here)
     decision: Decision | None = None  # of a staged set that is not released
-    problem: str = ""  # why there is none although it should be
+    problem: str = ""  # why there is none although it should be, or what is wrong with a release
+    rollback: str = ""  # the command that takes a release back that rests on a revoked key alone
 
     @property
     def set_id(self) -> str:
@@ -114,6 +119,7 @@ class SetStatus:
             "yanked": self.known.yanked,
             "blocked_by": msgspec.to_builtins(self.decision.blocking if self.decision else ()),
             "next": self.next,
+            "rollback": self.rollback,
         }
 
 
@@ -131,7 +137,8 @@ class Overview:
 
     def lines(self) -> list[str]:
         rows = [item.row() for item in self.sets]
-        return list(columns(HEADER, rows)) if rows else ["no set"]
+        commands = [item.rollback for item in self.sets if item.rollback]
+        return [*columns(HEADER, rows), *commands] if rows else ["no set"]
 
     def to_json(self) -> dict[str, Any]:
         return {"sets": [item.to_json() for item in self.sets], "problems": self.problems}
@@ -168,6 +175,13 @@ def read(
     files = staging.each(lambda known: _file(staging, known.id), waiting[:look])
     cells = {cell for file in files for cell in verdicts.cells(file.found)}
     before = verdicts.released_coverage(release, released, cells)
+    doubts = dict(
+        zip(
+            released.sets,
+            release.each(partial(_doubt, release, channel), released.sets.values()),
+            strict=True,
+        )
+    )
     judged: dict[str, tuple[Decision | None, str]] = {
         **{known.id: (None, NOT_LOOKED) for known in waiting},
         **{file.set_id: file.decision(staging, family, channel, before, now) for file in files},
@@ -175,7 +189,8 @@ def read(
     sets = []
     for set_id, known in {**staged.sets, **released.sets}.items():
         here = staged.sets.get(set_id)
-        decision, problem = judged.get(set_id, (None, ""))
+        doubt, rollback = doubts.get(set_id, ("", ""))
+        decision, problem = judged.get(set_id, (None, doubt))
         row = SetStatus(
             known=known,
             here=here,
@@ -183,6 +198,7 @@ def read(
             age=now - moment((here or known).first),
             decision=decision,
             problem=problem,
+            rollback=rollback,
         )
         sets.append(row)
     return Overview(
@@ -190,6 +206,24 @@ def read(
         problems=(*problems(staging, staged, staged.damage), *problems(release, released, damage)),
         is_damaged=bool(damage),
     )
+
+
+def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, str]:
+    """Return which revoked keys a listed set rests on, and the command that takes it back."""
+    trust = channel.trust
+    if known.standing is not Standing.LISTED or not any(k.revoked for k in trust.keys.values()):
+        return "", ""
+    data, _ = glance(release.store, release.attestation(known.id, BUNDLE))
+    try:
+        names, is_alone = chain.revoked(data, trust, released=moment(known.first))
+    except (TrustError, ConfigError, TypeError) as exc:
+        return f"its statements cannot be read: {exc}", ""
+    text = f"{', '.join(sorted(names))} revoked"
+    if not names or not is_alone:
+        return f"{text}; other keys signed the same" if names else "", ""
+    words = (f"--manifest={known.id}", f"--family={release.family}", f"--reason={text}")
+    command = shlex.join(("rocwheel", "rollback", *channel.option.split(" ", 1), *words))
+    return f"{text}: it rests on nothing else: roll it back", command
 
 
 def overview(

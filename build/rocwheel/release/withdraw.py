@@ -127,6 +127,19 @@ class ChangePlan:
     def files(self) -> tuple[Entry, ...]:
         return self.operation.files(self.state)
 
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """What it changes of each set: single files, or none named for a whole one."""
+        if self.operation.set_id:
+            return {self.operation.set_id: [*self.operation.filenames]}
+        names: dict[str, list[str]] = {}
+        for name in self.operation.filenames:
+            file = self.state.listing(version_of(name)[0]).file(name)
+            for set_id in file.sets if file else ():
+                if self.state.lists(set_id):
+                    names.setdefault(set_id, []).append(name)
+        return names
+
     def lines(self) -> list[str]:
         place, action = self.operation.place, self.operation.action
         entry = None if self.is_done else self.operation.decide(self.state)

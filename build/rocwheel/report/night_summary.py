@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 from rocwheel.choices import TEST_KINDS
 from rocwheel.install import Install
@@ -107,6 +107,8 @@ class NightSummary(Value, frozen=True, kw_only=True):
     stopped: str = ""
     nothing_built: bool = False
     seconds: int = 0  # from plan to the last end
+    schema: Literal[2] = 2
+    anew: ClassVar[str] = "pages and messages leave it out; `nightly prune` removes it in time"
 
     @property
     def colour(self) -> str:

@@ -309,7 +309,7 @@ def _check_markers(root: Path, layout: Layout) -> None:
     if missing:
         raise SourceError(
             f"{root}: no {layout.name} source tree, it lacks {', '.join(missing)}",
-            hint="name the top of a checkout of JAX or rocm-jax",
+            hint="name the top of a checkout of JAX",
         )
     for name in layout.left_behind:
         if (root / name).exists():

@@ -169,9 +169,9 @@ class FileStore:
     def keys(self, prefix: str = "", /) -> Iterator[ObjectInfo]:
         folder, _, _ = prefix.rpartition("/")
         start = self.root / folder if folder else self.root
-        with self._translated(prefix):
-            keys = sorted(self._walk(start))
-        for key in keys:
+        with self._translated(folder):
+            names = sorted(self._walk(start))
+        for key in names:
             if key.startswith(prefix):
                 try:
                     stat = (self.root / key).stat()
@@ -192,10 +192,10 @@ class FileStore:
 
     def _walk(self, start: Path) -> Iterator[str]:
         def failed(exc: OSError) -> None:
-            if not isinstance(exc, (FileNotFoundError, NotADirectoryError)):
-                raise exc
+            if not isinstance(exc, FileNotFoundError | NotADirectoryError):
+                raise exc  # a folder that cannot be read is not an empty one
 
-        for folder, folders, names in os.walk(start, onerror=failed, followlinks=True):
+        for folder, folders, names in os.walk(start, followlinks=True, onerror=failed):
             folders[:] = [name for name in folders if name != OURS]
             yield from (Path(folder, name).relative_to(self.root).as_posix() for name in names)
 

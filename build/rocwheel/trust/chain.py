@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from rocwheel.manifest import MANIFEST
 from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust.envelope import Envelope
-from rocwheel.trust.policy import Case, KeyRole, Trust
+from rocwheel.trust.evidence import verdict_of
+from rocwheel.trust.policy import Case, KeyRole, Trust, time_of
 
+RELEASE: Final = "release"  # the role of a link that tells what came after the promotion
+PASSES: Final = {"pass", "flaky"}
+AFTER: Final = {"yank", "unyank", "rollback"}  # what makes no promotion good
 ROLES: Final = {
     statements.PROVENANCE: KeyRole.BUILDER,
     statements.TEST_RESULT: KeyRole.RUNNER,
@@ -33,16 +38,18 @@ class ChainLink:
 def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[ChainLink, ...]:
     """Return the links from a wheel, or a manifest, by its digest, to its release.
 
-    All three roles must have signed, and the promoter must name every other statement.
+    All three roles must have signed, and the promoter must name every other statement. What came
+    after the promotion is a link of its own, which a rollback breaks.
     """
     try:
         signed = [
             envelope.read(line + b"\n", trust, name=f"statement {number}")
             for number, line in enumerate(bundle.splitlines(), 1)
         ]
-        own = next((i.statement.own for i in signed if _role(i) is KeyRole.PROMOTER), {})
+        summaries = [item for item in signed if _role(item) is KeyRole.PROMOTER]
     except TrustError as exc:
         return (ChainLink(role="bundle", holds=False, about=str(exc)),)
+    own = summaries[0].statement.own if summaries else {}
     channel, family = (str(own.get(name, "")) for name in ("channel", "family"))
     case = Case(trust=trust, channel=channel, family=family, now=now)
     links = [_link(item, sha256, signed, case) for item in signed]
@@ -54,7 +61,79 @@ def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[
             ChainLink(role=role, holds=False, about="unsigned: no statement holds")
             for role in missing
         ),
+        *_afterwards(summaries, sha256),
     )
+
+
+def state(links: Sequence[ChainLink]) -> str:
+    """Return what links come to: verified, yanked, rolled back or broken."""
+    if any(not link.holds for link in links if link.role != RELEASE):
+        return "broken"
+    since = [link.holds for link in links if link.role == RELEASE]
+    return ("yanked" if all(since) else "rolled back") if since else "verified"
+
+
+def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozenset[str], bool]:
+    """Return the names of revoked keys that a released set rests on, and whether on nothing else.
+
+    Their statements count no more where the release, or the time they claim, is of a day of doubt.
+    Others may stand in: of a provenance, of a cell a whole pass, of a promotion a restore.
+    """
+    names, good, doubted, verdicts = set[str](), set[Any](), set[Any](), set[str]()
+    signed = [envelope.parse(line, name="a statement") for line in bundle.splitlines()]
+    for item in sorted(signed, key=lambda item: bool(item.statement.own.get("parts"))):
+        own, role = item.statement.own, _role(item)
+        what, time = (
+            (role, own.get("python"), own.get("suite")),
+            max(released, time_of(_claimed(item))),
+        )
+        bad = [
+            keyid
+            for keyid in item.signatures
+            if (why := trust.keys[keyid].revoked if keyid in trust.keys else None)
+            and time.date() >= why.since
+        ]
+        counts = own.get("state", "pass") in PASSES and own.get("action") not in AFTER
+        if bad or verdicts.intersection(own.get("parts", ())):
+            verdicts.add(verdict_of(item.statement))
+            names.update(map(trust.name, bad if counts else ()))
+            doubted |= {what} if counts else set()
+        elif counts and not own.get("shard") and trust.keys.keys() >= item.signatures.keys():
+            good.add(what)
+    return frozenset(names), bool(doubted - good)
+
+
+def _claimed(signed: Envelope) -> object:
+    """Return when a statement says that it was made."""
+    own, role = signed.statement.own, _role(signed)
+    if role is KeyRole.BUILDER:
+        return signed.statement.part("runDetails", "metadata").get("finishedOn")
+    return (
+        own.get("ended")
+        if role is KeyRole.RUNNER
+        else signed.statement.predicate.get("timeVerified")
+    )
+
+
+def _afterwards(summaries: Sequence[Envelope], sha256: str) -> Iterator[ChainLink]:
+    """Yield what promoters said of a file since its promotion: it is rolled back, or yanked."""
+    held, yanked = "", dict[str, str]()
+    for item in summaries:
+        own, files = item.statement.own, item.statement.own.get("files")
+        names = files if isinstance(files, list) and files else [*item.statement.subjects]
+        time = str(item.statement.predicate.get("timeVerified"))[:10]
+        said, action = f"by {own.get('by')} on {time}: {own.get('reason')}", own.get("action")
+        if action in {"rollback", "restore"}:
+            held = f"rolled back {said}" if action == "rollback" else ""
+        for name in map(str, names) if action in {"yank", "unyank"} else ():
+            yanked[name] = f"{name} was yanked {said}" if action == "yank" else ""
+    if held:
+        yield ChainLink(role=RELEASE, holds=False, about=held)
+    subjects = summaries[0].statement.subjects if summaries else {}
+    whole = sha256 == subjects.get(MANIFEST)
+    for name, about in yanked.items():
+        if about and (whole or subjects.get(name) == sha256):
+            yield ChainLink(role=RELEASE, holds=True, about=about)
 
 
 def _role(signed: Envelope) -> KeyRole:
@@ -65,15 +144,12 @@ def _role(signed: Envelope) -> KeyRole:
 
 
 def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) -> ChainLink:
-    role, own, statement = _role(signed), signed.statement.own, signed.statement
+    role, own, claimed = _role(signed), signed.statement.own, _claimed(signed)
     if role is KeyRole.BUILDER:
-        claimed = statement.part("runDetails", "metadata").get("finishedOn")
-        said = f"built by {statement.part('runDetails', 'builder').get('id')}"
+        said = f"built by {signed.statement.part('runDetails', 'builder').get('id')}"
     elif role is KeyRole.RUNNER:
-        claimed = own.get("ended")
         said = f"{own.get('suite')} on CPython {own.get('python')}: {own.get('state')}"
     else:
-        claimed = statement.predicate.get("timeVerified")
         said = f"{own.get('action')} to {own.get('channel') or 'a store'} by {own.get('by')}"
     suite = str(own.get("suite", ""))
     problem = next(_problems(signed, sha256, every), "") or case.refusal(
@@ -96,7 +172,14 @@ def _problems(signed: Envelope, sha256: str, every: Sequence[Envelope]) -> Itera
             if subjects.get(name, digest) != digest:
                 yield f"subject: {name} has another digest in {other.name}"
     if role is KeyRole.PROMOTER:
-        others = [i.sha256 for i in every if _role(i) is not KeyRole.PROMOTER]
-        named = [{"uri": sha256, "digest": {"sha256": sha256}} for sha256 in sorted(others)]
+        others = sorted(i.sha256 for i in every if _role(i) is not KeyRole.PROMOTER)
+        summaries = [i for i in every if _role(i) is KeyRole.PROMOTER]
+        first, own, at = summaries[0].statement.own, signed.statement.own, summaries.index(signed)
+        rests_on = [summaries[at - 1].sha256] if at else others
+        named = [{"uri": sha256, "digest": {"sha256": sha256}} for sha256 in rests_on]
         if signed.statement.predicate.get("inputAttestations") != named:
             yield "inputAttestations: it was made on other statements than these"
+        if (own.get("action") == "promote") == bool(at):
+            yield "action: a promotion comes first, and once"
+        if any(own.get(name) != first.get(name) for name in ("channel", "family")):
+            yield "scope: it is about another channel or family than the promotion"

@@ -166,7 +166,7 @@ class _Shelf:
             (python, suite, keyid), where = name.split("/")[1:4], self._where(name)
             if not number:
                 with suppress(TrustError):  # it is read for the message alone
-                    sha256 = _verdict(envelope.parse(self.data[name], name="").statement)
+                    sha256 = verdict_of(envelope.parse(self.data[name], name="").statement)
                     why = f"{where}: role: {self.case.trust.name(keyid)} is no runner's key"
                     refused[sha256] = why
                 continue
@@ -248,7 +248,7 @@ def check_result(
 ) -> Verdict:
     """Return the verdict that a test result states; raise TrustError where they differ."""
     statement = _of_kind(signed, statements.TEST_RESULT)
-    own, sha256 = statement.own, _verdict(statement)
+    own, sha256 = statement.own, verdict_of(statement)
     verdict = verdicts.get(sha256)
     if verdict is None:
         what = f"the verdict {sha256[:12]} that it signs is gone or cannot be read"
@@ -263,7 +263,7 @@ def check_result(
     return verdict
 
 
-def _verdict(statement: Statement) -> str:
+def verdict_of(statement: Statement) -> str:
     """Return the digest of the verdict that a test result names; "" for none."""
     try:
         items: Any = statement.predicate["configuration"]

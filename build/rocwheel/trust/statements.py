@@ -25,6 +25,7 @@ BUILD_TYPE: Final = "https://rocwheel.dev/wheel-set/v1"
 SLSA: Final = "1.0"
 OWN: Final = "rocwheel"  # the field of a predicate that is ours
 RESULTS: Final = {State.PASS: "PASSED", State.FLAKY: "WARNED"}  # every other state is FAILED
+WITHDRAWALS: Final = frozenset({"rollback", "yank"})
 NOT_KNOWN: Final = "not recorded: Bazel's events of this build name no digests of what it fetched"
 
 
@@ -134,7 +135,7 @@ def summary(
 ) -> Statement:
     """State that a set was verified: by a policy's digests, on statements with these digests.
 
-    `own` says who released it, where and why: cells, bypass, approvals.
+    `own` says who did what with it, where and why: cells, bypass, approvals.
     """
     return Statement(
         predicate_type=SUMMARY,
@@ -147,7 +148,7 @@ def summary(
             "inputAttestations": [
                 {"uri": digest, "digest": {"sha256": digest}} for digest in inputs
             ],
-            "verificationResult": "PASSED",
+            "verificationResult": "FAILED" if own.get("action") in WITHDRAWALS else "PASSED",
             "verifiedLevels": ["SLSA_BUILD_LEVEL_1"],
             "slsaVersion": SLSA,
             OWN: dict(own),

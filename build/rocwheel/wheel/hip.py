@@ -73,6 +73,12 @@ def sum_of_objects(bundles: Iterable[Bundle]) -> dict[str, tuple[int, int]]:
     return dict(sorted(sums.items()))
 
 
+def in_all(bundles: Iterable[Bundle]) -> tuple[str, ...]:
+    """Return the gfx targets that each of the bundles has code for, sorted; () without bundles."""
+    sets = [bundle.targets for bundle in bundles]
+    return tuple(sorted(frozenset.intersection(*sets))) if sets else ()
+
+
 def looks_like(front: bytes) -> bool:
     """Return whether these bytes may begin a bundle; a shorter `front` than a magic may."""
     front = front[: len(PLAIN)]

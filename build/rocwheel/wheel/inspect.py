@@ -21,7 +21,7 @@ from rocwheel import files
 from rocwheel.manifest import MANIFEST, Manifest, Source
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
-from rocwheel.wheel.hip import sum_of_objects
+from rocwheel.wheel.hip import in_all, sum_of_objects
 from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.metadata import (
     STRONG,
@@ -111,8 +111,8 @@ class WheelReport:
 
     @property
     def gfx_targets(self) -> tuple[str, ...]:
-        """Return every gfx target that some bundle has code for, sorted."""
-        return tuple(self.gpu_code)
+        """Return the gfx targets that every bundle of every library has code for, sorted."""
+        return in_all(bundle for item in self.elf for bundle in item.bundles)
 
 
 METADATA_FIELDS: Final = (

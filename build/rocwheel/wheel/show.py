@@ -154,7 +154,7 @@ def _elf_document(item: ElfFacts) -> dict[str, Any]:
         **asdict(item),
         "highest": {prefix: _dotted(item.highest(prefix)) for prefix in PREFIXES},
         "exports_pjrt": item.exports_pjrt,
-        "gfx_targets": list(item.gpu_code),
+        "gfx_targets": item.gfx_targets,
         "bundles": [
             asdict(replace(bundle, objects=())) | {"targets": list(map(str, bundle.objects))}
             for bundle in item.bundles
@@ -174,12 +174,7 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
         ("RPATH", _few(item.rpath)),
         ("RUNPATH", _few(item.runpath)),
         ("exports", "GetPjrtApi, the PJRT API" if item.exports_pjrt else ""),
-        (
-            "GPU code",
-            f"{count(len(item.bundles), 'bundle')} for {len(item.gpu_code)} targets"
-            if item.bundles
-            else "",
-        ),
+        ("GPU code", _gpu_code(item)),
     ):
         if text:
             yield from textwrap.wrap(
@@ -190,6 +185,15 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
+
+
+def _gpu_code(item: ElfFacts) -> str:
+    """Return how many bundles there are for how many targets, and what only some of them have."""
+    if not item.bundles:
+        return ""
+    some = ", ".join(sorted({*item.gpu_code} - {*item.gfx_targets}))
+    text = f"{count(len(item.bundles), 'bundle')} for {count(len(item.gfx_targets), 'target')}"
+    return f"{text}; only some have {some}" if some else text
 
 
 def _few(items: tuple[str, ...]) -> str:

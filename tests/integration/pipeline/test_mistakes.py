@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.night import World
 from support.s3 import enforce, login, moto
+
+from rocwheel.values import canonical_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 OWN = """
@@ -89,6 +92,36 @@ def test_an_edited_record_is_named_and_other_nights_go_on(world):
     world.settings(suffix="+rocm7.1.1")
     world.plan("two", check=True)
     assert world.local("two").code == 0
+
+
+def test_a_night_of_another_format_says_so_once_and_holds_up_no_other(world):
+    """A plan and summaries as rocwheel wrote them at ce4dd45, before the summary had a number."""
+    world.plan("zero", check=True)
+    world.plan("one", check=True)
+    for name in ("zero", "one"):
+        record = world.folder / f"store/_rocwheel/nights/{name}/plan.json"
+        old = {**json.loads(record.read_text()), "absent": [], "repeats": "", "schema": 1}
+        record.write_bytes(canonical_json(old))
+        old = {"night": name, "made": old["made"], "written": old["made"], "by": "me", "tool": "0",
+               "cells": [], "families": [], "builds": [], "sources": [], "absent": []}  # fmt: skip
+        (record.parent / "summary.json").write_bytes(canonical_json(old))
+    for words in (("run", "one"), ("status", "one"), ("check",), ("notify", "one", "--dry-run")):
+        done = world.nightly(*words)
+        refused(
+            done,
+            3,
+            "one/plan.json: schema: is 1, and this rocwheel reads 2",
+            "nightly plan --night",
+        )
+        assert len(done.err.splitlines()) == 2, done.err
+    done = world.plan("two", check=True)
+    assert len(done.err.splitlines()) == 1, done.err
+    assert "one/summary.json: schema: is 1, and this rocwheel reads 2: pages and" in done.err
+    world.nightly("cell", "two", "build.jax", f"--program={program()}", check=True)
+    done = world.run("report", "state", "--night=two", *world.target, check=True)
+    assert done.err.count("schema: is 1") == 1, done.err
+    assert " (and 1 more): pages and messages leave it out" in done.err
+    assert "schema" not in world.nightly("status", "two").err
 
 
 def test_a_cell_that_cannot_begin_is_not_started_for_ever(world):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from datetime import datetime, timezone
+from fnmatch import fnmatch
 from pathlib import Path
 
 import boto3
@@ -240,6 +242,10 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
         )
         for key in others:
             assert not world.may(role, "put_object", key, Body=b"x"), f"{role}: {key}"
+        again = (
+            f"{root_key}/slurm/{role}.1.json"  # on Slurm a cell that ended `infra` submits itself
+        )
+        assert world.may(role, "put_object", again, Body=b"x"), role
         for key in (f"{root_key}/plan.json", f"{root_key}/cells/{CELLS[role]}/1.json",
                     f"{OURS}/builds/inputs/manifest.json", f"{OURS}/hosts/h/1.json"):  # fmt: skip
             if role != "promoter" or "/hosts/" in key:  # who prunes, last of ROLES
@@ -332,6 +338,19 @@ def test_what_was_here_before_is_taken_over_by_the_promoter_alone(world, tmp_pat
 def test_the_table_in_the_documentation_is_the_data() -> None:
     page = (Path(__file__).parents[3] / "docs/how-to/buckets.md").read_text()
     assert "\n".join(rights.table()) in page
+
+
+def test_every_key_of_nights_is_written_by_a_role_or_by_people() -> None:
+    page = (Path(__file__).parents[3] / "docs/layout.md").read_text()
+    rows = re.findall(r"^\| `(_rocwheel/(?:nights|hosts|builds)/[^`]+)`", page, re.MULTILINE)
+    assert len(rows) > 9
+    written = [key for role in rights.ROLES.values() for key in role.may.get(rights.PUT, ())]
+    unwritten = [
+        row
+        for row in rows
+        if not any(fnmatch(re.sub("<[a-z0-9]+>|…", "build.x", row), key) for key in written)
+    ]
+    assert unwritten == ["_rocwheel/nights/<night>/orders/<n>.json"]
 
 
 def test_all_prefixes_of_a_channel_are_in_its_policies() -> None:

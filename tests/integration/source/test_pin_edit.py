@@ -3,71 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
-from support import generations
-from support.generations import GENERATIONS
 from support.git_server import git
-from support.rocm_packages import wheel
+from support.jax_release import ABIS, CI, LAYOUTS, VERSION, XLA, Place
 
 from rocwheel import source
 from rocwheel.errors import ConfigError, FetchError, SourceError
-from rocwheel.process import HostRunner, base_env
 from rocwheel.source import pin_edit
 
 pytestmark = [pytest.mark.needs("git")]
-
-CI = Path(__file__).parents[3] / "ci"
-LAYOUTS = source.load_layouts(CI / "layouts.yaml")
-VERSION, XLA = "0.11.1", "0123456789abcdef0123456789abcdef01234567"
-ABIS = {"3.12": "cp312", "3.14-ft": "cp314t"}
-
-
-class Place:
-    """A repository of JAX, an index of jaxlib and a copy of ci/pins.yaml."""
-
-    def __init__(self, folder: Path, console: object) -> None:
-        self.console, self.folder = console, folder
-        self.path = Path(shutil.copy(CI / "pins.yaml", folder / "pins.yaml"))
-        self.jax = generations.write(folder / "jax", GENERATIONS[VERSION])
-        third = self.jax / "third_party" / "xla"
-        third.mkdir(parents=True, exist_ok=True)
-        (third / "revision.bzl").write_text(f'XLA_COMMIT = "{XLA}"\n')
-        (self.jax / ".bazelversion").write_text("7.7.0\n")
-        for lock in (self.jax / "build").glob("requirements_lock_*"):
-            lock.unlink()
-        for name in ("3_12", "3_14_ft"):
-            (self.jax / "build" / f"requirements_lock_{name}.txt").touch()
-        git(self.jax, "init", "--quiet")
-        self.commit(f"jax-v{VERSION}")
-        for abi in ABIS.values():
-            made = wheel(
-                folder / "index", "jaxlib", VERSION, {"jaxlib/abi": abi.encode()},
-                metadata="Requires-Python: >=3.12\n",
-            )  # fmt: skip
-            made.rename(
-                made.with_name(f"jaxlib-{VERSION}-{abi[:5]}-{abi}-manylinux_2_27_x86_64.whl")
-            )
-        page = folder / "index" / "jaxlib"
-        links = (f'<a href="{item.name}">x</a>' for item in page.glob("*.whl"))
-        (page / "index.html").write_text("".join(links))
-
-    def commit(self, tag: str) -> None:
-        git(self.jax, "add", "--all")
-        git(self.jax, "-c", "user.name=t", "-c", "user.email=t@e", "commit", "--quiet", "-m", tag)
-        git(self.jax, "tag", tag)
-
-    @property
-    def runner(self) -> HostRunner:
-        env = {"PATH": "/usr/bin:/bin", "PIP_INDEX_URL": (self.folder / "index").as_uri()}
-        return HostRunner(base_env(env))
-
-    def look_up(self, version: str = VERSION, *, ref: str = "") -> pin_edit.PinFacts:
-        return pin_edit.look_up(
-            version, repository=str(self.jax), ref=ref, layouts=LAYOUTS,
-            cache=self.folder / "cache", runner=self.runner, console=self.console,
-        )  # fmt: skip
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ class Recorded:
             "rocm_root": PurePosixPath(
                 self.argv.get("rocm_path", [said.get("ROCM_PATH", "/recorded/fakerocm")])[0]
             ),
-            "rocm_number": rocm_number(layout="upstream", jax=self.version, rocm=rocm),
+            "rocm_number": rocm_number(jax=self.version, rocm=rocm),
             "gfx_targets": self._targets(),
             "compiler": self._compiler(),
             "cpu_features": self.argv.get("target_cpu_features", ["release"])[0],

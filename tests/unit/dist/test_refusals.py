@@ -32,10 +32,46 @@ def test_a_dry_run_refuses_what_the_run_would(option, said, tmp_path, capsys):
     assert said.format(tmp=tmp_path) in capsys.readouterr().err
 
 
+def test_a_cpython_that_jax_dropped_is_answered_with_those_of_the_pin(capsys):
+    line = [word.replace("3.12", "3.9") for word in LINE]
+    assert cli.main(line) == 3
+    assert "JAX 0.11.0 accepts: 3.12, 3.13" in capsys.readouterr().err
+
+
 def test_what_is_right_is_planned(tmp_path, capsys):
     right = ("--bazel-options=--nokeep_going", f"--cache-dir={tmp_path}/new")
     assert cli.main([*LINE, *right, f"--wheelhouse={tmp_path}/w"]) == 0
     assert "--nokeep_going" in capsys.readouterr().out
+
+
+NIGHTLY, PACKAGES = "https://rocm.nightlies.amd.com", "whl-multi-arch/"
+BY_PIP = "'--therock-path=pip:rocm[libraries,devel,device-gfx942]==7.15.0a20260630'"
+
+
+@pytest.mark.parametrize(
+    ("options", "fetched"),
+    [
+        (["--therock-path={page}therock-dist-linux-gfx94X-dcgpu-{version}.tar.gz"], "{options[0]}"),
+        (["--therock-path={page}therock-dist-linux-multiarch-{version}.tar.gz",
+          "--family=gfx94X-dcgpu"], "{options[0]}"),
+        (["--therock-index-url=nightly", "--rocm-version={version}", "--device=gfx942",
+          "--gfx-targets=gfx942"], BY_PIP),
+    ],
+    ids=["per family", "multiarch", "pip"],
+)  # fmt: skip
+def test_each_way_therock_publishes_is_planned_with_its_version(options, fetched, tmp_path, capsys):
+    names = {"page": f"{NIGHTLY}/tarball-multi-arch/", "version": "7.15.0a20260630"}
+    options = [option.format(**names) for option in options]
+    line = ("dist_wheels", "--dry-run", "--compiler=hermetic", "--allow-dirty",
+            "--python-versions=3.12", f"--cache-dir={tmp_path}")  # fmt: skip
+    assert cli.main([*line, *options]) == 0
+    shown = capsys.readouterr().out
+    rocm = next(line for line in shown.splitlines() if line.startswith("ROCM_ROOT="))
+    assert f" fetch_rocm {fetched.format(options=options)} --cache-dir={tmp_path}" in rocm
+    assert (f"--therock-index-url={NIGHTLY}/{PACKAGES})" in rocm) == (fetched == BY_PIP)
+    assert "--repo_env=TF_ROCM_AMDGPU_TARGETS=gfx942 " in shown
+    for wheel in ("plugin-{}-cp312-cp312", "pjrt-{}-py3-none"):
+        assert f"/jax_rocm7_{wheel.format('0.11.0+rocm7.15.0a20260630')}-" in shown
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_a_bad_night_is_not_green_anywhere_and_names_its_cause(places, name, eng
     assert kind.cause in page
     assert "What did not pass, by cause" in page
     assert page.index(kind.cause) < page.index('id="families"'), "where people look first"
-    message = notify.message(nights, "two", PAGE)
+    message = notify.message(nights, "two", PAGE, [].append)
     assert message
     assert kind.cause in message.markdown
     assert PAGE in message.markdown
@@ -231,7 +231,7 @@ def test_a_green_night_is_green_everywhere_and_says_nothing(places):
     summary = summing.read(nights, "two")
     assert summary.colour == "good"
     assert {cell.word for cell in summary.cells} == {"pass"}
-    assert notify.message(nights, "two", PAGE) is None
+    assert notify.message(nights, "two", PAGE, [].append) is None
     assert upkeep.problems(nights, NOW, LIMIT, {}, line) == []
     assert b"brightgreen" in night_feed.badge([summary])
 
@@ -242,10 +242,10 @@ def test_green_again_is_told_once(places):
     pages.publish("one")
     night(nights, "two", "local", None, NOW - timedelta(hours=30))
     pages.publish("two")
-    assert "fixed" in notify.message(nights, "two", PAGE).markdown
+    assert "fixed" in notify.message(nights, "two", PAGE, [].append).markdown
     night(nights, "three", "local", None, NOW - timedelta(hours=6))
     pages.publish("three")
-    assert notify.message(nights, "three", PAGE) is None
+    assert notify.message(nights, "three", PAGE, [].append) is None
 
 
 def test_a_failure_that_stays_is_told_once_and_shown_with_the_night_since_which_it_is_there(places):
@@ -253,7 +253,7 @@ def test_a_failure_that_stays_is_told_once_and_shown_with_the_night_since_which_
     for number, name in enumerate(("one", "two")):
         night(nights, name, "local", KINDS["tests fail"], NOW - timedelta(hours=30 - 24 * number))
         body, _ = pages.publish(name)
-    assert notify.message(nights, "two", PAGE) is None
+    assert notify.message(nights, "two", PAGE, [].append) is None
     assert b"still failing" in body
     assert b"since one" in body
 
@@ -273,12 +273,12 @@ def test_check_says_what_no_cell_says(places):
 
 
 @pytest.mark.parametrize(
-    ("engine", "waits", "said"),
-    [("slurm", None, True), ("local", None, True), ("slurm", {UNIT: Task(UNIT, "", 0, "7", "PENDING", "Resources")}, False),
-     ("github", None, False)],
+    ("engine", "waits", "said", "young"),
+    [("slurm", None, "nightly run one --engine=slurm", 14), ("local", None, "nightly run one", 1),
+     ("slurm", {UNIT: Task(UNIT, "", 0, "7", "PENDING", "Resources")}, "", 14), ("github", None, "", 14)],
 )  # fmt: skip
 def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
-    places, engine, waits, said
+    places, engine, waits, said, young
 ):
     """Half of it was submitted or run, and nothing runs or waits now."""
     nights, _ = places
@@ -289,9 +289,7 @@ def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
         if any(f"/{name}/" in key for name in plan_only):
             nights.store.delete(key)
     lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line)
-    assert lines == (
-        ["one: stands still with 6 cells to do: nightly run one --store=s"] if said else []
-    )
+    assert lines == ([f"one: stands still with 6 cells to do: {said} --store=s"] if said else [])
     nights.order("one", Order(action="stop", by="ann", reason="disk", time=timestamp(NOW), seen=0))
     stopped = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line)
     go_on = "nightly retry one --reason=WHY --store=s"
@@ -299,8 +297,30 @@ def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
     nights.order(
         "one", Order(action="go-on", by="ann", reason="mended", time=timestamp(NOW), seen=0)
     )
-    early = NOW - timedelta(minutes=50)
+    early = NOW - timedelta(minutes=60 - young)
     assert upkeep.problems(Nights(nights.store), early, LIMIT, waits, line) == []
+
+
+@pytest.mark.parametrize(("engine", "at_once"), [("local", True), ("slurm", False)])
+def test_an_interrupted_night_is_named_at_once_where_nothing_else_can_go_on_with_it(
+    places, engine, at_once
+):
+    nights, _ = places
+    plan = NightPlan(
+        night="one", made=timestamp(NOW), by="me", tool=__version__, target=(), recipes=(), cells=CELLS,
+    )  # fmt: skip
+    nights.add(plan)
+    said = {"cell": BUILD, "plan": nights.plan("one")[1], "host": "h", "engine": engine}
+    number = nights.begin("one", Begun(token="t", time=timestamp(NOW), **said))
+    assert upkeep.problems(nights, NOW, LIMIT, None, line) == []
+    cut = Ended(
+        state=State.NOT_RUN, reason="got SIGINT", exit_code=130, began=timestamp(NOW),
+        time=timestamp(NOW), milliseconds=1, **said,
+    )  # fmt: skip
+    nights.end("one", number, cut)
+    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, None, line)
+    assert [item for item in lines if "stands still with 7 cells" in item] == lines
+    assert bool(lines) is at_once
 
 
 def test_an_excused_absence_is_shown_and_is_not_red(places):

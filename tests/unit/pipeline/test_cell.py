@@ -111,3 +111,21 @@ def test_a_git_server_that_hangs_ends_with_the_limit_of_the_cell(tmp_path):
     assert ended.state is State.TIMEOUT
     assert where_ in ended.reason
     assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize("option", ["--rocm", "--therock-path"])
+def test_a_rocm_that_this_host_lacks_is_no_failure_of_the_wheels(tmp_path, option):
+    nights = Nights(FileStore(tmp_path / "store"))
+    lacking = tmp_path / "rocm"
+    cell = Cell(name=NAME, kind="gate", argv=("gate", f"{option}={lacking}"))
+    nights.add(
+        NightPlan(
+            night="one", made=timestamp(datetime.now(tz=timezone.utc)), by="me",
+            tool=__version__, target=(), recipes=(), cells=(cell,),
+        )
+    )  # fmt: skip
+    ended = run(nights, worker(tmp_path))
+    assert (ended.state, ended.exit_code) == (State.INFRA, 8)
+    assert ended.reason == f"{lacking}: no such ROCm on this host"
+    lacking.mkdir()
+    assert run(nights, worker(tmp_path)).state is State.PASS

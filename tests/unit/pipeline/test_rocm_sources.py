@@ -12,7 +12,7 @@ from support.faultserver import FaultServer
 import amdgpu_family_matrix as matrix
 from rocwheel import dist, home
 from rocwheel.download import Client, Retry
-from rocwheel.errors import RocwheelError
+from rocwheel.errors import ConfigError, RocwheelError
 from rocwheel.pipeline import resolving
 from rocwheel.pipeline import settings as settings_file
 
@@ -25,7 +25,8 @@ sets:
   - {{name: all, source_dir: jax, pythons: ["3.12"], families: [gfx90a],
      rocm: {{tarballs: "{together}"}}}}
   - {{name: gone, source_dir: jax, pythons: ["3.12"], families: [gfx90a], rocm: {{source: "{gone}"}}}}
-  - {{name: local, source_dir: jax, pythons: ["3.12"], families: [gfx90a], rocm: {{source: rocm}}}}
+  - {{name: local, source_dir: jax, pythons: ["3.12"], families: [gfx90a],
+     rocm: {{source: rocm, version: 7.12.0}}}}
 """
 
 
@@ -67,6 +68,36 @@ def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, ru
         "with `source` to build for all families",
         "build.gone": f"{gone}: 404 Not Found",
     }
+    assert {recipe.name: recipe.rocm_version for recipe in recipes} == {
+        "listed-gfx94X-dcgpu": VERSION,
+        "local": "7.12.0",  # which the build asks for, too
+    }
+    asked = [[w for w in recipe.argv if "--rocm-version" in w] for recipe in recipes]
+    assert asked == [[], ["--rocm-version=7.12.0"]]
+
+
+@pytest.mark.parametrize(
+    ("rocm", "problem"),
+    [
+        (f"{{source: {name_of('gfx90a')}, version: 7.12.0}}", f"is ROCm {VERSION}, not 7.12.0"),
+        ("{source: rocm, version: newest}", "'newest': not a ROCm version"),
+        ("{tarballs: nightly, version: 7.12.0}", "belongs to source"),
+    ],
+)
+def test_a_version_that_cannot_be_is_refused_by_the_plan(rocm, problem, tmp_path, runner):
+    (tmp_path / "rocm").mkdir()
+    (tmp_path / "nightly.yaml").write_text(
+        f"sets:\n  - {{name: x, jax: default, families: [gfx90a], rocm: {rocm}}}\n"
+    )
+    with pytest.raises(ConfigError, match=problem):
+        resolving.resolve(
+            settings_file.load(tmp_path / "nightly.yaml"),
+            matrix.FAMILIES,
+            resolving.World(
+                ci=CI, cwd=tmp_path, cache=tmp_path, runner=runner, client=None,
+                now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=print, environ={}, tool="",
+            ),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
+import shlex
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from support.serving import serving
 from support.trust import make_record
 from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict
 
@@ -122,6 +130,260 @@ def test_from_the_wheelhouse_to_a_fresh_machine_with_public_keys_alone(world, ca
     assert any("is not about" in link["about"] for link in document["links"])
 
 
+def released(world) -> None:
+    signer = signers.signer(world.uri("builder"))
+    evidence.state_build(world.folder, signer, finished="2026-05-01T11:00:00Z")
+    assert world.run(*world.target("stage", world.folder)) == 0
+    world.gate()
+    promote = world.target("promote", f"--manifest={world.manifest.sha256}")
+    assert world.run(*promote, f"--signer={world.uri('promoter')}") == 0
+
+
+def changed(world, action: str, *words: str, signer: str = "promoter") -> int:
+    what = () if "--file" in words else (f"--manifest={world.manifest.sha256}",)
+    sign = (f"--signer={world.uri(signer)}",) if signer else ()
+    return world.run(*world.target(action, *what, *words, "--by=ann", "--reason=it leaks"), *sign)
+
+
+def verified(world, capsys, number: int = 0) -> tuple[int, str, list[str]]:
+    """Verify a wheel of the set: exit status, state, what is said of it since its promotion."""
+    capsys.readouterr()
+    wheel = world.folder / world.manifest.built[number].filename
+    status = world.run("trust", "verify", wheel, f"--statements={world.bundle}", "--json")
+    document = json.loads(capsys.readouterr().out)
+    said = [link["about"] for link in document["links"] if link["role"] == "release"]
+    assert all(link["holds"] for link in document["links"] if link["role"] != "release")
+    return status, document["state"], said
+
+
+def test_a_download_tells_that_its_set_was_rolled_back_or_yanked_since(world, capsys) -> None:
+    released(world)
+    assert verified(world, capsys) == (0, "verified", [])
+    assert changed(world, "rollback") == 0
+    status, state, (said,) = verified(world, capsys)
+    assert (status, state) == (9, "rolled back")
+    assert re.fullmatch(r"rolled back by ann on \d{4}-\d\d-\d\d: it leaks", said)
+    assert changed(world, "rollback") == 0  # nothing to do, and nothing is stated twice
+    assert changed(world, "restore") == 0
+    assert verified(world, capsys) == (0, "verified", [])
+    name = world.manifest.built[0].filename
+    assert changed(world, "yank", "--file", name) == 0
+    status, state, (said,) = verified(world, capsys)
+    assert (status, state) == (0, "yanked")
+    assert said.startswith(f"{name} was yanked by ann")
+    assert verified(world, capsys, 1) == (0, "verified", [])
+    assert changed(world, "unyank", "--file", name) == 0
+    assert verified(world, capsys) == (0, "verified", [])
+    assert changed(world, "yank") == 0
+    assert [verified(world, capsys, number)[1] for number in (0, 1)] == ["yanked", "yanked"]
+    lines = [json.loads(line) for line in world.bundle.read_bytes().splitlines()]
+    inner = [json.loads(base64.b64decode(line["payload"]))["predicate"] for line in lines[-6:]]
+    assert [item["verificationResult"] for item in inner] == [
+        "PASSED", "FAILED", "PASSED", "FAILED", "PASSED", "FAILED"
+    ]  # fmt: skip
+
+
+def test_what_comes_back_needs_a_promoters_key_and_what_leaves_waits_for_none(
+    world, capsys
+) -> None:
+    released(world)
+    assert changed(world, "rollback", signer="runner") == 9
+    assert "runner's key, not a promoter's" in capsys.readouterr().err
+    assert changed(world, "rollback", signer="") == 0
+    assert "unsigned: `trust verify`" in capsys.readouterr().err
+    assert verified(world, capsys)[1] == "verified"  # so it is said
+    assert changed(world, "restore", signer="") == 9
+    assert "`restore` needs the signature of a promoter's key" in capsys.readouterr().err
+    assert changed(world, "rollback") == 0  # done, and stated now
+    assert verified(world, capsys)[1] == "rolled back"
+
+
+def test_a_set_without_statements_is_rolled_back_without_any(world, capsys) -> None:
+    released(world)
+    world.bundle.unlink()
+    assert changed(world, "rollback") == 0
+    assert not world.bundle.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: lines.pop(-2), "other statements than these"),  # the rollback is taken out
+        (lambda lines: lines.__setitem__(slice(-2, None), lines[:-3:-1]), "other statements"),
+        (lambda lines: lines.append(lines[-3]), "other statements than these"),
+        (lambda lines: lines.append(lines[-1]), "other statements than these"),
+        (lambda lines: lines.pop(-3), "other statements than these"),
+    ],
+)
+def test_what_came_after_a_promotion_is_a_chain(world, capsys, change, message) -> None:
+    released(world)
+    assert changed(world, "rollback") == changed(world, "restore") == 0
+    lines = world.bundle.read_bytes().splitlines()
+    change(lines)
+    world.bundle.write_bytes(b"".join(line + b"\n" for line in lines))
+    capsys.readouterr()
+    wheel = world.folder / world.manifest.built[0].filename
+    assert world.run("trust", "verify", wheel, f"--statements={world.bundle}") == 9
+    assert re.search(rf"BROKEN +promoter .*{message}", capsys.readouterr().out)
+
+
+def revoke(world, name: str, since: str) -> None:
+    path = world.ci / "trust.yaml"
+    old = f"  {name}:\n"
+    text = path.read_text().replace(
+        old, f"{old}    revoked: {{since: {since}, reason: stolen}}\n", 1
+    )
+    path.write_text(text)
+
+
+def another_key(world, name: str, role: str, capsys) -> None:
+    capsys.readouterr()
+    assert world.run("trust", "keygen", world.keys / f"{name}.pem", f"--role={role}") == 0
+    entry = re.sub(r"since: .*", "since: 2026-01-01", capsys.readouterr().out)
+    path = world.ci / "trust.yaml"
+    path.write_text(path.read_text().replace("keys:\n", f"keys:\n{entry}", 1))
+
+
+def shown(world, capsys) -> dict:
+    capsys.readouterr()
+    assert world.run(*world.target("status", "--json")) == 0
+    (row,) = json.loads(capsys.readouterr().out)["sets"]
+    return row
+
+
+@pytest.mark.parametrize("name", ["builder", "runner", "promoter"])
+def test_a_release_that_rests_on_a_revoked_key_is_taken_back_with_the_line_that_is_printed(
+    world, capsys, name
+) -> None:
+    for role in ("builder", "runner", "promoter"):
+        another_key(world, f"other-{role}", role, capsys)
+    released(world)
+    assert (shown(world, capsys)["next"], shown(world, capsys)["rollback"]) == ("", "")
+    revoke(world, name, "2099-01-01")  # after the release
+    assert shown(world, capsys)["next"] == ""
+    path = world.ci / "trust.yaml"
+    path.write_text(
+        path.read_text().replace("since: 2099-01-01, reason", "since: 2026-02-01, reason")
+    )
+    assert shown(world, capsys)["next"] == f"{name} revoked: it rests on nothing else: roll it back"
+    assert world.run(*world.target("status")) == 0
+    program, *words = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert program == "rocwheel"
+    assert world.run(*words, f"--signer={world.uri('other-promoter')}") == 0
+    row = shown(world, capsys)
+    assert (row["state"], row["next"], row["rollback"]) == ("rolled back", "", "")
+
+
+@pytest.mark.parametrize(
+    ("suites", "said"),
+    [(("smoke", "unit"), "other keys signed the same"), (("smoke",), "it rests on nothing else")],
+)
+def test_a_release_that_others_signed_as_well_stays(world, capsys, suites, said) -> None:
+    another_key(world, "other", "runner", capsys)
+    for suite in suites:
+        verdict = make_verdict(world.manifest, suite=suite, host="node2")
+        verdicts.add(world.shop.staging, verdict)
+        evidence.add_result(world.shop.staging, verdict, signers.signer(world.uri("other")))
+    released(world)
+    revoke(world, "runner", "2026-02-01")
+    row = shown(world, capsys)
+    assert said in row["next"]
+    assert bool(row["rollback"]) == ("nothing else" in said)
+
+
+@pytest.mark.parametrize("garbage", [b"{}\n", b"\n", b"\xff\n"])
+def test_statements_that_cannot_be_read_are_told_of_a_release(world, capsys, garbage) -> None:
+    released(world)
+    revoke(world, "runner", "2026-02-01")
+    world.bundle.write_bytes(garbage)
+    another_key(world, "other", "runner", capsys)
+    assert "its statements cannot be read" in shown(world, capsys)["next"]
+
+
+@pytest.fixture
+def index(world) -> Iterator[str]:
+    """The URL of the index of a released set."""
+    released(world)
+    with serving(world.shop.store) as site:
+        yield f"{site.url}{world.shop.release.root}"
+
+
+def test_every_wheel_of_an_index_and_one_by_its_url_are_verified(world, index, capsys) -> None:
+    capsys.readouterr()
+    assert world.run("trust", "verify", index, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["files"]
+    assert {(row["file"], row["sha256"], row["state"]) for row in rows} == {
+        (wheel.filename, wheel.sha256, "verified") for wheel in world.manifest.built
+    }
+    wheel = world.manifest.built[0]
+    assert world.run("trust", "verify", f"{index}/{quote(wheel.filename)}") == 0
+    assert capsys.readouterr().out.count("\nok") == 3
+    assert changed(world, "yank", "--file", wheel.filename) == 0
+    capsys.readouterr()
+    assert world.run("trust", "verify", f"{index}/") == 0
+    assert f"yanked: {wheel.filename}\n" in capsys.readouterr().out
+
+    path = world.shop.store.root / world.shop.release.key(wheel.filename)
+    path.write_bytes(path.read_bytes() + b"\0")  # the page still states the digest of before
+    assert world.run("trust", "verify", f"{index}/{quote(wheel.filename)}") == 9
+    assert "BROKEN builder   subject: it is not about" in capsys.readouterr().out
+    world.bundle.unlink()
+    assert world.run("trust", "verify", index) == 9
+    said = capsys.readouterr().out
+    assert said.count("unsigned: no statement holds") == 3 * len(world.manifest.built)
+
+
+def test_a_page_leads_to_the_statements_and_one_without_a_set_to_none(world, index, capsys) -> None:
+    (project, *_) = sorted({wheel.project for wheel in world.manifest.built})
+    page = world.shop.store.root / world.shop.release.json(project)
+    document = json.loads(page.read_bytes())
+    link = document["files"][0]["_rocwheel"]["statements"]
+    assert (page.parent / link).resolve() == world.bundle.resolve()
+    del document["files"][0]["_rocwheel"]  # as of a wheel that came before rocwheel
+    page.write_text(json.dumps(document))
+    capsys.readouterr()
+    assert world.run("trust", "verify", index) == 9
+    assert capsys.readouterr().out.count("unsigned: no statement holds") == 3
+
+
+def test_pip_downloads_and_the_recipe_of_the_docs_verifies(world, index, tmp_path, capsys) -> None:
+    """The lines of docs/how-to/trust.md, with a pip and an index on this machine."""
+    text = (ROOT / "docs" / "how-to" / "trust.md").read_text().partition("## Verify a download")[2]
+    lines = re.findall(r"^\$ (.+)$", text.partition("\n## ")[0], re.MULTILINE)
+    downloads, verify, everything = (line.replace("$INDEX", index) for line in lines)
+    shutil.copy(world.ci / "trust.yaml", tmp_path / "trust.yaml")
+    pip = [sys.executable, "-m", *shlex.split(downloads), "--isolated", "--no-cache-dir"]
+    subprocess.run(pip, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    world.monkeypatch.chdir(tmp_path)
+    for line in (verify, everything):
+        program, *words = shlex.split(line)
+        words = [wheel.name if word.endswith("*.whl") else word for word in words]
+        capsys.readouterr()
+        assert program == "rocwheel"
+        assert main(words) == 0
+        assert "BROKEN" not in capsys.readouterr().out
+    assert changed(world, "rollback") == 0
+    assert main(["trust", "verify", wheel.name, "--statements", index, "--keys=trust.yaml"]) == 9
+    assert f"does not list {wheel.name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/nowhere", "no page of an index"),
+        ("/jax-rocm7-pjrt", "no wheel"),
+        ("/x-1.whl", "Invalid wheel filename"),
+    ],
+)
+def test_a_url_that_is_no_index_is_two_lines(world, index, capsys, path, message) -> None:
+    capsys.readouterr()
+    assert world.run("trust", "verify", f"{index}{path}") == 3
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 2
+
+
 def drop(number):
     def change(lines):
         del lines[number]
@@ -155,8 +417,6 @@ def double(lines) -> None:
     ],
 )  # fmt: skip
 def test_a_bundle_that_lacks_a_link_is_broken(world, capsys, change, message) -> None:
-    import re
-
     evidence.state_build(
         world.folder, signers.signer(world.uri("builder")), finished="2026-05-01T11:00:00Z"
     )
@@ -229,8 +489,6 @@ def test_a_key_below_a_checkout_is_refused(world, capsys) -> None:
     ],
 )
 def test_a_signer_that_cannot_be_is_two_lines(world, capsys, uri, message) -> None:
-    import re
-
     assert world.run("trust", "show", f"--signer={uri}") == 3
     said = capsys.readouterr().err
     assert re.search(message, said)
@@ -304,8 +562,6 @@ MISTAKES = [
     ("old", "new", "message"), MISTAKES, ids=[str(n) for n in range(len(MISTAKES))]
 )
 def test_a_mistake_in_the_trust_file_is_shown_where_it_is(world, capsys, old, new, message) -> None:
-    import re
-
     path = world.ci / "trust.yaml"
     text = path.read_text()
     assert old in text

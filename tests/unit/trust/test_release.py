@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 
 import pytest
-from support.trust import Keyring, SignedShop
+from support.trust import FAMILY, NOW, Keyring, SignedShop
+from support.wheelset import make_set, make_verdict
 
+from rocwheel import files
 from rocwheel.ledger.state import Action
-from rocwheel.trust import TrustError, envelope, statements
+from rocwheel.trust import TrustError, chain, envelope, statements
+from rocwheel.trust.policy import Revocation
 from rocwheel.values import replace
+from rocwheel.verdict import State
 
 
 @pytest.fixture(scope="session")
@@ -89,8 +94,6 @@ def test_the_statements_are_json_that_other_tools_read(shop) -> None:
 
 
 def test_status_says_what_a_signature_lacks(shop) -> None:
-    from support.wheelset import FAMILY, NOW
-
     from rocwheel.release import status
 
     manifest = shop.ready()
@@ -104,3 +107,63 @@ def test_status_says_what_a_signature_lacks(shop) -> None:
         shop.store.delete(info.key)
     assert row().state == "staged"
     assert "no provenance" in row().blocked_by
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        ("yank", {}, "a promotion comes first, and once"),
+        ("promote", {"action": "promote"}, "a promotion comes first, and once"),
+        ("promote", {"channel": "other"}, "another channel or family"),
+        ("promote", {"family": "gfx94X-dcgpu"}, "another channel or family"),
+        ("promote", {}, ""),
+    ],
+)
+def test_a_promoter_states_what_can_have_been(shop, first, then, message) -> None:
+    """A key's owner signs it all; what it says must still follow from what was before."""
+    manifest, trust = shop.ready(), shop.channel.trust
+    lines = [shop.provenance(manifest)]
+    own = {"action": first, "channel": "", "family": FAMILY.name, "by": "ann"}
+    for told in (own, {**own, "action": "rollback", **then}):
+        inputs = [files.sha256(lines[-1])]
+        fields = {"time": "2026-05-01T11:40:00Z", "url": "", "policy": {}, "inputs": inputs}
+        made = statements.summary(manifest, **fields, own=told)
+        lines.append(shop.signed(made, "promoter"))
+    links = chain.follow(manifest.sha256, b"".join(lines), trust, now=NOW)
+    broken = [link.about for link in links if link.role == "promoter" and not link.holds]
+    assert (message in broken[0]) if message else not broken
+
+
+@pytest.mark.parametrize(
+    ("signed", "alone"),
+    [
+        ([("runner", "1/2"), ("other", "2/2"), ("other", "merged")], True),
+        ([("other", "1/2"), ("other", "2/2"), ("runner", "merged")], True),
+        ([("runner", "1/2"), ("other", "2/2"), ("runner", "merged"), ("other", "")], False),
+        ([("runner", ""), ("other", "fail")], True),
+        ([("runner", "fail"), ("other", "")], False),
+        ([("runner", ""), ("other", "1/2")], True),
+    ],
+)
+def test_a_shard_of_a_revoked_key_spoils_what_was_merged_of_it(tmp_path, console, signed, alone):
+    keys = Keyring(tmp_path / "keys", ("builder", "runner", "promoter", "other"))
+    shop, lines, parts = SignedShop(tmp_path, console, keys), [], []
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    for number, (who, what) in enumerate(signed):
+        shard = what if "/" in what else ""
+        state = State.FAIL if what == "fail" else State.PASS
+        verdict = make_verdict(manifest, shard=shard, host=f"node{number}", state=state)
+        named = parts if what == "merged" else ()
+        made = statements.result(verdict, number=1, previous="", parts=named)
+        parts += [verdict.sha256] if shard else []
+        lines.append(shop.signed(made, who))
+    trust = keys.trust(runner={"revoked": Revocation(since=date(2026, 2, 1), reason="x")})
+    more = {keys.signers["other"].public_key.keyid: keys.key("other", "runner")}
+    known = replace(trust, keys={**trust.keys, **more})
+    unknown = chain.revoked(b"".join(lines), trust, released=NOW)[1]
+    assert unknown is (
+        signed[0] != ("runner", "fail")
+    )  # a key that left the file stands in for none
+    names, is_alone = chain.revoked(b"".join(lines), known, released=NOW)
+    assert is_alone is alone
+    assert names == ({"runner"} if signed[0] != ("runner", "fail") else set())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import wheels
-from support.wheels import File, make_elf
+from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf
 
 from rocwheel.cli import main
 from rocwheel.host import cgroup
@@ -53,6 +53,30 @@ def test_inspect_shows_what_a_person_asks_first(plugin: str, capsys) -> None:
     assert "    NEEDED    libhipblas.so.3 libamdhip64.so.7 libc.so.6" in lines
     assert "    RUNPATH   $ORIGIN/../rocm/lib $ORIGIN/../../rocm/lib /opt/rocm/lib" in lines
     assert "    GPU code  1 bundle for 2 targets" in lines
+
+
+def test_a_target_that_one_bundle_of_several_lacks_is_none_of_the_wheel(
+    tmp_path: Path, capsys
+) -> None:
+    """R44: a library whose other bundles have the target cannot run on it."""
+    made = wheels.plugin()
+    bundles = (make_bundle(("gfx1100", "gfx942")), make_bundle(("gfx1100",)))
+    content = make_elf(
+        needed=("libamdhip64.so.7", "libc.so.6"), runpath=":".join(SHORT_RUNPATH),
+        exports=("PyInit__linalg",), bundles=bundles,
+    )  # fmt: skip
+    files = {**made.files, "jax_rocm7_plugin/_linalg.so": File(content, mode=0o755)}
+    name = made.but(files=files).write(tmp_path).name
+    run("inspect", "--json", name)
+    (report,) = json.loads(capsys.readouterr().out)["wheels"]
+    (library,) = [item for item in report["elf"] if item["path"].endswith("/_linalg.so")]
+    assert library["gfx_targets"] == report["gfx_targets"] == ["gfx1100"]
+    assert report["gpu_code"]["gfx942"]["objects"] < report["gpu_code"]["gfx1100"]["objects"]
+    run("inspect", name)
+    assert "    GPU code  2 bundles for 1 target; only some have gfx942" in capsys.readouterr().out
+    for asked in ((), ("--gfx-targets", "gfx942,gfx1100")):
+        run("verify", name, *asked, status=6)
+        assert "lacks gfx942" in capsys.readouterr().out
 
 
 def test_inspect_fits_a_narrow_terminal(pjrt: str, tmp_path, capsys, monkeypatch) -> None:

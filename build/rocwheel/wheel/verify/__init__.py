@@ -23,6 +23,11 @@ from rocwheel.wheel.verify.one_wheel import Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
+__all__ = [
+    "Expectation", "Installers", "sonames_below", "verify", "verify_given", "verify_set",
+    "verify_wheelhouse",
+]  # fmt: skip
+
 
 def verify_given(
     paths: Sequence[Path],

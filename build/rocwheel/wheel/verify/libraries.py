@@ -172,11 +172,11 @@ class Libraries(JudgedWheel):
         meant = self.expected.gfx_targets
         if not self._needs_rocm:
             return
-        if not self.report.gfx_targets:
+        if not self.report.gpu_code:
             if self.kind is not None and self.policy.kinds[self.kind].gpu_code:
                 yield finding("gfx.none", "no GPU code in any shared object")
             return
-        wanted = frozenset(self.report.gfx_targets if meant is None else meant)
+        wanted = frozenset(self.report.gpu_code if meant is None else meant)
         for item in self.report.elf:
             for bundle in item.bundles:
                 if bundle.targets != wanted:

@@ -48,18 +48,14 @@ def _jax_wheel_impl(ctx):
     for target, destination in ctx.attr.files.items():
         args.add(target.files.to_list()[0], format = destination + "=%s")
 
-    if ctx.attr.editable:
-        output = ctx.actions.declare_directory("{}/{}".format(folder, ctx.attr.wheel_name))
-        args.add("--editable", output.path)
-    else:
-        output = ctx.actions.declare_file("{}/{}-{}{}-{}.whl".format(
-            folder,
-            ctx.attr.wheel_name,
-            WHEEL_VERSION,
-            WHEEL_VERSION_SUFFIX,
-            tag,
-        ))
-        args.add("--output-dir", output.dirname)
+    output = ctx.actions.declare_file("{}/{}-{}{}-{}.whl".format(
+        folder,
+        ctx.attr.wheel_name,
+        WHEEL_VERSION,
+        WHEEL_VERSION_SUFFIX,
+        tag,
+    ))
+    args.add("--output-dir", output.dirname)
     ctx.actions.run(
         executable = TOOL_PYTHON,
         arguments = [args],
@@ -75,8 +71,8 @@ def _jax_wheel_impl(ctx):
     )
     return [DefaultInfo(files = depset([output]))]
 
-_jax_wheel = rule(
-    doc = "A wheel (or the folder of an editable install) below the folder --//jaxlib/tools:output_path.",
+jax_wheel = rule(
+    doc = "A wheel below the folder --//jaxlib/tools:output_path.",
     implementation = _jax_wheel_impl,
     attrs = {
         "wheel_name": attr.string(mandatory = True, doc = "The project, with underscores."),
@@ -92,14 +88,8 @@ _jax_wheel = rule(
         "version_module": attr.string(doc = "The path of the version.py that gets version and commit."),
         "no_abi": attr.bool(doc = "One wheel for every Python 3; marked pure, as JAX's pjrt wheels are."),
         "needs_rocm": attr.bool(),
-        "editable": attr.bool(),
         "_git_hash": attr.label(default = "//jaxlib/tools:jaxlib_git_hash"),
         "_output_path": attr.label(default = "//jaxlib/tools:output_path"),
         "_tool": attr.label(default = "//jaxlib/tools:build_wheel.py", allow_single_file = True),
     },
 )
-
-def jax_wheel(name, **kwargs):
-    """Declares the wheel `name` and `name`_editable, a folder that `pip install -e` accepts."""
-    _jax_wheel(name = name, **kwargs)
-    _jax_wheel(name = name + "_editable", editable = True, **kwargs)

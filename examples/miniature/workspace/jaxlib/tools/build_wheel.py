@@ -12,7 +12,6 @@ import base64
 import csv
 import hashlib
 import io
-import json
 import os
 import re
 import time
@@ -125,39 +124,6 @@ def write_wheel(path: Path, members: Mapping[str, bytes], *, epoch: int) -> None
             archive.writestr(info, content)
 
 
-def write_editable(
-    folder: Path, files: Mapping[str, bytes], options: argparse.Namespace, version: str
-) -> None:
-    """Write the files and a pyproject.toml, for `pip install --editable folder`."""
-    for name, content in files.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
-        target.chmod(_mode(name) & 0o777)
-    requires = [text.format(version=version) for text in options.requires]
-    lines = [
-        "[build-system]",
-        'requires = ["setuptools"]',
-        'build-backend = "setuptools.build_meta"',
-        "",
-        "[project]",
-        f"name = {json.dumps(options.name.replace('_', '-'))}",
-        f"version = {json.dumps(version)}",
-        f"description = {json.dumps(options.summary)}",
-        f"dependencies = {json.dumps(requires)}",
-    ]
-    if options.requires_python:
-        lines.append(f"requires-python = {json.dumps(options.requires_python)}")
-    for text in options.entry_point:
-        group, _, line = text.partition(":")
-        name, _, target_name = line.partition(" = ")
-        lines += ["", f"[project.entry-points.{group}]", f"{name} = {json.dumps(target_name)}"]
-    folders = sorted({str(Path(name).parent).replace("/", ".") for name in files})
-    lines += ["", "[tool.setuptools]", f"packages = {json.dumps(folders)}"]
-    lines += ["", "[tool.setuptools.package-data]", '"*" = ["*.so"]', ""]
-    (folder / "pyproject.toml").write_text("\n".join(lines), encoding="utf-8")
-
-
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Pack files into a wheel.")
     parser.add_argument("--name", required=True, help="project name, with underscores")
@@ -171,9 +137,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--purelib", action="store_true")
     parser.add_argument("--version-module", metavar="PATH", help="member to write the version into")
     parser.add_argument("--git-hash")
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--output-dir", type=Path)
-    where.add_argument("--editable", type=Path, metavar="FOLDER")
+    parser.add_argument("--output-dir", type=Path, required=True)
     parser.add_argument("files", nargs="+", metavar="MEMBER=FILE")
     return parser
 
@@ -186,9 +150,6 @@ def main() -> None:
     if options.version_module:
         text = files[options.version_module].decode()
         files[options.version_module] = fill_in_version(text, version, options.git_hash).encode()
-    if options.editable:
-        write_editable(options.editable, files, options, version)
-        return
     info = f"{options.name}-{version}.dist-info"
     members = dict(files)
     members[f"{info}/METADATA"] = _metadata(options, version).encode()
