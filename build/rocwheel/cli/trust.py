@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import click
 
@@ -21,8 +23,9 @@ with when_run():
 
     from rocwheel import files
     from rocwheel.console import columns
+    from rocwheel.download import Client, Retry
     from rocwheel.manifest import MANIFEST
-    from rocwheel.trust import TrustError, chain, envelope, evidence, policy, signers
+    from rocwheel.trust import TrustError, chain, envelope, evidence, online, policy, signers
 
 _PATH = click.Path(path_type=Path)
 
@@ -181,25 +184,52 @@ class VerifyOptions:
 
     what: str
     keys: Path | None
-    statements: Path | None
+    statements: str
 
 
 @command("verify", VerifyOptions, parent=trust)
-@click.argument("what", metavar="WHEEL|MANIFEST")
+@click.argument("what", metavar="WHEEL|MANIFEST|URL")
 @option("--keys", type=_PATH, help="The trust file; default: ci/trust.yaml.")
-@option("--statements", type=_PATH, help="The set's statements; default: bundle.jsonl beside it.")
+@option("--statements", default="", metavar="PATH|URL",
+        help="The set's statements, or the index that has them; default: bundle.jsonl beside it.")  # fmt: skip # noqa: E501
 def verify(app: App, options: VerifyOptions) -> int:
-    """Verify offline who built, tested and released a wheel: one line per link.
+    """Verify who built, tested and released a wheel: one line per link.
 
-    MANIFEST is a manifest.json or its folder. Ends with 9 where a link is broken or missing.
+    MANIFEST is a manifest.json or its folder; URL a wheel in an index, which is read to its end, or
+    an index, whose pages' digests are verified. Ends with 9 where a link is broken or missing.
     """
     known = policy.load(app.path(options.keys) or app.home.ci / policy.FILE)
-    path = app.cwd / options.what
-    path = path / MANIFEST if path.is_dir() else path
-    sha256 = files.sha256(path) if path.is_file() else _read(path).hex()
-    bundle = _read(app.path(options.statements) or path.parent / evidence.BUNDLE)
-    links = chain.follow(sha256, bundle, known, now=app.now())
-    holds = all(link.holds for link in links)
-    document = {"file": str(path), "sha256": sha256, "links": list(map(asdict, links))}
-    app.emit({**document, "state": chain.state(links)}, "\n".join(map(str, links)))
+    documents, lines = list[dict[str, Any]](), list[str]()
+    with Client(app.environ, retry=Retry(), note=app.console.info) as client:
+        for name, sha256, bundle in _asked(app, options, client):
+            links = chain.follow(sha256, bundle, known, now=app.now())
+            document = {"file": name, "sha256": sha256, "links": list(map(asdict, links))}
+            documents.append({**document, "state": chain.state(links)})
+            lines += [f"{documents[-1]['state']}: {name}", *map(str, links)]
+    if not documents:
+        raise ConfigError(f"{options.what}: offers no wheel", hint="give what --index-url takes")
+    text = "\n".join(lines[1:] if len(documents) == 1 else lines)
+    app.emit(documents[0] if len(documents) == 1 else {"files": documents}, text)
+    holds = all(item["state"] in {"verified", "yanked"} for item in documents)
     return 0 if holds else TrustError.exit_code
+
+
+def _asked(app: App, options: VerifyOptions, client: Client) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the name, the SHA-256 and the statements of each file that is to be verified."""
+    what, given = options.what.rstrip("/"), options.statements.rstrip("/")
+    if "://" not in what:
+        path = app.cwd / what
+        path = path / MANIFEST if path.is_dir() else path
+        sha256 = files.sha256(path) if path.is_file() else _read(path).hex()
+        if "://" in given:
+            bundle = online.statements(client, online.offer(client, given, path.name).where)
+        else:
+            bundle = _read(app.cwd / given if given else path.parent / evidence.BUNDLE)
+        yield str(path), sha256, bundle
+    elif what.endswith(".whl"):
+        folder, _, name = what.rpartition("/")
+        where = online.offer(client, folder, unquote(name)).where
+        yield what, client.digest(what)[0], online.statements(client, where)
+    else:
+        for item in online.offers(client, what):
+            yield item.filename, item.sha256, online.statements(client, item.where)

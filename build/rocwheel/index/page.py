@@ -173,6 +173,9 @@ def _file(entry: Entry) -> dict[str, Any]:
     }
     if entry.requires_python:
         document["requires-python"] = entry.requires_python
+    if entry.manifest:
+        statements = f"../{PRIVATE}/attestations/{entry.manifest}/bundle.jsonl"
+        document[PRIVATE] = {"statements": statements}
     return document
 
 

@@ -8,9 +8,14 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from support.serving import serving
 from support.trust import make_record
 from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict
 
@@ -293,6 +298,90 @@ def test_statements_that_cannot_be_read_are_told_of_a_release(world, capsys, gar
     world.bundle.write_bytes(garbage)
     another_key(world, "other", "runner", capsys)
     assert "its statements cannot be read" in shown(world, capsys)["next"]
+
+
+@pytest.fixture
+def index(world) -> Iterator[str]:
+    """The URL of the index of a released set."""
+    released(world)
+    with serving(world.shop.store) as site:
+        yield f"{site.url}{world.shop.release.root}"
+
+
+def test_every_wheel_of_an_index_and_one_by_its_url_are_verified(world, index, capsys) -> None:
+    capsys.readouterr()
+    assert world.run("trust", "verify", index, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["files"]
+    assert {(row["file"], row["sha256"], row["state"]) for row in rows} == {
+        (wheel.filename, wheel.sha256, "verified") for wheel in world.manifest.built
+    }
+    wheel = world.manifest.built[0]
+    assert world.run("trust", "verify", f"{index}/{quote(wheel.filename)}") == 0
+    assert capsys.readouterr().out.count("\nok") == 3
+    assert changed(world, "yank", "--file", wheel.filename) == 0
+    capsys.readouterr()
+    assert world.run("trust", "verify", f"{index}/") == 0
+    assert f"yanked: {wheel.filename}\n" in capsys.readouterr().out
+
+    path = world.shop.store.root / world.shop.release.key(wheel.filename)
+    path.write_bytes(path.read_bytes() + b"\0")  # the page still states the digest of before
+    assert world.run("trust", "verify", f"{index}/{quote(wheel.filename)}") == 9
+    assert "BROKEN builder   subject: it is not about" in capsys.readouterr().out
+    world.bundle.unlink()
+    assert world.run("trust", "verify", index) == 9
+    said = capsys.readouterr().out
+    assert said.count("unsigned: no statement holds") == 3 * len(world.manifest.built)
+
+
+def test_a_page_leads_to_the_statements_and_one_without_a_set_to_none(world, index, capsys) -> None:
+    (project, *_) = sorted({wheel.project for wheel in world.manifest.built})
+    page = world.shop.store.root / world.shop.release.json(project)
+    document = json.loads(page.read_bytes())
+    link = document["files"][0]["_rocwheel"]["statements"]
+    assert (page.parent / link).resolve() == world.bundle.resolve()
+    del document["files"][0]["_rocwheel"]  # as of a wheel that came before rocwheel
+    page.write_text(json.dumps(document))
+    capsys.readouterr()
+    assert world.run("trust", "verify", index) == 9
+    assert capsys.readouterr().out.count("unsigned: no statement holds") == 3
+
+
+def test_pip_downloads_and_the_recipe_of_the_docs_verifies(world, index, tmp_path, capsys) -> None:
+    """The lines of docs/how-to/trust.md, with a pip and an index on this machine."""
+    text = (ROOT / "docs" / "how-to" / "trust.md").read_text().partition("## Verify a download")[2]
+    lines = re.findall(r"^\$ (.+)$", text.partition("\n## ")[0], re.MULTILINE)
+    downloads, verify, everything = (line.replace("$INDEX", index) for line in lines)
+    shutil.copy(world.ci / "trust.yaml", tmp_path / "trust.yaml")
+    pip = [sys.executable, "-m", *shlex.split(downloads), "--isolated", "--no-cache-dir"]
+    subprocess.run(pip, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    world.monkeypatch.chdir(tmp_path)
+    for line in (verify, everything):
+        program, *words = shlex.split(line)
+        words = [wheel.name if word.endswith("*.whl") else word for word in words]
+        capsys.readouterr()
+        assert program == "rocwheel"
+        assert main(words) == 0
+        assert "BROKEN" not in capsys.readouterr().out
+    assert changed(world, "rollback") == 0
+    assert main(["trust", "verify", wheel.name, "--statements", index, "--keys=trust.yaml"]) == 9
+    assert f"does not list {wheel.name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/nowhere", "no page of an index"),
+        ("/jax-rocm7-pjrt", "no wheel"),
+        ("/x-1.whl", "Invalid wheel filename"),
+    ],
+)
+def test_a_url_that_is_no_index_is_two_lines(world, index, capsys, path, message) -> None:
+    capsys.readouterr()
+    assert world.run("trust", "verify", f"{index}{path}") == 3
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 2
 
 
 def drop(number):
