@@ -25,7 +25,7 @@ ROOMS = {
     "gate/": (7294, 7150, 0, 36),
     "host/": (474, 400, 0, 0),
     "index/ store/": (2298, 2510, 0, 9),
-    "ledger/ release/": (4110, 3950, 0, 23),
+    "ledger/ release/": (4114, 3950, 0, 23),
     "ledger/nights pipeline/": (4036, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
     "cli/trust release/proof trust/": (1740, 1400, 0, 0),
