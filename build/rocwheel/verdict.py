@@ -172,6 +172,7 @@ class KnownSuite(Value, frozen=True, kw_only=True):
     selection: str  # pytest marker expression
     pytest: NonEmpty  # version
     demands: Demands
+    rocm: Literal["root", "pip"] = "root"  # beside the wheels
 
 
 class Ran(Value, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Provisioning: the ROCm a gate puts beside the wheels, which bring none themselves.
 
 The manifest's tarball or packages by their digests, another tarball or folder, or other packages.
+A suite may say that it is for those who have ROCm by pip: then it is the manifest's version.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Final
 
 from rocwheel import rocm
 from rocwheel.console import Console
+from rocwheel.errors import ConfigError
 from rocwheel.gate import subject
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.verdict import RocmProvided
 
 PIP: Final = "pip:"
+_BETWEEN: Final = re.compile(r",(?=\s*[A-Za-z])(?![^\[]*\])")  # requirements, not extras or limits
 IMAGE: Final = Path("/opt/rocm")  # where images have it
 
 
@@ -36,8 +39,8 @@ def describe(request: GateRequest, host: Host) -> str:
         return f"the ROCm beside {request.installed}"
     if request.device is not DeviceChoice.FAMILY:
         return "no ROCm"
-    if request.rocm.startswith(PIP):
-        return f"ROCm by pip: {request.rocm.removeprefix(PIP)}"
+    if packages := _packages(request):
+        return f"ROCm by pip: {packages}"
     return str(_plan(request, host))
 
 
@@ -53,13 +56,13 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
         return Provided(record=record, root=IMAGE)
     if request.device is not DeviceChoice.FAMILY:
         return nothing
-    if request.rocm.startswith(PIP):
-        text = request.rocm.removeprefix(PIP)
+    if text := _packages(request):
+        requirements = tuple(_BETWEEN.split(text))
         # `rocm[libraries]==7.10.0`, the first requirement, may have one
-        pinned = re.match(r"[^,=]*==([^,;*]+)(?:,|$)", text)
+        pinned = re.fullmatch(r"[^=]*==([^,;*]+)", requirements[0])
         version = pinned[1].strip() if pinned else ""
         record = RocmProvided(origin="pip", name=text, version=version)
-        return Provided(record=record, requirements=tuple(text.split(",")))
+        return Provided(record=record, requirements=requirements)
     tree = rocm.fetch(_plan(request, host), console=console, env=host.environ)
     record = RocmProvided(
         origin="path" if tree.origin == "directory" else tree.origin,
@@ -68,6 +71,18 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
         name=tree.name,
     )
     return Provided(record=record, root=tree.root, tree=tree)
+
+
+def _packages(request: GateRequest) -> str:
+    """Return the requirements that pip is asked for; "" where it is not. Raises ConfigError."""
+    if request.rocm or request.suite.rocm != "pip":
+        return request.rocm.removeprefix(PIP) if request.rocm.startswith(PIP) else ""
+    if request.manifest is None:
+        hint = "name the set, or --rocm pip:REQUIREMENT"
+        raise ConfigError(f"{request.key}: wants ROCm by pip, of no version", hint=hint)
+    # the wheels; `rocm` itself, whose extras they are, is an sdist and has no library
+    names = ("core", "libraries", *(f"device-{target}" for target in request.family.targets))
+    return ",".join(f"rocm-sdk-{name}=={request.manifest.rocm.version}" for name in names)
 
 
 def environment(provided: Provided) -> dict[str, str]:

@@ -293,9 +293,13 @@ def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
 
 
 def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
-    """Only the ROCm the wheels were built against shows that they run on it."""
+    """Only the ROCm the wheels were built against shows that they run on it, or its packages."""
     brought, wanted = verdict.rocm, case.manifest.rocm
-    if case.family.proof.rocm and (not brought.sha256 or brought.sha256 != wanted.sha256):
+    if case.family.proof.rocm and case.known and case.known.rocm == "pip":
+        if (brought.origin, brought.version) != ("pip", wanted.version):
+            what = brought.name or brought.origin
+            yield f"the suite ran on ROCm from {what}, not on {wanted.version} by pip"
+    elif case.family.proof.rocm and (not brought.sha256 or brought.sha256 != wanted.sha256):
         what = brought.name or brought.origin
         yield f"the suite ran on ROCm from {what}, not on {wanted.name} with the manifest's digest"
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+import uv
 from support import rocm_packages
 
 from rocwheel import housekeeping, rocm
@@ -15,12 +18,11 @@ from rocwheel.errors import ConfigError, FetchError, RocmError
 from rocwheel.gate import provisioning
 from rocwheel.gate.request import DeviceChoice
 from rocwheel.manifest import RocmSource
+from rocwheel.process import Command, HostRunner
 from rocwheel.rocm import by_pip
 from rocwheel.verdict import RocmProvided
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rocwheel.console import Console
 
 VERSION = "7.10.0a20251120"
@@ -79,7 +81,11 @@ def test_a_gate_brings_the_packages_of_the_manifest_by_hash(
     cache = tmp_path / "of-the-gate"
     host = SimpleNamespace(cache=cache, cwd=tmp_path, environ=dict(os.environ))
     request = SimpleNamespace(
-        rocm="", device=DeviceChoice.FAMILY, manifest=manifest, installed=None
+        rocm="",
+        device=DeviceChoice.FAMILY,
+        manifest=manifest,
+        installed=None,
+        suite=SimpleNamespace(rocm="root"),
     )
     provided = provisioning.provide(request, host, console)
     assert provided.record == RocmProvided(
@@ -103,6 +109,28 @@ def test_a_gate_brings_the_packages_of_the_manifest_by_hash(
     with pytest.raises(FetchError, match="DO NOT MATCH THE HASHES"):
         provisioning.provide(request, host, console)
     assert housekeeping.look(cache) == ()
+
+
+def test_a_suite_for_users_of_pip_finds_rocm_where_the_wheels_look_for_it(
+    tmp_path: Path, console: Console, runner: HostRunner
+) -> None:
+    """By uv and from wheels alone, as a gate installs."""
+    index = rocm_packages.index(tmp_path / "index", VERSION)
+    manifest = SimpleNamespace(rocm=SimpleNamespace(version=VERSION))
+    request = SimpleNamespace(
+        rocm="", device=DeviceChoice.FAMILY, manifest=manifest, installed=None,
+        suite=SimpleNamespace(rocm="pip"), family=SimpleNamespace(targets=("gfx942",)),
+    )  # fmt: skip
+    provided = provisioning.provide(request, SimpleNamespace(), console)
+    assert (provided.record.origin, provided.record.version) == ("pip", VERSION)
+    words = ("pip", "install", "--quiet", "--only-binary", ":all:", "--no-cache",
+             "--target", str(tmp_path / "site"), "--index-url", index)  # fmt: skip
+    runner.run(Command(argv=(uv.find_uv_bin(), *words, *provided.requirements)))
+    ci = Path(__file__).parents[3] / "ci"
+    (looked_for,) = re.findall(r"sdk: \[(.*)\]", (ci / "wheel_policy.yaml").read_text())
+    folders = {path.name for path in (tmp_path / "site").glob("_rocm_sdk_*")}
+    wanted = {f"_rocm_sdk_{name}" for name in looked_for.split(", ")}
+    assert folders == wanted | {"_rocm_sdk_device_gfx942"}
 
 
 @pytest.mark.soak

@@ -16,7 +16,7 @@ DIGEST = "5" * 64
 PLACE = "https://mirror.example/somewhere/else"
 
 
-def asked(rocm="", *, device=DeviceChoice.FAMILY, origin=""):
+def asked(rocm="", *, device=DeviceChoice.FAMILY, origin="", beside="root"):
     url = f"{PLACE}/therock-dist-linux-gfx90a-7.10.0.tar.gz" if origin == "tarball" else ""
     source = SimpleNamespace(
         origin=origin, name="therock-dist-linux-gfx90a-7.10.0.tar.gz", sha256=DIGEST,
@@ -24,8 +24,9 @@ def asked(rocm="", *, device=DeviceChoice.FAMILY, origin=""):
     )  # fmt: skip
     manifest = SimpleNamespace(rocm=source) if origin else None
     return SimpleNamespace(
-        rocm=rocm, device=device, manifest=manifest, key="smoke on gfx90a", installed=None
-    )
+        rocm=rocm, device=device, manifest=manifest, key="smoke on gfx90a", installed=None,
+        suite=SimpleNamespace(rocm=beside), family=SimpleNamespace(targets=("gfx908", "gfx90a")),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -55,6 +56,21 @@ def test_where_nobody_said_which_it_is_an_error_and_not_a_guess(host, origin):
         provisioning.describe(asked(origin=origin), host)
 
 
+def test_a_suite_for_users_of_pip_has_the_manifests_version_by_pip(host, console, tmp_path):
+    names = ("core", "libraries", "device-gfx908", "device-gfx90a")
+    packages = tuple(f"rocm-sdk-{name}==7.10.0" for name in names)
+    by_pip = asked(origin="tarball", beside="pip")
+    assert provisioning.describe(by_pip, host) == f"ROCm by pip: {','.join(packages)}"
+    provided = provisioning.provide(by_pip, host, console)
+    assert provided.record == RocmProvided(origin="pip", name=",".join(packages), version="7.10.0")
+    assert (provided.requirements, provided.root) == (packages, None)
+    (tmp_path / "mine").mkdir()
+    mine = provisioning.describe(asked("mine", origin="tarball", beside="pip"), host)
+    assert str(tmp_path / "mine") in mine
+    with pytest.raises(ConfigError, match="wants ROCm by pip, of no version"):
+        provisioning.describe(asked(beside="pip"), host)
+
+
 @pytest.mark.parametrize(
     ("text", "version", "requirements"),
     [
@@ -63,6 +79,13 @@ def test_where_nobody_said_which_it_is_an_error_and_not_a_guess(host, origin):
         ("rocm", "", ("rocm",)),
         ("rocm==7.*", "", ("rocm==7.*",)),
         ("rocm,other==3", "", ("rocm", "other==3")),
+        (
+            "rocm[libraries,device-gfx942]==7.15.0a20260630,a[b,c]",
+            "7.15.0a20260630",
+            ("rocm[libraries,device-gfx942]==7.15.0a20260630", "a[b,c]"),
+        ),
+        ("rocm>=7.10,<8", "", ("rocm>=7.10,<8",)),
+        ("rocm[libraries]==7.10,!=7.11", "", ("rocm[libraries]==7.10,!=7.11",)),
     ],
 )
 def test_pip_packages_say_their_version_where_they_are_pinned(

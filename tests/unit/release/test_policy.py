@@ -119,6 +119,26 @@ def test_what_proves_nothing_about_these_wheels_blocks_in_every_state_and_is_not
     assert cell.state is State.NOT_RUN
 
 
+@pytest.mark.parametrize(
+    ("brought", "why"),
+    [
+        ({}, ""),
+        ({"version": "7.10.1"}, "not on 7.10.0"),
+        ({"origin": "tarball", "sha256": "2" * 64}, "not on 7.10.0"),
+    ],
+)
+def test_a_suite_for_users_of_pip_proves_the_version_that_the_set_was_built_with(
+    manifest, brought, why
+) -> None:
+    suites = {"smoke": replace(KNOWN["smoke"], rocm="pip")}
+    beside = RocmProvided(origin="pip", name="rocm", version=manifest.rocm.version)
+    verdict = replace(make_verdict(manifest), rocm=replace(beside, **brought))
+    channel = replace(CHANNEL, suites=suites)
+    decision = decide(manifest, ALONE, channel, found(verdict), now=NOW, approvals=(), lost={})
+    assert [why.replace("7.10.0", manifest.rocm.version) in cell.why
+            for cell in decision.blocking] == [True] * bool(why)  # fmt: skip
+
+
 @pytest.mark.parametrize(("count", "blocks"), [(1, False), (2, False), (3, True)])
 def test_tests_that_are_gone_are_shown_and_block_beyond_a_budget(manifest, count, blocks) -> None:
     suites = {

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -71,6 +71,7 @@ class Suite(Demand, frozen=True, kw_only=True):
     gpus: tuple[Count, ...]  # devices per process: the first number the machine has; (0,) for none
     requirements: tuple[str, ...]
     deadlines: Deadlines
+    rocm: Literal["root", "pip"] = "root"  # how users have it: a root that is linked, or by pip
     with_jax: bool = True  # whether JAX is installed and asked for its backend
     select: str = ""  # a pytest marker expression
     environment: Mapping[str, str] = {}
@@ -197,6 +198,7 @@ def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
         selection=suite.select,
         pytest=next(iter(pytest.specifier)).version,
         demands=suite.demands,
+        rocm=suite.rocm,
     )
 
 
