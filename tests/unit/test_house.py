@@ -28,7 +28,7 @@ ROOMS = {
     "ledger/ release/": (4114, 3950, 0, 23),
     "ledger/nights pipeline/": (4036, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1740, 1400, 0, 0),
+    "cli/trust release/proof trust/": (1743, 1400, 0, 0),
     "wheel/": (4701, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
