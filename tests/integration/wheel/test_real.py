@@ -270,7 +270,9 @@ def test_only_the_intended_members_differ(operation: str, made) -> None:
         before.open("rb") as old_file, after.open("rb") as new_file,
     ):  # fmt: skip
         assert old.comment == new.comment
-        pairs = list(zip(old.infolist(), new.infolist(), strict=True))
+        kept = [info for info in new.infolist() if not info.filename.endswith("rocwheel.cdx.json")]
+        assert (len(kept) < len(new.infolist())) == operation.startswith("repair")
+        pairs = list(zip(old.infolist(), kept, strict=True))
         for first, second in pairs:
             assert second.filename == first.filename.replace(stem(before), stem(after))
             for field in (
@@ -287,7 +289,7 @@ def test_only_the_intended_members_differ(operation: str, made) -> None:
         carries = not operation.endswith("pjrt")  # pjrt's version.py carries no release version
         assert ("version.py" in changed) == carries
     if operation == "repair jaxlib":
-        assert before.read_bytes() == after.read_bytes()
+        assert changed == {"RECORD"}
 
 
 def _raw(file, info: zipfile.ZipInfo) -> str:
