@@ -195,8 +195,8 @@ def verify(app: App, options: GateCommandOptions) -> int:
         gated = session.run_unstored(job, app.console)
     audit = skips.SkipAudit.of(gated.results)
     app.emit(msgspec.to_builtins(audit), "\n".join(audit.lines()))
-    ends = [fault.state for fault in gated.results.faults if fault.state in skips.UNFINISHED]
-    return next((end.exit_code for end in (gated.error, *ends) if end), 0)
+    end = gated.error or skips.SkipAudit.unfinished(gated.results)
+    return end.exit_code if end else 0
 
 
 @dataclass(frozen=True, kw_only=True)

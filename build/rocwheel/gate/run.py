@@ -436,7 +436,9 @@ def _run(
     if request.choice is Choice.ALL:
         plan = replace(plan, skip=listed)
     elif request.choice is Choice.SKIPPED:
-        plan = _only(plan, {entry.pattern for entry in entries}, lambda test: bool(listed(test)))
+        anywhere = plan.files if any(entry.keyword for entry in entries) else ()
+        names = (*anywhere, *(entry.pattern for entry in entries))
+        plan = _only(plan, names, lambda test: bool(listed(test)))
     else:
         named = request.tests  # a file stands for all of its tests
         plan = _only(plan, named, lambda test: bool(named & {test, test.partition("::")[0]}))
@@ -449,7 +451,9 @@ def _run(
         ),
     )
     results = TestRunner(plan, machine, watcher).run()
-    results = replace(results, skips={entry.where: met[entry.where] for entry in entries})
+    # a keyword of several suites need not be one of each
+    due = (e for e in entries if met[e.where] or not e.keyword or len(e.suites) == 1)
+    results = replace(results, skips={entry.where: met[entry.where] for entry in due})
     return results if plan.shard or not request.whole else with_unmet_skips(results)
 
 

@@ -7,6 +7,7 @@ Linux control groups are read below `root` (the machine's is `/`).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,11 +16,17 @@ from typing import Final
 # NPROC is what XLA sizes its own pools by (DefaultThreadPoolSize):
 # https://github.com/openxla/xla/blob/main/xla/pjrt/utils.cc
 THREAD_VARIABLES: Final = ("MKL_NUM_THREADS", "NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+REQUEST: Final = "KUBE_CPU_REQUEST"  # what a pod was promised; no control group holds it to that
 
 
-def cpus(root: Path = Path("/"), *, online: int = 0) -> int:
-    """Count the CPUs for this process: `online` (0: its affinity), or less by a cgroup's quota."""
+def cpus(root: Path = Path("/"), *, online: int = 0, requested: str = "") -> int:
+    """Count the CPUs for this process: `online` (0: its affinity), or less by a cgroup's quota.
+
+    Or by what a pod has `requested` of Kubernetes, in cores or thousandths: "4", "2.5", "3500m".
+    """
     online = online or len(os.sched_getaffinity(0))
+    if match := re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m?)", requested.strip()):
+        online = min(online, int(float(match[1]) / (1000 if match[2] else 1)) or online)
     quotas = [quota for folder in _folders(root, "cpu") if (quota := _quota(folder))]
     return max(1, min([online, *(int(quota) for quota in quotas)]))
 

@@ -17,6 +17,7 @@ from rocwheel.gate import subject as gated
 from rocwheel.gate.machine.accelerators import MASKS
 from rocwheel.gate.suite import suites
 from rocwheel.home import Home
+from rocwheel.host.cgroup import REQUEST
 from rocwheel.image import contents, found, registry
 from rocwheel.image.building import Made, Workplace
 from rocwheel.image.found import INPUTS
@@ -267,7 +268,7 @@ def _test(
             home=here.home,
             jax_tests=None if suite.source.folder else _jax(job, here),
             slots=job.options.slots,
-            masks={name: here.environ[name] for name in MASKS if name in here.environ},
+            masks={name: here.environ[name] for name in (*MASKS, REQUEST) if name in here.environ},
             folder=folder,
             output=job.options.output / name,
         )

@@ -38,6 +38,25 @@ def root(tmp_path):
     return folder
 
 
+CPUS = """
+import os, threading
+def test_cpus(): assert os.sched_getaffinity(0) == {KEPT}
+def test_of_what_it_starts():
+    import subprocess, sys
+    said = subprocess.check_output([sys.executable, "-c", "import os; print(os.sched_getaffinity(0))"])
+    assert eval(said) == {KEPT}
+"""
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_worker_keeps_to_its_cpus_counted_on_beyond_those_there_are(root, number):
+    there = sorted(os.sched_getaffinity(0))
+    (lane,) = gate.lanes(1, cpus=range(number, number + 1))
+    files = {"test_cpus.py": CPUS.replace("KEPT", str(there[number % len(there)]))}
+    assert gate.run(root, files, lanes=(lane,)).verdict.state is State.PASS
+    assert sorted(os.sched_getaffinity(0)) == there, "the gate itself keeps all"
+
+
 # --- each state has a suite of its own ----------------------------------------------------------
 
 FLAKY = """

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -539,6 +539,32 @@ def test_of_an_image_the_packages_that_ran_are_recorded_and_what_was_not_compare
     told = f"not compared with the set's digests: {names}"
     assert about["environment"] == f"that of {sys.executable}; {told}"
     assert told in gated.verdict.ran.unofficial
+
+
+def test_keywords_leave_out_what_they_name_and_can_be_tried(
+    request_, host, console, tmp_path, checkout
+):
+    (checkout / "suites/own/test_a.py").write_text("def test_listed(): assert False\n")
+    beside = image(tmp_path / "beside", request_.wheels)
+    asked = replace(request_, installed=Path(sys.executable), folders=(beside,))
+    (checkout / "ci/suites/other.yaml").touch()
+
+    def listed(*entries):
+        file = checkout / "ci/skips/own.yaml"
+        more = 'reason: known, issue: "https://example.org/1", owner: o, expires: "2999-01-01"'
+        lines = (f"  - {{keyword: {word}, suites: {named}, {more}}}\n" for word, named in entries)
+        file.write_text("skips:\n" + "".join(lines))
+        return replace(asked, skips=load(checkout / "ci", today=date(2027, 1, 1)))
+
+    both = "[own, other]"
+    ask = listed(("LISTED", both), ("of_another", both))  # which the suite `other` may have
+    gated = gate(ask, host, console)
+    assert (gated.found.state, gated.results.counts.skipped) == (State.PASS, 1)
+    gated = gate(replace(ask, choice=Choice.SKIPPED), host, console)
+    assert [test.test for test in gated.results.tests] == ["test_a.py::test_listed"]
+    gated = gate(listed(("LISTED", both), ("of_none", "[own]")), host, console)
+    assert gated.found.state is State.FAIL
+    assert "ci/skips/own.yaml:3: meets no test" in gated.found.message
 
 
 def test_of_an_image_jaxs_tests_are_named_by_what_is_in_them(request_, host, console, tmp_path):

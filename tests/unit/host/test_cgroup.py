@@ -57,6 +57,20 @@ def test_affinity_may_be_less_than_the_quota(tmp_path):
     assert cgroup.cpus(group(tmp_path, files), online=2) == 2
 
 
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        ("4", 4), (" 16 ", 16), ("2.5", 2), ("3500m", 3), ("200", 128),
+        ("", 128), ("0", 128), ("500m", 128), ("-3", 128), ("many", 128), ("4 cores", 128),
+    ],
+)  # fmt: skip
+def test_what_a_pod_requested_is_what_it_has_and_nonsense_is_nothing(tmp_path, requested, expected):
+    root = group(tmp_path, {})
+    assert cgroup.cpus(root, online=128, requested=requested) == expected
+    quota = group(tmp_path / "quota", {"sys/fs/cgroup/cpu.max": "300000 100000\n"})
+    assert cgroup.cpus(quota, online=128, requested=requested) == min(3, expected)
+
+
 def test_kills_for_memory_are_counted(tmp_path):
     assert cgroup.oom_kills(tmp_path) == 0
     two = group(tmp_path / "v2", {"sys/fs/cgroup/memory.events": "low 0\noom 2\noom_kill 2\n"})

@@ -114,7 +114,13 @@ class Child:
     """A started worker and its supervisor."""
 
     def __init__(
-        self, spec: WorkerSpec, starter: HostRunner, *, name: str, env: Mapping[str, str]
+        self,
+        spec: WorkerSpec,
+        starter: HostRunner,
+        *,
+        name: str,
+        env: Mapping[str, str],
+        cpus: range = range(0),
     ) -> None:
         """Start it; `name` names its log. Raises HostError when the interpreter is missing."""
         self.log = spec.logs / f"{name}.log"
@@ -150,6 +156,7 @@ class Child:
             "worker": [commands, events],
             "own": [lifeline, status, *spec.locks],
             "scratch": self._scratch,
+            "cpus": list(cpus),
         }
         command = Command(
             argv=(str(spec.python), "-I", "-S", supervisor, json.dumps(own)),

@@ -188,7 +188,8 @@ class TestRunner:
     def _start(self, work: LaneWork) -> None:
         self._started_processes += 1
         name = f"{self._started_processes:03d}-{work.lane.name}"
-        child = Child(self._plan.worker, self._system.starter, name=name, env=work.lane.env)
+        lane, spec = work.lane, self._plan.worker
+        child = Child(spec, self._system.starter, name=name, env=lane.env, cpus=lane.cpus)
         for descriptor in child.descriptors:
             self._selector.register(descriptor, selectors.EVENT_READ, work)
         work.new_process(child, self._started_processes, self._system.clock())

@@ -24,6 +24,7 @@ class Lane:
     name: str
     devices: tuple[Accelerator, ...]
     env: Mapping[str, str]
+    cpus: range = range(0)  # that its processes keep to, of those of this one; none: all
     probe: Command | None = None  # exits 0 while the devices answer
 
 

@@ -65,6 +65,7 @@ class Accelerator:
     name: str = ""
     board: str = ""  # what its partitions have in common
     place: int = 0  # as ROCr numbers GPUs without any mask
+    node: int = 0  # as the kernel counts, whatever is hidden here
     ill: str = ""  # why it cannot be used
 
     @property
@@ -223,6 +224,7 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
         board=board,
         memory=sum(bank["size_in_bytes"] for bank in banks if bank.get("heap_type") in (1, 2)),
         free=_free(root, minor) if target in matrix.APUS else 0,
+        node=int(node.name),
         ill=f"{node}: {problem}" if problem else "",
     )
 
@@ -296,6 +298,7 @@ def _nvidia_line(line: str) -> Accelerator:
         return Accelerator(
             maker=Maker.NVIDIA,
             index=int(index),
+            node=int(index),
             target=f"sm_{capability.replace('.', '')}",
             serial=uuid,
             board=uuid,

@@ -29,7 +29,12 @@ class Allotted:
     per_process: int
     most: int  # groups of devices at once
     jobs: int = 1  # processes on each of them
-    threads: int  # per process
+    usable: int  # CPUs for all of them
+
+    @property
+    def threads(self) -> int:
+        """The CPUs of a process."""
+        return max(1, self.usable // (self.most * self.jobs))
 
     @property
     def locked(self) -> bool:
@@ -48,12 +53,11 @@ class Allotted:
 
 def choose(request: GateRequest, host: Host) -> Allotted:
     """Find the devices. Raises NoRunnerError for none or too few, InfraError for unclear ones."""
-    usable = cgroup.cpus(host.root, online=host.online)
+    asked = host.environ.get(cgroup.REQUEST, "")
+    usable = cgroup.cpus(host.root, online=host.online, requested=asked)
     if request.device is DeviceChoice.CPU or not request.suite.needs_gpu:
         most = request.lanes or max(1, usable // 2)
-        return Allotted(
-            allotment=accelerators.cpu(), per_process=1, most=most, threads=usable // most
-        )
+        return Allotted(allotment=accelerators.cpu(), per_process=1, most=most, usable=usable)
     if request.device is DeviceChoice.NVIDIA:
         allotment = accelerators.nvidia(host.runner, host.environ)
         if not allotment.devices:
@@ -84,7 +88,7 @@ def choose(request: GateRequest, host: Host) -> Allotted:
         per_process=per_process,
         most=most,
         jobs=jobs,
-        threads=max(1, usable // (most * jobs)),
+        usable=usable,
     )
 
 
@@ -120,7 +124,12 @@ def lanes(
     if not allotted.locked:
         for number in range(allotted.most):
             masks = allotted.allotment.environment(devices)
-            yield Lane(name=f"cpu{number}", devices=tuple(devices), env={**threads, **env, **masks})
+            yield Lane(
+                name=f"cpu{number}",
+                devices=tuple(devices),
+                env={**threads, **env, **masks},
+                cpus=_share(allotted, number),
+            )
         return
     size = allotted.per_process
     for start in range(0, len(devices) - size + 1, size):
@@ -129,4 +138,16 @@ def lanes(
         masks = allotted.allotment.environment(mine)
         for number in range(allotted.jobs):
             own = f"{name}.{number}" if allotted.jobs > 1 else name
-            yield Lane(name=own, devices=mine, env={**threads, **env, **masks})
+            cpus = _share(allotted, mine[0].node // size * allotted.jobs + number)
+            yield Lane(name=own, devices=mine, env={**threads, **env, **masks}, cpus=cpus)
+
+
+def _share(allotted: Allotted, position: int) -> range:
+    """Return which CPUs a process has, counted on beyond those there are.
+
+    They follow the GPU's number on the machine: gates and pods that have a GPU each have CPUs of
+    their own, too, without knowing of each other.
+    """
+    lanes, usable = allotted.most * allotted.jobs, allotted.usable
+    first = position * usable // lanes
+    return range(first, max(first + 1, (position + 1) * usable // lanes))

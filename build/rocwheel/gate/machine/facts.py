@@ -7,11 +7,14 @@ It reports facts and judges nothing. Standard library and JAX only.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib.metadata
 import json
 import platform
+import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,17 @@ def loaded(project: str) -> list[str]:
         for name, module in list(sys.modules.items())
         if (path := getattr(module, "__file__", None)) and str(Path(path).resolve()) in paths
     )
+
+
+def load_libraries(project: str) -> None:
+    """Load a project's shared objects, as JAX would. Raises OSError where they need one more."""
+    for file in importlib.metadata.distribution(project).files or ():
+        if file.suffix == ".so":
+            try:
+                ctypes.CDLL(str(file.locate()))
+            except OSError as exc:
+                if re.match(r"[^/]+: cannot open shared object file", str(exc)):
+                    raise
 
 
 def ask_jax(facts: dict[str, Any]) -> None:
@@ -72,6 +86,9 @@ def main(settings: dict[str, Any], output: Path) -> int:
         facts["installed"] = {name: installed(name) for name in settings["projects"]}
         if settings["jax"]:
             ask_jax(facts)
+        elif not find_spec("_rocm_sdk_core"):  # ROCm by pip, which is not where loaders look
+            for name in settings["projects"]:
+                load_libraries(name)
         facts["loaded"] = {name: loaded(name) for name in settings["projects"]}
     except Exception as exc:  # noqa: BLE001 - whatever is raised here is what there is to know
         facts["error"] = f"{type(exc).__name__}: {exc}"

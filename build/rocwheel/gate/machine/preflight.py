@@ -8,6 +8,7 @@ own fallback to the CPU is switched off by naming the platform.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -24,6 +25,7 @@ from rocwheel.process import Command, Runner
 SCRIPT: Final = "gate/machine/facts.py"
 DEADLINE: Final = 300.0  # a first start of a GPU backend may compile kernels
 LOOK: Final = "look at the preflight's log, and at the machine: rocminfo, nvidia-smi, dmesg"
+NO_ROCM: Final = "put ROCm where the wheels look for it, an image in /opt/rocm, or name one: --rocm"
 REINSTALL: Final = "compare the staged set with its manifest: rocwheel wheel verify"
 
 
@@ -85,11 +87,12 @@ def ask(
             detail=done.output,
         ) from None
     if facts["error"]:
-        raise InfraError(
-            f"{lane.name}: {facts['error'].partition(chr(10))[0]}",
-            hint=LOOK,
-            detail=done.output,
-        )
+        message, hint = f"{lane.name}: {facts['error'].partition(chr(10))[0]}", LOOK
+        text = f"{facts['error']}\n{done.output}"  # where JAX logs why it did without a plugin
+        if lacks := re.search(r"(?:^|\s)([\w.+-]+): cannot open shared object", text):
+            message += f" ({lacks[1]}, which the wheels need, is not on this machine)"
+            hint = NO_ROCM
+        raise InfraError(message, hint=hint, detail=done.output)
     wrong = _wrong_install(facts, wheels)
     for error in (*wrong, *(_wrong_device(facts, lane, wheels) if with_jax else ())):
         raise error

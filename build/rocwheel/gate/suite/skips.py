@@ -162,6 +162,13 @@ class SkipAudit(Value, frozen=True, kw_only=True):
     unmet: tuple[str, ...]  # entries that met no test
     tests: Mapping[str, Outcome]
 
+    @staticmethod
+    def unfinished(results: Results) -> State | None:
+        """Return why some of them were not tried; None where all were."""
+        states = [fault.state for fault in results.faults if fault.state in UNFINISHED]
+        states += [State.COLLECT_ERROR] * bool(results.collect_errors)
+        return next(iter([*states, *[State.NOT_RUN] * bool(results.counts.not_run)]), None)
+
     @classmethod
     def of(cls, results: Results) -> SkipAudit:
         """Return what the results of such a run say."""

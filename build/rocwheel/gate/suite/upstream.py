@@ -18,11 +18,12 @@ import yaml
 
 import amdgpu_family_matrix as matrix
 from rocwheel import files
-from rocwheel.errors import SourceError
+from rocwheel.errors import ConfigError, SourceError
 from rocwheel.gate.suite import skips
 from rocwheel.gate.suite.suites import Suite
 
-SCRIPTS: Final = "ci/run_pytest_rocm*.sh"  # of JAX: tests that its own job deselects
+# of JAX: tests that its own job deselects, since 2026 in a file of their own
+SCRIPTS: Final = ("ci/run_pytest_rocm*.sh", "ci/utilities/rocm_test_env.sh")
 DENIED: Final = "external-builds/jax/skip_tests"  # of TheRock: keywords by release and GPU
 _DESELECT: Final = re.compile(r"--deselect[= ]['\"]?([^\s'\"\\]+)")
 _EXPORT: Final = re.compile(r"^([ \t]*)export[ \t]+([A-Z_][A-Z0-9_]*)=(.*)$", re.MULTILINE)
@@ -33,15 +34,22 @@ def read(
 ) -> list[dict[str, Any]]:
     """Read the entries of a checkout of JAX or TheRock for a release of JAX.
 
-    `about` is the rest of each: issue, owner, last day. Raises SourceError where it has none.
+    `about` is the rest of each: issue, owner, last day. Raises SourceError where it has none,
+    ConfigError for what is no release.
     """
-    scripts = sorted(checkout.glob(SCRIPTS))
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)+", jax):
+        raise ConfigError(f"--jax {jax}: not a release", hint="give it as JAX counts: 0.10.2")
+    scripts = sorted(path for pattern in SCRIPTS for path in checkout.glob(pattern))
     folder = checkout / DENIED
     if not scripts and not folder.is_dir():
         hint = "name a checkout of JAX or TheRock"
-        raise SourceError(f"{checkout}: has no {SCRIPTS} and no {DENIED}", hint=hint)
-    found = _deselected(scripts, suites) if scripts else _denied(folder, suites, jax)
-    return [{**entry, "jax": f"=={jax}.*", **about} for entry in found if entry["suites"]]
+        raise SourceError(f"{checkout}: has no {SCRIPTS[0]} and no {DENIED}", hint=hint)
+    read = _deselected(scripts, suites) if scripts else _denied(folder, suites, jax)
+    if not (entries := [entry for entry in read if entry["suites"]]):
+        where = scripts[0].name if scripts else f"{DENIED}/generic.py or jax_{jax}.py"
+        hint = "look there: a list of nothing is not written"
+        raise SourceError(f"{checkout}: {where} leaves out no test of JAX {jax}", hint=hint)
+    return [{**entry, "jax": f"=={jax}.*", **about} for entry in entries]
 
 
 def _deselected(scripts: Iterable[Path], suites: Sequence[Suite]) -> Iterator[dict[str, Any]]:
@@ -54,7 +62,6 @@ def _deselected(scripts: Iterable[Path], suites: Sequence[Suite]) -> Iterator[di
 
 def _denied(folder: Path, suites: Sequence[Suite], jax: str) -> Iterator[dict[str, Any]]:
     """Yield what TheRock denies for a release: by keyword, for all GPUs or those of a section."""
-    own = [suite.name for suite in suites if not suite.source.folder]
     for path in (folder / "generic.py", folder / f"jax_{jax}.py"):
         if not path.is_file():
             continue
@@ -67,8 +74,9 @@ def _denied(folder: Path, suites: Sequence[Suite], jax: str) -> Iterator[dict[st
             ]
             if section != "common" and not targets:
                 raise SourceError(f"{path}: {section!r}: no GPU is called so", hint="mend it there")
-            where = {} if section == "common" else {"gfx": targets}
             for entry in entries["keywords"]:
+                own = [suite.name for suite in suites if not suite.source.folder]
+                where = {} if section == "common" else {"gfx": list(targets)}
                 unless = {"unless": entry["unless"]} if entry.get("unless") else {}
                 reason = f"denied by TheRock's job for JAX ({path.name})"
                 yield {"keyword": entry["deny"], **unless, "suites": own, **where, "reason": reason}

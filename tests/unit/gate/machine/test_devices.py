@@ -144,6 +144,38 @@ def test_memory_cpus_and_what_was_asked_limit_the_processes_of_a_gpu(
     assert devices.choose(asked(**changes), host(*mi300x(1))).jobs == jobs
 
 
+def cpus_of(lanes):
+    """Which of 16 CPUs each lane has, counted on from 0 again."""
+    return [sorted(number % 16 for number in lane.cpus) for lane in lanes]
+
+
+@pytest.mark.parametrize(("count", "jobs"), [(8, 1), (3, 1), (2, 2), (1, 5)])
+def test_the_processes_of_a_machine_divide_its_cpus(host, count, jobs):
+    found = cpus_of(share(asked(jobs=jobs), host(*mi300x(count))))
+    assert len(found) == count * jobs
+    assert sorted(number for cpus in found for number in cpus) == list(range(16))
+    assert max(map(len, found)) - min(map(len, found)) <= 1
+
+
+def test_gates_and_pods_with_a_gpu_each_have_cpus_of_their_own(host):
+    """A pod sees its own GPU alone, and all CPUs; nothing but its request says what is its."""
+    pods = []
+    for mine in mi300x(4):
+        gpus = (replace(gpu, given=gpu == mine) for gpu in mi300x(4))
+        (lane,) = share(asked(), host(*gpus, KUBE_CPU_REQUEST="4"))
+        assert lane.env["OMP_NUM_THREADS"] == "4"
+        pods.append(lane)
+    assert sorted(number for cpus in cpus_of(pods) for number in cpus) == list(range(16))
+
+
+def test_processes_on_the_cpu_divide_it_and_more_than_there_are_get_one_each(host):
+    found = cpus_of(share(asked(device=DeviceChoice.CPU), host()))
+    assert sorted(number for cpus in found for number in cpus) == list(range(16))
+    many = cpus_of(share(asked(device=DeviceChoice.CPU, lanes=40), host()))
+    assert {len(cpus) for cpus in many} == {1}
+    assert {number for cpus in many for number in cpus} == set(range(16))
+
+
 def test_partitions_of_one_board_are_several_gpus_only_where_the_suite_says_so(host):
     with pytest.raises(NoRunnerError, match="needs 2 GPUs, this machine has 1"):
         devices.choose(asked(gpus=(8, 4, 2)), host(*mi300x_cpx()))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from rocwheel.gate.machine import preflight
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest, WheelUnderTest
-from rocwheel.process import Completed
+from rocwheel.process import Completed, HostRunner, base_env
 from rocwheel.values import replace
 
 WHEELS = WheelsUnderTest(
@@ -45,12 +48,12 @@ class Says:
     """A runner whose preflight writes these facts."""
 
     def __init__(self, facts, returncode=0):
-        self.facts, self.returncode = facts, returncode
+        self.facts, self.returncode, self.output = facts, returncode, "said this"
 
     def run(self, command, /, **_options):
         if self.facts is not None:
             Path(command.argv[-1]).write_text(json.dumps(self.facts))
-        return Completed(returncode=self.returncode, output="said this")
+        return Completed(returncode=self.returncode, output=self.output)
 
 
 def ask(tmp_path, facts, returncode=0, lane=LANE):
@@ -101,6 +104,55 @@ def test_a_preflight_that_dies_is_a_crash_and_one_that_says_nothing_is_infra(tmp
         ask(tmp_path, None, -11)
     with pytest.raises(InfraError, match="exit status 1"):
         ask(tmp_path, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "output"),
+    [
+        ("OSError: libamdhip64.so.7: cannot open shared object file: No such file", ""),
+        ("RuntimeError: no rocm", "E: failed to open: libamdhip64.so.7: cannot open shared object"),
+    ],
+)
+def test_without_rocm_the_machine_is_to_blame_and_it_is_said_what_to_do(tmp_path, error, output):
+    says = Says({**FACTS, "error": error}, 3)
+    says.output = output
+    command = preflight.command(Path("/py"), WHEELS, tmp_path / "facts", with_jax=True, env={})
+    with pytest.raises(
+        InfraError, match=r"libamdhip64\.so\.7, which the wheels need, is not"
+    ) as told:
+        preflight.ask(command, LANE, WHEELS, runner=says, log=tmp_path / "l", with_jax=True)
+    assert "--rocm" in told.value.hint
+
+
+@pytest.mark.needs("cc")
+@pytest.mark.parametrize("there", ["beside", "by pip", ""])
+def test_the_libraries_of_wheels_without_jax_are_loaded(tmp_path, there):
+    """A real extension that needs a real library, which is there or is not."""
+    compile_ = ["cc", "-shared", "-nostdlib", "-x", "c", os.devnull]
+    subprocess.run([*compile_, "-o", "librocm97.so"], cwd=tmp_path, check=True)
+    needs = ["-Wl,--no-as-needed", "-L.", "-lrocm97", "-Wl,-rpath,$ORIGIN"]
+    subprocess.run([*compile_, "-o", "extension.so", *needs], cwd=tmp_path, check=True)
+    (tmp_path / "broken.so").write_text("no library, which is for other checks to find")
+    about = tmp_path / "jax_x_plugin-0.9.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: jax-x-plugin\nVersion: 0.9.1\n")
+    (about / "RECORD").write_text("broken.so,,\nextension.so,,\n")
+    if there != "beside":
+        (tmp_path / "librocm97.so").unlink()
+    if there == "by pip":  # whoever imports the wheel loads it from there
+        (tmp_path / "_rocm_sdk_core").mkdir()
+    wheels = replace(WHEELS, wheels=(replace(WHEELS.wheels[0], sha256="a"),))
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    asked = preflight.command(
+        Path(sys.executable), wheels, tmp_path / "facts.json", with_jax=False, env=env
+    )
+    runner, log = HostRunner(base_env(env)), tmp_path / "log"
+    if there:
+        facts = preflight.ask(asked, LANE, wheels, runner=runner, log=log, with_jax=False)
+        assert facts.uncompared == ("jax-x-plugin",)
+        return
+    with pytest.raises(InfraError, match=r"librocm97\.so, which the wheels need"):
+        preflight.ask(asked, LANE, wheels, runner=runner, log=log, with_jax=False)
 
 
 def test_an_nvidia_card_is_named_by_its_compute_capability(tmp_path):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import re
 import sys
 from collections import defaultdict
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import pytest
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 import amdgpu_family_matrix as matrix
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips, suites
-from rocwheel.gate.suite.skips import SkipContext
+from rocwheel.gate.suite.skips import SkipAudit, SkipContext
+from rocwheel.results import Attempt, CollectError, Fault, Outcome, Results, TestResult
 from rocwheel.verdict import Counts, State
 
 ROOT = Path(__file__).parents[4]
@@ -120,6 +124,53 @@ def test_the_projects_own_suites_are_what_the_families_policy_names():
     named = {suite for family in matrix.FAMILIES.values() for suite in family.suites}
     assert named <= found
     assert {"smoke", "unit", "multi_gpu", "e2e", "miniature"} == found
+
+
+def wrong_demands(listed, counted):
+    """Yield figures that mean nothing for as many tests as a suite of JAX's own has.
+
+    A test passes, is skipped or fails as expected. More than there are cannot pass; where fewer must
+    than the rest allows, or more may be skipped than are left, the figure demands nothing.
+    """
+    for suite in listed:
+        for version, numbers in counted.items():
+            demand, number = suite.demands.of(version), numbers[suite.name]
+            least = number - demand.may_skip - demand.may_xfail
+            most = number - demand.must_run + number * 0.05  # figures are round
+            if not least <= demand.must_run <= number:
+                yield f"{suite.name} {version}: must_run {demand.must_run} of {number}"
+            if demand.may_skip > most:
+                yield f"{suite.name} {version}: may_skip {demand.may_skip} above {most}"
+
+
+@pytest.fixture(scope="module")
+def of_jax():
+    """Suites of JAX's own tests, and how many tests they have by release."""
+    own = [suite for suite in suites.load_all(ROOT / "ci") if not suite.source.folder]
+    return own, json.loads((ROOT / "ci/jax_tests.json").read_text())
+
+
+def test_what_is_demanded_of_jaxs_own_tests_fits_how_many_there_are(of_jax):
+    own, counted = of_jax
+    assert {"unit", "multi_gpu"} == {suite.name for suite in own}
+    assert list(wrong_demands(own, counted)) == []
+    newest = max(counted, key=Version)
+    for suite in own:
+        assert not suite.demands.of(newest).uncounted.startswith("the tests of JAX")
+        assert set(suite.jax) <= set(counted), "a release that was never counted"
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("must_run", 60_000), ("must_run", 100), ("may_skip", 30_000), ("may_skip", 0)],
+)
+def test_a_demand_that_no_count_bears_is_found(of_jax, name, change):
+    own, counted = of_jax
+    for suite in own:
+        numbers = {**suite.jax["0.11.0"], name: change}
+        mutant = msgspec.structs.replace(suite, jax={**suite.jax, "0.11.0": numbers})
+        said = list(wrong_demands([mutant], counted))
+        assert any(line.startswith(f"{suite.name} 0.11.0: ") for line in said)
 
 
 def test_the_folders_of_our_suites_exist_and_bring_their_own_pytest_configuration():
@@ -357,5 +408,87 @@ def test_a_reason_names_issue_owner_and_end(tmp_path):
     assert str(skip) == "returns NaN (https://example.org/1, somebody, until 2026-12-31)"
 
 
-def test_the_projects_own_lists_can_be_read():
-    skips.load(ROOT / "ci", today=date(2026, 1, 1))
+@pytest.mark.parametrize(
+    ("test", "meets"),
+    [
+        ("tests/lax_test.py::LaxTest::testConvGeneralDilated0", True),
+        ("tests/conv/lax_test.py::LaxTest::testAdd", False),
+        ("tests/conv_test.py::LaxTest::testAdd", True),
+        ("tests/lax_test.py::LaxTest::testConvertElementType", False),
+        ("tests/lax_test.py::ConvTest::testConvertElementType", False),
+        ("tests/lax_test.py::LaxTest::testAdd[conv]", True),
+        ("tests/lax_test.py::LaxTest::testAdd", False),
+    ],
+)
+def test_a_keyword_means_parts_of_names_but_for_some_others(tmp_path, test, meets):
+    text = entry().replace('test: "tests/lax_test.py::Lax::testConv"', 'keyword: "CONV"')
+    (skip,) = listed(tmp_path, text + "    unless: [convert, Conversion]\n")
+    assert skip.meets(test) is meets
+    assert skip.named == "keyword CONV"
+
+
+@pytest.mark.parametrize(
+    ("new", "problem"),
+    [
+        ('keyword: "conv"\n    test: "a.py::b"', "names a `test` or a `keyword`"),
+        ('keyword: ""', "names a `test` or a `keyword`"),
+        ('keywrd: "conv"', "keywrd: unknown key"),
+    ],
+)
+def test_an_entry_has_a_test_or_a_keyword(tmp_path, new, problem):
+    with pytest.raises(ConfigError, match=problem):
+        listed(tmp_path, entry().replace('test: "tests/lax_test.py::Lax::testConv"', new))
+
+
+def test_a_keyword_stands_once_and_covers_no_other(tmp_path):
+    def keyword(word, more=""):
+        return entry(more=more).replace(
+            'test: "tests/lax_test.py::Lax::testConv"', f"keyword: {word}"
+        )
+
+    with pytest.raises(ConfigError, match="keyword CONV: keyword conv at"):
+        listed(tmp_path / "twice", keyword("conv"), keyword("CONV"))
+    apart = keyword("conv"), keyword("conv", "    unless: [convert]\n")
+    assert len({str(skip.identity()) for skip in listed(tmp_path / "apart", *apart)}) == 2
+
+
+def wrong_skips(entries, own, counted):
+    """Yield entries of our lists that can meet no test of the suite and release they are for."""
+    by_name = {suite.name: suite for suite in own}
+    for skip in entries:
+        if not any(skip.jax.contains(version) for version in counted):
+            yield f"{skip.where}: no release that was counted is {skip.jax}"
+        for name in skip.suites:
+            if not skip.keyword and not by_name[name].source.has(skip.pattern.partition("::")[0]):
+                yield f"{skip.where}: {name} has no such file"
+
+
+def test_the_projects_own_lists_are_of_files_and_releases_that_suites_have(of_jax):
+    ours = skips.load(ROOT / "ci", today=date(2026, 1, 1))
+    assert {skip.keyword for skip in ours} >= {"", "conv", "sumpool", "polymul"}
+    assert list(wrong_skips(ours, *of_jax)) == []
+    for change in ({"pattern": "tests/cudnn_x_test.py::T::t"}, {"jax": SpecifierSet("==0.10.9.*")}):
+        mutant = msgspec.structs.replace(next(skip for skip in ours if skip.pattern), **change)
+        assert len(list(wrong_skips([mutant], *of_jax))) == 1
+
+
+def attempted(outcome):
+    return Attempt(outcome=outcome, lane="gpu0", process=1, start_ms=0, duration_ms=1)
+
+
+@pytest.mark.parametrize(
+    ("left", "state"),
+    [
+        ({}, None),
+        ({"faults": (Fault(state=State.CRASH, message="ended badly"),)}, None),
+        ({"faults": (Fault(state=State.TIMEOUT, message="ended badly"),)}, State.TIMEOUT),
+        ({"faults": (Fault(state=State.INFRA, message="no answer"),)}, State.INFRA),
+        ({"collect_errors": (CollectError(file="a.py", message="x"),)}, State.COLLECT_ERROR),
+        ({"tests": (TestResult(test="a", outcome=Outcome.NOT_RUN),)}, State.NOT_RUN),
+    ],
+)
+def test_an_audit_that_did_not_try_all_of_them_says_why(left, state):
+    tried = TestResult(test="b", outcome=Outcome.FAILED, attempts=(attempted(Outcome.FAILED),))
+    results = Results(suite="own", shard="", files=(), suite_files=(), tests=(tried,))
+    results = msgspec.structs.replace(results, **left)
+    assert SkipAudit.unfinished(results) is state

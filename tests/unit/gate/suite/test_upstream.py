@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocwheel.errors import SourceError
+from rocwheel.errors import ConfigError, SourceError
 from rocwheel.gate.suite import skips, suites, upstream
 
 ROOT = Path(__file__).parents[4]
@@ -57,3 +57,66 @@ def test_what_is_written_is_a_skip_list(tmp_path):
 def test_another_folder_is_refused(tmp_path):
     with pytest.raises(SourceError, match="has no"):
         imported(tmp_path)
+
+
+def test_jaxs_newer_jobs_deselect_in_a_file_of_their_own(tmp_path):
+    """Its scripts source it, and themselves name no test any more."""
+    names = [line.strip(" \\") for line in JOB.splitlines() if "--deselect=" in line]
+    text = 'export deselect="\\\n' + " \\\n".join(names[:3]) + '"\n'
+    write(tmp_path, "ci/run_pytest_rocm.sh", "source ci/utilities/rocm_test_env.sh\npytest tests\n")
+    entries = imported(write(tmp_path, "ci/utilities/rocm_test_env.sh", text))
+    assert [entry["suites"] for entry in entries] == [["unit"], ["multi_gpu"]]
+
+
+def test_what_therock_denies_is_a_keyword_on_its_gpus(tmp_path):
+    denied = {"gfx94": {"keywords": [{"deny": "conv", "unless": ["convert"]}, {"deny": "Hankel"}]}}
+    folder = "external-builds/jax/skip_tests"
+    write(tmp_path, f"{folder}/generic.py", "skip_tests = {}\n")
+    write(tmp_path, f"{folder}/jax_0.10.2.py", f"skip_tests = {denied}\n")
+    entries = imported(tmp_path)
+    assert [(e["keyword"], e.get("unless"), e["gfx"]) for e in entries] == [
+        ("conv", ["convert"], ["gfx942"]), ("Hankel", None, ["gfx942"]),
+    ]  # fmt: skip
+    assert all(sorted(entry["suites"]) == ["multi_gpu", "unit"] for entry in entries)
+
+
+@pytest.mark.parametrize("jax", ["0.10.1", "v0.10.2", "jax-v0.10.2", "0.10.*", "soon"])
+def test_a_list_of_nothing_and_what_is_no_release_are_refused(tmp_path, jax):
+    folder = "external-builds/jax/skip_tests"
+    write(tmp_path, f"{folder}/jax_0.10.2.py", "skip_tests = {'common': {'keywords': []}}\n")
+    with pytest.raises((ConfigError, SourceError)) as refused:
+        upstream.read(tmp_path, suites.load_all(ROOT / "ci"), jax, ABOUT)
+    assert refused.value.hint
+    assert jax in str(refused.value)
+
+
+@pytest.mark.parametrize("expires", ["2026-12-31", "soon"])
+def test_a_list_that_has_expired_or_never_does_is_not_written(tmp_path, expires):
+    jax = write(tmp_path / "jax", "ci/run_pytest_rocm.sh", JOB)
+    entries = [entry | {"expires": expires} for entry in imported(jax)]
+    for name in ("unit", "multi_gpu"):
+        write(tmp_path, f"ci/suites/{name}.yaml", "")
+    with pytest.raises(ConfigError, match=r"ci/skips/jax-0\.10\.2\.yaml"):
+        upstream.write(
+            tmp_path / "ci", jax, "0.10.2", entries, today=date(2027, 1, 1), dry_run=False
+        )
+    assert not (tmp_path / "ci/skips").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('export A=address # why\nexport B="--x= --y"\n', {"A": "address", "B": "--x= --y"}),
+        ('export C="$OTHER"\n', {}),  # of no interest, so it may depend on what it likes
+        ('export A="$OTHER"\n', None),
+        ("if true; then\n  export A=1\nfi\n", None),
+        ("export A=1\nexport A=2\n", None),
+    ],
+)
+def test_variables_are_read_and_never_guessed(tmp_path, text, values):
+    write(tmp_path, "ci/env.sh", text)
+    if values is None:
+        with pytest.raises(SourceError, match=r"env\.sh: A depends on something"):
+            upstream.variables(tmp_path, ["ci/none.sh", "ci/env.sh"], ["A", "B"])
+        return
+    assert upstream.variables(tmp_path, ["ci/none.sh", "ci/env.sh"], ["A", "B"]) == values

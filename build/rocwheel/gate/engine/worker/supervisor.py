@@ -6,7 +6,7 @@ When the gate dies, however it does, the end of the lifeline says so and everyth
 locks of the worker's devices are held here too, so that no other run gets a device that a process
 still uses. Standard library only; it runs isolated, with the interpreter of the tested environment.
 
-    supervisor.py SETTINGS     (JSON: argv, lifeline, status, worker, own, scratch)
+    supervisor.py SETTINGS     (JSON: argv, lifeline, status, worker, own, scratch, cpus)
 """
 
 from __future__ import annotations
@@ -184,6 +184,9 @@ def main(settings: dict[str, Any]) -> int:
     libc = ctypes.CDLL(None)
     adopt(orphans=True)
     before = shared()
+    mine = sorted(os.sched_getaffinity(0))
+    if settings["cpus"]:  # pools of threads are as large as that
+        os.sched_setaffinity(0, {mine[number % len(mine)] for number in settings["cpus"]})
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     for descriptor in settings["worker"]:
