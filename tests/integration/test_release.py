@@ -446,6 +446,17 @@ def test_a_wheel_over_its_size_budget_is_not_uploaded_and_the_trend_is_shown(
         stage.plan(tmp_path / "b", FAMILY, channel, shop.store, who=WHO)
 
 
+def test_a_wheel_above_what_the_store_takes_is_refused_before_the_first_upload(
+    shop, tmp_path, monkeypatch
+) -> None:
+    """The upload was refused, when others of the set were there already."""
+    make_set(tmp_path / "a", padding=200_000)
+    monkeypatch.setattr(shop.store, "largest", 150_000)
+    with pytest.raises(WheelError, match=r"196\.\d KiB, .* takes 146\.5 KiB at once"):
+        shop.staging_plan(tmp_path / "a")
+    assert list(shop.store.keys("")) == []
+
+
 # R18: yank, rollback, restore
 
 

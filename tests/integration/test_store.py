@@ -264,6 +264,8 @@ def test_a_wheel_above_what_s3_takes_at_once_is_refused_before_it_is_sent(
         with pytest.raises(RefusedError, match=r"101\.whl: 101 bytes, S3 takes 100 at once"):
             store.create(f"v2/{size}.whl", path, headers=HEADERS)
     assert [item.key for item in store.keys("v2/")] == ["v2/100.whl"]
+    # https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html
+    assert open_store(store.url).largest == 5 << 30
 
 
 def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: Path) -> None:

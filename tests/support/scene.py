@@ -221,7 +221,7 @@ def mend(place) -> None:
         if not (more := operations.damage(place, state, state.projects, lost).keys() - lost):
             break
         lost |= more
-    (planned,) = audit.plan_repairs([place], WHO, lost)
+    (planned,) = audit.plan_repairs([place], WHO, tuple(map(str, lost)))
     audit.apply_repair(planned)
 
 

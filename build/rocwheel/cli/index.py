@@ -102,15 +102,14 @@ def check(app: App, options: IndexCheckOptions) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexRepairOptions(WhereOptions, PersonOptions, DryRun):
-    skip_entry: tuple[int, ...]
+    skip_entry: tuple[str, ...]
 
 
 @command("repair", IndexRepairOptions, parent=index)
 @option(
     "--skip-entry",
     multiple=True,
-    type=click.IntRange(min=1),
-    metavar="N",
+    metavar="N|KEY",
     help="Let a lost or damaged entry of the log change nothing, for ever; needs --reason.",
 )
 def repair(app: App, options: IndexRepairOptions) -> None:

@@ -90,29 +90,41 @@ class IndexRepair:
 
 
 def plan_repairs(
-    places: Iterable[Place], who: Who, skip: Collection[int] = ()
+    places: Iterable[Place], who: Who, skip: Collection[str] = ()
 ) -> list[IndexRepair]:
     """Compare every page of these places with its log; write nothing.
 
-    `skip` are numbers of entries that shall change nothing where they are damaged. Raises
-    StoreError for a log of a release that is damaged beside them, ConfigError for a number that is
-    damaged nowhere.
+    `skip` names entries that shall change nothing, by number or key. Raises StoreError for a log
+    of a release that is damaged beside them, ConfigError for a name of no damaged entry, or of two.
     """
     plans = [_plan_repair(place, who, skip) for place in places]
-    for number in sorted(set(skip) - {entry.number for plan in plans for entry in plan.skips}):
-        raise ConfigError(
-            f"--skip-entry {number}: {' and '.join(plan.place.log(number) for plan in plans)} "
-            f"{'is' if len(plans) == 1 else 'are'} not damaged",
-            hint="`status` names the entries that are",
-        )
+    for name in skip:
+        meant = [
+            (p.place, e.number) for p in plans for e in p.skips if _is(p.place, name, e.number)
+        ]
+        if len(meant) != 1:
+            where = " and ".join(plan.place.location for plan in plans)
+            keys = " ".join(f"--skip-entry {place.log(number)}" for place, number in meant)
+            raise ConfigError(
+                f"--skip-entry {name}: means {len(meant)} damaged entries of {where}",
+                hint=f"name those that are lost for good: {keys}"
+                if keys
+                else "`status` names the entries that are damaged",
+            )
     return plans
 
 
-def _plan_repair(place: Place, who: Who, skip: Collection[int]) -> IndexRepair:
+def _is(place: Place, name: str, number: int) -> bool:
+    """Return whether an entry of a place is meant by a name."""
+    return name in {str(number), place.log(number), place.store.locate(place.log(number))}
+
+
+def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
     state, skips = log.read(place, None), list[int]()
-    for number in sorted(skip):  # each shows what is damaged after it
-        if number in operations.damage(place, state, state.projects, skips):
-            skips.append(number)
+    for _ in skip:  # each shows what is damaged after it
+        damaged = operations.damage(place, state, state.projects, skips)
+        if named := [n for n in sorted(damaged) if any(_is(place, name, n) for name in skip)]:
+            skips.append(named[0])
             state = log.read(place, None, skips=skips)
     operations.check_sound(place, state, pages=state.projects, skips=skips)
     problems = check_pages(place, state)

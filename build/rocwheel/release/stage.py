@@ -128,7 +128,7 @@ def plan(
     wheelset.check_complete(manifest)
     metadata = {name: wheelset.read_metadata(path) for name, path in paths.items()}
     wheelset.check_closed(manifest, metadata)
-    _check_sizes(manifest, channel)
+    _check_sizes(manifest, channel, store)
     place = channel.staging(store, family.name, wheelset.rocm_major(manifest))
     entries = wheelset.entries(manifest, metadata, uploaded=who.time)
     state = log.read(place, {entry.project for entry in entries})
@@ -193,8 +193,14 @@ def _before(state: IndexState, entry: Entry) -> Entry | None:
     return max(others, key=lambda item: parsed(item.version), default=None)
 
 
-def _check_sizes(manifest: Manifest, channel: Channel) -> None:
+def _check_sizes(manifest: Manifest, channel: Channel, store: Store) -> None:
     for wheel in manifest.built:
+        if wheel.size > store.largest:
+            raise WheelError(
+                f"{wheel.filename}: {readable(wheel.size)}, {store.url} takes "
+                f"{readable(store.largest)} at once",
+                hint="build it for fewer gfx targets: what is stored in parts has no SHA-256",
+            )
         budget = channel.size_budget.get(WheelKind(wheel.kind))
         if budget and wheel.size > budget:
             raise WheelError(

@@ -89,6 +89,7 @@ class Store(Protocol):
 
     url: str
     connections: int
+    largest: int  # bytes that an object may have
 
     def locate(self, key: str, /) -> str:
         """Return the URL of a key for people: `s3://bucket/prefix/key`, `file:///folder/key`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ class FileStore:
         self.root = root
         self.url = root.as_uri()
         self.connections = 4
+        self.largest = sys.maxsize
 
     def locate(self, key: str, /) -> str:
         return f"{self.url}/{key}"

@@ -42,6 +42,7 @@ class S3Store(Bucket):
     def __init__(self, bucket: str, base: str, options: Options) -> None:
         super().__init__(bucket, base, options)
         self.connections = options.connections
+        self.largest = options.put_limit
         self._lock = threading.Lock()
         self._seen: ProbeResult | None = None
 
@@ -105,9 +106,9 @@ class S3Store(Bucket):
         self._writable(key)
         sha256 = sha256 or files.sha256(body)
         size = len(body) if isinstance(body, bytes) else body.stat().st_size
-        if size > self._options.put_limit:
+        if size > self.largest:
             raise RefusedError(
-                f"{self.locate(key)}: {size} bytes, S3 takes {self._options.put_limit} at once",
+                f"{self.locate(key)}: {size} bytes, S3 takes {self.largest} at once",
                 hint="make it smaller: an object in parts would have no SHA-256 of the whole",
             )
         created = self._put(

@@ -11,10 +11,12 @@ import shutil
 import sys
 import urllib.error
 import urllib.request
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from support import gate as machines
+from support.roles import CELLS, a_night
 from support.s3 import BUCKET, READER, SECRET, seaweedfs
 from support.serving import serving
 from support.wheelset import FAMILY, Shop, make_set, pass_gate
@@ -29,9 +31,11 @@ from rocwheel.gate.suite.suites import DEVICE_ERRORS, Deadlines, Suite, SuiteSou
 from rocwheel.home import Home
 from rocwheel.index import channels
 from rocwheel.ledger import manifests
+from rocwheel.ledger.nights import PROBE, Nights
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command, HostRunner, base_env
 from rocwheel.release import pip_resolution, rights
+from rocwheel.runtime import record as images
 from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 from rocwheel.verdict import State
@@ -170,7 +174,7 @@ def test_what_is_brought_has_the_manifests_digest_or_does_not_stay(shop, tmp_pat
     assert path.read_bytes() == (tmp_path / "wh" / wheel.filename).read_bytes()
 
 
-ROLES = ("builder", "stager", "runner", "promoter", "reporter")
+ROLES = tuple(rights.ROLES)
 
 
 @pytest.fixture
@@ -186,7 +190,8 @@ def with_roles(tmp_path, monkeypatch):
             if statement["Effect"] == "Allow" and "s3:PutObject" in statement["Action"]
             for key in statement["Resource"]
         ]
-        users[name] = ("Read", "List", *(f"Write:{key}" for key in keys))
+        # It takes no pattern that does not end in a star.
+        users[name] = ("Read", "List", *(f"Write:{key.rstrip('*')}*" for key in keys))
     with seaweedfs(tmp_path, users=users) as server:
         server.bucket(BUCKET)
 
@@ -200,7 +205,7 @@ def with_roles(tmp_path, monkeypatch):
 def test_each_role_does_its_part_and_no_other_does_it(
     with_roles, tmp_path, console, capsys
 ) -> None:
-    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
+    manifest = make_set(tmp_path / "wh", pythons=tuple(sorted({str(PYTHON), "3.12"})))
     url = f"s3://{BUCKET}/place"
     where = ("--store", url, "--family", FAMILY.name)
 
@@ -237,8 +242,23 @@ def test_each_role_does_its_part_and_no_other_does_it(
     only("promoter", "promote", "--manifest", manifest.sha256)
     only("promoter", "rollback", "--manifest", manifest.sha256, "--reason", "x")
     only("promoter", "restore", "--manifest", manifest.sha256, "--reason", "x")
+    for other in sorted(ROLES, key="imager".__eq__):
+        if other != "promoter":  # whom a deny keeps from it, which this server does not know
+            refused = pytest.raises(RefusedError, match="403 AccessDenied")
+            with nullcontext() if other == "imager" else refused:
+                images.put(as_role(other).release, image_record(manifest))
+    planned = (
+        "runtime_images",
+        "--dry-run",
+        "--json",
+        "--manifest",
+        manifest.sha256,
+        "--python=3.12",
+    )
     for reader in ROLES:
         with_roles(reader)
+        capsys.readouterr()
+        assert main([*planned, *where]) == 0, reader
         assert main(["index", "check", *where]) == 0, reader
         assert main(["status", *where]) == 0, reader
     store = as_role("reporter").store
@@ -247,6 +267,42 @@ def test_each_role_does_its_part_and_no_other_does_it(
         urllib.request.urlopen(f"{site.url}{shop.release.root}/jaxlib/") as page,
     ):
         assert b".whl#sha256=" in page.read()
+
+
+def image_record(manifest) -> images.ImageRecord:
+    """Of an image that was pushed."""
+    digest = f"sha256:{'1' * 64}"
+    return images.ImageRecord(
+        reference="here.io/rocm/jax:one", digest=digest, config=digest, inputs="1" * 64,
+        manifest=manifest.sha256, released=True, recipe="jax", profile="x", python=str(PYTHON),
+        base="ubuntu", base_config=digest, rocm="7.10.0", rocm_sha256="", layers={}, blobs=(),
+        packages={}, verdicts=(), time="2026-05-01T00:00:00Z", by="me", tool="x",
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_each_role_tells_of_its_cells_of_a_night_and_of_no_others(
+    with_roles, tmp_path, monkeypatch, capsys
+) -> None:
+    root, url = Path(__file__).parents[3], f"s3://{BUCKET}/place"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root / "build"), str(root))))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    program = f"--program={sys.executable} -m rocwheel"
+    with_roles("builder")
+    assert Nights(channels.of_store(url).open(probe_key=PROBE)).add(a_night(url))
+    for (role, name), neighbour in zip(CELLS.items(), (*ROLES[1:], ROLES[0]), strict=True):
+        assert role != neighbour
+        for other in (neighbour, role):
+            with_roles(other)
+            status = main(["nightly", "cell", "one", name, program, "--store", url])
+            said = capsys.readouterr().err
+            assert status == (0 if other == role else 7), f"{other}: {name}: {said}"
+    for other in ROLES:
+        with_roles(other)
+        attempts = Nights(channels.of_store(url).open()).book("one").attempts
+        assert {name: item[0].ended.state for name, item in attempts.items()} == dict.fromkeys(
+            CELLS.values(), State.PASS
+        )
 
 
 def test_a_public_bucket_is_a_case_of_its_own(servers, tmp_path, monkeypatch, console) -> None:

@@ -17,15 +17,15 @@ from pathlib import Path
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from support.roles import CELLS, a_night
 from support.s3 import enforce, login, moto
 from support.wheelset import FAMILY, Shop, make_set, make_verdict, make_wheel, pass_gate
 
-from rocwheel import __version__
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.cli import main
 from rocwheel.index import channels
 from rocwheel.ledger import log, verdicts
-from rocwheel.ledger.nights import PROBE, Cell, HostMark, NightPlan, Nights
+from rocwheel.ledger.nights import PROBE, HostMark, Nights
 from rocwheel.pipeline import artifacts
 from rocwheel.places import OURS
 from rocwheel.release import rights
@@ -195,26 +195,6 @@ def test_the_promoter_prunes_what_is_old_and_cannot_stage(world, tmp_path) -> No
     assert not world.may("promoter", "put_object", wheel, Body=b"x")
     assert world.may("promoter", "delete_object", wheel)
     assert not world.may("stager", "delete_object", wheel)
-
-
-# The cell of each role, and cells whose ends it must not tell.
-CELLS = {
-    "builder": "build.jax",
-    "stager": f"stage.jax.{FAMILY.name}",
-    "runner": f"gate.jax.{FAMILY.name}.3.12.smoke",
-    "imager": f"image.jax.{FAMILY.name}.3.12.jax",
-    "reporter": "page",
-    "promoter": "prune",
-}
-
-
-def a_night(url: str) -> NightPlan:
-    """One cell for each role, each a command of ours that passes at once."""
-    argv = ("channels", "rights", "--role=runner", f"--store={url}")
-    return NightPlan(
-        night="one", made="2026-05-01T00:00:00Z", by="me", tool=__version__, target=(),
-        recipes=(), cells=tuple(Cell(name=name, kind="x", argv=argv) for name in CELLS.values()),
-    )  # fmt: skip
 
 
 def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(

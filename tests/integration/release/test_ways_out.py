@@ -308,7 +308,7 @@ def test_an_entry_that_is_lost_for_good_is_skipped_by_name_and_the_log_keeps_who
     assert desk.run("index", "repair", "--skip-entry", "1", "--reason", "x") == 7
     assert "`index repair --skip-entry 2 --reason …`" in desk.capsys.readouterr().err
     assert desk.run(*skip, "--skip-entry", "1", "--reason", "x") == 3
-    assert "log/1.json is not damaged" in desk.capsys.readouterr().err
+    assert "--skip-entry 1: means 0 damaged entries of" in desk.capsys.readouterr().err
     damaged = path.read_bytes() if path.exists() else None
     assert desk.run(*skip, "--reason", "the disk broke", "--by", "ann", "--dry-run") == 0
     assert (path.read_bytes() if path.exists() else None) == damaged
@@ -544,11 +544,43 @@ def test_a_skipped_entry_is_that_of_the_index_where_it_is_damaged(desk) -> None:
     )
     assert main([*line, "--skip-entry", "1"]) == 7
     assert main([*line, "--skip-entry", "1", "--skip-entry", "2"]) == 3
-    assert "log/1.json and v3/gfx90a/_rocwheel/log/1.json are not" in desk.capsys.readouterr().err
+    told = desk.capsys.readouterr().err
+    assert "--skip-entry 1: means 0 damaged entries of" in told
+    assert "v3/gfx90a" in told
     assert main([*line, "--skip-entry", "2"]) == 0
     assert json.loads((other / "log/2.json").read_bytes())["action"] == "skip"
     assert json.loads(desk.path("_rocwheel/log/2.json").read_bytes())["action"] == "promote"
     assert (folder / "jaxlib/index.html").exists()
+
+
+def test_a_number_that_is_damaged_in_two_indexes_is_named_by_its_place(desk) -> None:
+    """It let both change nothing, where `status` or a promotion had named one of them."""
+    where = desk.folder / "channels.yaml"
+    where.write_text(TWO_MAJORS.replace("STORE", desk.shop.store.url))
+    rolled_back(desk)
+    shutil.copytree(
+        desk.shop.store.root / "v2" / FAMILY.name, desk.shop.store.root / "v3" / FAMILY.name
+    )
+    entries = [f"{major}/{FAMILY.name}/_rocwheel/log/2.json" for major in ("v2", "v3")]
+    paths = [desk.shop.store.root / entry for entry in entries]
+    for path in paths:
+        cut(path)
+        (path.parents[1] / "state.json").unlink()
+    cut_entries = [path.read_bytes() for path in paths]
+    places = ("--channel", "own", "--channels-file", str(where), "--family", FAMILY.name)
+    line = ["index", "repair", "--reason", "x", *places, "--skip-entry"]
+    desk.capsys.readouterr()
+    assert main([*line, "2"]) == 3
+    told = desk.capsys.readouterr().err
+    assert "means 2 damaged entries" in told
+    assert f"--skip-entry {entries[0]} --skip-entry {entries[1]}" in told
+    assert main([*line, entries[1]]) == 7, "the other one may be the rollback of a set"
+    assert [path.read_bytes() for path in paths] == cut_entries
+    assert main([*line, entries[0], "--skip-entry", paths[1].as_uri()]) == 0
+    assert {json.loads(path.read_bytes())["action"] for path in paths} == {"skip"}
+    assert main(["status", *places]) == 0
+    assert main([*line, entries[1].replace("log/2", "log/9")]) == 3
+    assert "means 0 damaged" in desk.capsys.readouterr().err
 
 
 @pytest.mark.parametrize("hurt", [cut, older_copy])

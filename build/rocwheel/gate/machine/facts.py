@@ -14,6 +14,7 @@ import json
 import platform
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,9 @@ def main(settings: dict[str, Any], output: Path) -> int:
         facts["installed"] = {name: installed(name) for name in settings["projects"]}
         if settings["jax"]:
             ask_jax(facts)
-        for name in () if settings["jax"] else settings["projects"]:
-            load_libraries(name)
+        elif not find_spec("_rocm_sdk_core"):  # ROCm by pip, which is not where loaders look
+            for name in settings["projects"]:
+                load_libraries(name)
         facts["loaded"] = {name: loaded(name) for name in settings["projects"]}
     except Exception as exc:  # noqa: BLE001 - whatever is raised here is what there is to know
         facts["error"] = f"{type(exc).__name__}: {exc}"

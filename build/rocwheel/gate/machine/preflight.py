@@ -87,15 +87,12 @@ def ask(
             detail=done.output,
         ) from None
     if facts["error"]:
+        message, hint = f"{lane.name}: {facts['error'].partition(chr(10))[0]}", LOOK
         text = f"{facts['error']}\n{done.output}"  # where JAX logs why it did without a plugin
         if lacks := re.search(r"(?:^|\s)([\w.+-]+): cannot open shared object", text):
-            message = f"{lane.name}: {lacks[1]}, which the wheels need, is not on this machine"
-            raise InfraError(message, hint=NO_ROCM, detail=done.output)
-        raise InfraError(
-            f"{lane.name}: {facts['error'].partition(chr(10))[0]}",
-            hint=LOOK,
-            detail=done.output,
-        )
+            message += f" ({lacks[1]}, which the wheels need, is not on this machine)"
+            hint = NO_ROCM
+        raise InfraError(message, hint=hint, detail=done.output)
     wrong = _wrong_install(facts, wheels)
     for error in (*wrong, *(_wrong_device(facts, lane, wheels) if with_jax else ())):
         raise error
