@@ -36,6 +36,7 @@ RUNS = {
         ("--base-image={base}", "--work={work}", "--pairs=1"), r"pushed: \d+\.\d+ MB",
     ),
     "startup.py": (("2",), r"ratio, median of 2 pairs: \d+\.\d+"),
+    "trust.py": (("--small",), r"trust verify of one wheel \| \d\.\d+ s"),
     "wheel.py": (("--rounds=1", "--slow-rounds=1", "--folder={work}"), r"peak MiB.*\n.*\n.*\d"),
     "wheel_sets.py": (("--rounds=1",), r"patchelf's own peak: \d+ MiB"),
 }  # fmt: skip

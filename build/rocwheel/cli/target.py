@@ -210,7 +210,8 @@ def trusting(app: App, channel: Channel) -> Channel:
     A store that is a channel's needs the signatures which that needs.
     """
     named = channels.load(app.home.ci / "channels.yaml")
-    trust = policy.load(app.home.ci / policy.FILE, channels=named.keys() | {channel.name})
+    own, least = (folder / policy.FILE for folder in (app.home.ci, app.home.root / "ci"))
+    trust = policy.load(own, channels=named.keys() | {channel.name}, least=least)
     same = [name for name, item in named.items() if item.store == channel.store.rstrip("/")]
     for name in same if not channel.name else ():
         trust = trust.with_rule_of(name)

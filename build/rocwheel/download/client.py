@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -295,6 +296,8 @@ class Client:
         connect, read = self._retry.timeout
         if not self._answered:
             connect = min(connect, max(0.1, self._deadline - time.monotonic()))
+            if not through:
+                _look_up(urlsplit(url).hostname or "", connect)
         try:
             response = self._session.get(
                 url,
@@ -345,6 +348,23 @@ class Client:
         absent = status in GONE or (status == 403 and s3)  # noqa: PLR2004
         kind = AbsentError if absent else DownloadError
         raise kind(f"{_led(first, url)}: {problem}", temporary=False, hint=self._hint)
+
+
+def _look_up(host: str, seconds: float) -> None:
+    """Look a name up, within `seconds`: a dead name server holds a request for minutes.
+
+    Raises LostError; a name that cannot be found is left to the request, which says why.
+    """
+    done = threading.Event()
+
+    def look() -> None:
+        with suppress(OSError, UnicodeError):
+            socket.getaddrinfo(host, None)
+        done.set()
+
+    threading.Thread(target=look, name="look up", daemon=True).start()
+    if not done.wait(seconds):
+        raise LostError(f"{host}: no name server answers")
 
 
 def _led(first: str, url: str) -> str:

@@ -320,7 +320,6 @@ def apply(
         signer=signer,
         policy={**(digests or {}), "trust": plan.channel.trust.sha256},
     )
-    bundle = proof.settled(place, operation.manifest.sha256, bundle)
     total = sum(item.entry.size for item in operation.copies)
     if lacks := place.store.abilities().copy_lacks:
         console.warn(

@@ -98,12 +98,14 @@ def bundle(
 ) -> bytes:
     """Return the statements of a release, each on a line, the promoter's summary last.
 
+    Those that a promotion left which was stopped stay: they differ in the summary's time alone.
     Raises TrustError where the channel needs a promoter's signature and there is none.
     """
-    lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
     check_signer(channel, place, signer, who=who, action=Action.PROMOTE)
-    if signer is None:
-        return lines
+    there, _ = glance(place.store, place.attestation(manifest.sha256, BUNDLE))
+    lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
+    if there or signer is None:
+        return there or lines
     inputs, own = sorted(evidence.lines), _own(Action.PROMOTE, channel, place, who)
     summary = statements.summary(
         manifest, time=who.time, url=place.url, policy=policy, inputs=inputs, own={**own, **facts}
@@ -175,15 +177,6 @@ def add(
         with suppress(ObjectStaleError):
             return place.store.replace(key, data, previous=info, headers=place.record_headers)
     raise stale(place.store.locate(key))
-
-
-def settled(place: Place, manifest: str, made: bytes) -> bytes:
-    """Return the statements that a promotion that was stopped left there, else these.
-
-    They differ in the summary's time alone, and are written once.
-    """
-    key = place.attestation(manifest, BUNDLE)
-    return place.store.read(key)[0] if place.store.info(key) else made
 
 
 def put(place: Place, manifest: str, data: bytes) -> None:

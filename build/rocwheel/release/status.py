@@ -175,13 +175,8 @@ def read(
     files = staging.each(lambda known: _file(staging, known.id), waiting[:look])
     cells = {cell for file in files for cell in verdicts.cells(file.found)}
     before = verdicts.released_coverage(release, released, cells)
-    doubts = dict(
-        zip(
-            released.sets,
-            release.each(partial(_doubt, release, channel), released.sets.values()),
-            strict=True,
-        )
-    )
+    look_at = partial(_doubt, release, channel)
+    doubts = dict(release.each(look_at, released.sets.values()))
     judged: dict[str, tuple[Decision | None, str]] = {
         **{known.id: (None, NOT_LOOKED) for known in waiting},
         **{file.set_id: file.decision(staging, family, channel, before, now) for file in files},
@@ -208,22 +203,22 @@ def read(
     )
 
 
-def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, str]:
-    """Return which revoked keys a listed set rests on, and the command that takes it back."""
+def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[str, str]]:
+    """Return a set, which revoked keys its release rests on, and the command that takes it back."""
     trust = channel.trust
     if known.standing is not Standing.LISTED or not any(k.revoked for k in trust.keys.values()):
-        return "", ""
+        return known.id, ("", "")
     data, _ = glance(release.store, release.attestation(known.id, BUNDLE))
     try:
         names, is_alone = chain.revoked(data, trust, released=moment(known.first))
     except (TrustError, ConfigError, TypeError) as exc:
-        return f"its statements cannot be read: {exc}", ""
+        return known.id, (f"its statements cannot be read: {exc}", "")
     text = f"{', '.join(sorted(names))} revoked"
     if not names or not is_alone:
-        return f"{text}; other keys signed the same" if names else "", ""
+        return known.id, (f"{text}; other keys signed the same" if names else "", "")
     words = (f"--manifest={known.id}", f"--family={release.family}", f"--reason={text}")
     command = shlex.join(("rocwheel", "rollback", *channel.option.split(" ", 1), *words))
-    return f"{text}: it rests on nothing else: roll it back", command
+    return known.id, (f"{text}: it rests on nothing else: roll it back", command)
 
 
 def overview(

@@ -54,15 +54,12 @@ def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[
     case = Case(trust=trust, channel=channel, family=family, now=now)
     links = [_link(item, sha256, signed, case) for item in signed]
     there = {link.role for link in links if link.holds}
-    missing = (role.value for role in KeyRole if role.value not in there)
-    return (
-        *links,
-        *(
-            ChainLink(role=role, holds=False, about="unsigned: no statement holds")
-            for role in missing
-        ),
-        *_afterwards(summaries, sha256),
-    )
+    lacks = [
+        ChainLink(role=role.value, holds=False, about="unsigned: no statement holds")
+        for role in KeyRole
+        if role.value not in there
+    ]
+    return (*links, *lacks, *_afterwards(summaries, sha256))
 
 
 def state(links: Sequence[ChainLink]) -> str:
@@ -87,18 +84,14 @@ def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozens
             (role, own.get("python"), own.get("suite")),
             max(released, time_of(_claimed(item))),
         )
-        bad = [
-            keyid
-            for keyid in item.signatures
-            if (why := trust.keys[keyid].revoked if keyid in trust.keys else None)
-            and time.date() >= why.since
-        ]
+        keys = {keyid: trust.keys[keyid] for keyid in item.signatures if keyid in trust.keys}
+        bad = [i for i, k in keys.items() if k.revoked and time.date() >= k.revoked.since]
         counts = own.get("state", "pass") in PASSES and own.get("action") not in AFTER
         if bad or verdicts.intersection(own.get("parts", ())):
             verdicts.add(verdict_of(item.statement))
             names.update(map(trust.name, bad if counts else ()))
             doubted |= {what} if counts else set()
-        elif counts and not own.get("shard") and trust.keys.keys() >= item.signatures.keys():
+        elif counts and not own.get("shard") and len(keys) == len(item.signatures):
             good.add(what)
     return frozenset(names), bool(doubted - good)
 

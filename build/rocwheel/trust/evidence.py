@@ -24,7 +24,7 @@ from rocwheel.places import Place
 from rocwheel.store import ObjectInfo
 from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust.envelope import LARGEST, Envelope, Statement
-from rocwheel.trust.policy import Case, KeyRole
+from rocwheel.trust.policy import Case, KeyRole, Trust
 from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ def gather(
     read = each(lambda name: _read(place, infos[name]), names, threads=place.store.connections)
     shelf = _Shelf(place=place, case=case, infos=infos, data=dict(zip(names, read, strict=True)))
     provenance, (results, refused) = shelf.provenance(manifest), shelf.results(verdicts)
+    if case.trust.rule(case.channel).locked:
+        check_locked(manifest, case.trust)
     lines = {files.sha256(item): item for item in (*provenance, *results.values())}
     return Evidence(lines=lines, signed=frozenset(results), refused=refused)
 
@@ -215,6 +217,17 @@ class _Shelf:
 
     def _where(self, name: str) -> str:
         return self.place.store.locate(self.infos[name].key)
+
+
+def check_locked(manifest: Manifest, trust: Trust) -> None:
+    """Raise TrustError unless the set was built from the sources of a verified pin, unchanged."""
+    jax, xla = manifest.jax, manifest.xla
+    changed = any(source.dirty or source.digest for source in (jax, xla, manifest.tool))
+    if changed or (jax.commit, xla.commit, manifest.bazel_version) not in trust.pins:
+        what = (
+            f"locked: JAX {jax.commit[:12]}, XLA {xla.commit[:12]}, Bazel {manifest.bazel_version}"
+        )
+        raise TrustError(f"{what}: not a verified pin, unchanged", hint="build it with --locked")
 
 
 def check_provenance(

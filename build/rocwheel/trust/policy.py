@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from rocwheel import files, yaml_file
 from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
+from rocwheel.model import moment, suggest
 from rocwheel.values import NonEmpty, Value, replace
 from rocwheel.yaml_file import FieldError
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FILE: Final = "trust.yaml"  # in ci/
 SKEW: Final = timedelta(minutes=10)  # clocks of signers and ours may differ by that
+Sources: TypeAlias = "tuple[str, str, str]"  # commits of JAX and XLA, version of Bazel
 Algorithm = Literal["ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "rsassa-pss-sha256"]
 
 
@@ -82,9 +83,8 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
         """
         if self.role is not role:
             return f"role: it is a {self.role.value}'s key, not a {role.value}'s"
-        names = ("channels", "families", "suites")
-        own = (self.channels, self.families, self.suites)
-        for what, scope, wanted in zip(names, own, scopes, strict=True):
+        for what, wanted in zip(("channels", "families", "suites"), scopes, strict=True):
+            scope = getattr(self, what)
             if scope and wanted not in scope and (wanted or what == "channels"):
                 return f"scope: {what} are {', '.join(scope)}, not {wanted or 'none'}"
         if (min(times) + SKEW).date() < self.since:
@@ -119,10 +119,13 @@ class ChannelRule(Value, frozen=True, kw_only=True):
     """The roles whose signed statements a promotion of one channel needs."""
 
     required: tuple[KeyRole, ...] = ()
+    locked: bool = False  # takes only sets whose sources are a verified pin's
 
     def __post_init__(self) -> None:
-        """Refuse a role that is given twice."""
+        """Refuse a role that is given twice, and a lock that any builder opens."""
         yaml_file.each_once((role.value for role in self.required), "required")
+        if self.locked and KeyRole.BUILDER not in self.required:
+            raise FieldError("only a builder says what was built", "locked", hint="require builder")
 
 
 class _File(Value, frozen=True, kw_only=True):
@@ -138,14 +141,21 @@ class Trust:
     keys: Mapping[str, TrustedKey] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, ChannelRule] = field(default_factory=dict)
+    pins: frozenset[Sources] = frozenset()  # of releases that a locked channel takes
+
+    def rule(self, channel: str) -> ChannelRule:
+        """Return what a promotion of the channel needs."""
+        return self.rules.get(channel, ChannelRule())
 
     def required(self, channel: str) -> frozenset[KeyRole]:
         """Return the roles whose statements a promotion of the channel needs."""
-        return frozenset(self.rules[channel].required if channel in self.rules else ())
+        return frozenset(self.rule(channel).required)
 
     def with_rule_of(self, channel: str) -> Trust:
         """Return the same file in which `--store`, no channel, has this channel's rule too."""
-        rule = ChannelRule(required=tuple(self.required("") | self.required(channel)))
+        rules = (self.rule(""), self.rule(channel))
+        roles, locked = {role for r in rules for role in r.required}, any(r.locked for r in rules)
+        rule = ChannelRule(required=tuple(roles), locked=locked)
         return replace(self, rules={**self.rules, "": rule})
 
     def name(self, keyid: str) -> str:
@@ -189,14 +199,17 @@ class Case:
         return next((f"{self.trust.name(key)}: {why}" for key, why in refusals if why), "")
 
 
-def load(path: Path, *, channels: Collection[str] | None = None) -> Trust:
+def load(
+    path: Path, *, channels: Collection[str] | None = None, least: Path | None = None
+) -> Trust:
     """Read the trust file; one that is not there requires nothing and knows no key.
 
-    `channels` are those that exist: a rule for another one would protect nothing.
-    Raises ConfigError.
+    `channels` are those that exist: a rule for another one would protect nothing. `least` is the
+    file that rocwheel came with, of whose rules a team's own may only add to. Raises ConfigError.
     """
+    shipped = load(least) if least else Trust()
     if not path.exists():
-        return Trust()
+        return shipped
     document = yaml_file.load(path)
     content = document.to(_File)
     names: dict[str, str] = {}
@@ -216,7 +229,14 @@ def load(path: Path, *, channels: Collection[str] | None = None) -> Trust:
                 at = ("channels", channel, "required", number)
                 hint = f"add a key with `role: {role.value}`, made by `trust keygen`"
                 raise document.error(f"no key has the role {role.value}", *at, hint=hint)
+    for channel in shipped.rules.keys() & set(channels or ()):
+        mine, rule = content.channels.get(channel, ChannelRule()), shipped.rules[channel]
+        if set(rule.required) - set(mine.required) or rule.locked > mine.locked:
+            what = f"requires less of {channel} than the file that rocwheel came with"
+            raise document.error(what, hint=f"a team's own file may only add: see {least}")
+    locked = any(rule.locked for rule in content.channels.values())
     return Trust(
+        pins=_pins(path.with_name("pins.yaml")) if locked else frozenset(),
         sha256=files.sha256(path),
         keys={key.key.keyid: key for key in content.keys.values()},
         names=names,
@@ -224,12 +244,15 @@ def load(path: Path, *, channels: Collection[str] | None = None) -> Trust:
     )
 
 
+def _pins(path: Path) -> frozenset[Sources]:
+    """Return the sources of every release that is pinned and verified. Raises ConfigError."""
+    pins: Mapping[str, Mapping[str, Any]] = yaml_file.load(path).to(dict[str, Any])["pins"]
+    verified = (pin for pin in pins.values() if not pin.get("unverified"))
+    return frozenset((pin["commit"], pin["xla_commit"], pin["bazel"]) for pin in verified)
+
+
 def time_of(text: object) -> datetime:
     """Return a statement's time. Raises ConfigError for text that is none in UTC."""
-    try:
-        time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    except ValueError:
-        time = None
-    if time is None or time.utcoffset() != timedelta(0):
+    if (time := moment(str(text))).utcoffset():
         raise ConfigError(f"{text!r} is no time in UTC", hint="write 2026-11-01T12:00:00Z")
     return time.astimezone(timezone.utc)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -147,3 +149,19 @@ def test_a_folder_that_is_not_there_is_an_error(client: Client, tmp_path: Path) 
 def test_an_address_that_makes_no_sense_is_passed_over(client: Client, tmp_path: Path) -> None:
     page = f'<a href="http://[bad/{OLD}">bad</a>' + link_page(NEW)
     assert list(newest(page, client, tmp_path)) == ["gfx94X-dcgpu"]
+
+
+def test_a_name_server_that_does_not_answer_holds_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resolver asks each server again and again, for minutes: here until the test is over."""
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
+    began = time.monotonic()
+    with (
+        Client({}, retry=Retry(contact=0.5), note=lambda _: None) as client,
+        pytest.raises(FetchError, match=r"rocm\.example: no name server answers"),
+    ):
+        listing.newest("https://rocm.example/tarball/", client=client, cwd=tmp_path)
+    over.set()
+    assert time.monotonic() - began < 10

@@ -15,12 +15,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import yaml
 from support.serving import serving
 from support.trust import make_record
 from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict
 
+from rocwheel import home
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.cli import main
+from rocwheel.errors import ConfigError
 from rocwheel.ledger import verdicts
 from rocwheel.trust import envelope, evidence, policy, signers
 from rocwheel.values import replace
@@ -555,6 +558,7 @@ MISTAKES = [
     ("    role: promoter\n", "    role: promoter\n    revoked: {since: 2026-01-01, reason: x}\n", r"no key has the role"),
     ("    role: promoter\n", "    role: promoter\n    revoked: {since: 2026-01-01}\n", r"'reason' is missing"),
     ("    role: promoter\n", "    role: promoter\n    rôle: x\n", r"unknown key"),
+    ("[builder, runner, promoter]}", "[runner], locked: true}", r"mine\.locked: only a builder"),
 ]  # fmt: skip
 
 
@@ -570,6 +574,101 @@ def test_a_mistake_in_the_trust_file_is_shown_where_it_is(world, capsys, old, ne
     assert world.run(*world.target("status")) == 3
     said = capsys.readouterr().err
     assert re.search(message, said), said
+
+
+def pinned(world) -> None:
+    """Let the channel take the sources of verified pins alone."""
+    path = world.ci / "trust.yaml"
+    path.write_text(path.read_text().replace("promoter]}", "promoter], locked: true}"))
+
+
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [
+        ({}, True),
+        ({"jax": {"commit": "2" * 40}}, False),
+        ({"xla": {"commit": "2" * 40}}, False),
+        ({"jax": {"dirty": True}}, False),
+        ({"xla": {"digest": "2" * 64}}, False),
+        ({"tool": {"dirty": True}}, False),
+        ({"bazel_version": "6.0.0"}, False),
+    ],
+)
+def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(
+    world, capsys, change, taken
+) -> None:
+    pin = yaml.safe_load((world.ci / "pins.yaml").read_text())["pins"]["0.9.1"]
+    pinned(world)
+    plain = world.manifest
+    real = replace(
+        plain,
+        jax=replace(plain.jax, commit=pin["commit"]),
+        xla=replace(plain.xla, commit=pin["xla_commit"]),
+        bazel_version=pin["bazel"],
+    )
+    for name, fields in change.items():
+        value = replace(getattr(real, name), **fields) if isinstance(fields, dict) else fields
+        real = replace(real, **{name: value})
+    world.manifest = real
+    (world.folder / "manifest.json").write_bytes(real.to_bytes())
+    (world.folder / BUILD_RECORD).write_bytes(make_record(real).to_bytes())
+    signer = signers.signer(world.uri("builder"))
+    evidence.state_build(world.folder, signer, finished="2026-05-01T11:00:00Z")
+    assert world.run(*world.target("stage", world.folder)) == 0
+    world.gate()
+    promote = world.target("promote", f"--manifest={real.sha256}", "--dry-run")
+    capsys.readouterr()
+    assert world.run(*promote) == (0 if taken else 9)
+    said = capsys.readouterr().err
+    assert ("not a verified pin" in said) is not taken
+
+
+@pytest.mark.parametrize(
+    ("ours", "message"),
+    [
+        ("mine: {required: [builder, runner, promoter]}", ""),
+        ("mine: {required: [runner]}", ""),
+        ("other: {required: [builder, runner]}", ""),  # a channel that the team does not have
+        ("mine: {required: [builder], locked: true}", "requires less of mine"),
+    ],
+)
+def test_a_teams_own_trust_file_may_only_add(world, capsys, ours, message) -> None:
+    """Requirements of the file that rocwheel came with hold for who has a `ci` of their own."""
+    shipped, own = world.tmp / "shipped.yaml", world.ci / "trust.yaml"
+    text = own.read_text()
+    shipped.write_text(f"{text.partition('channels:')[0]}channels:\n  {ours}\n")
+
+    def load() -> str:
+        try:
+            policy.load(own, channels=["mine"], least=shipped)
+        except ConfigError as exc:
+            return str(exc)
+        return ""
+
+    shutil.copy(world.ci / "pins.yaml", world.tmp)
+    assert message in load()
+    assert bool(load()) is bool(message)
+    own.write_text(text.replace("[builder, runner, promoter]", "[promoter]"))
+    assert ("requires less of mine" in load()) is ours.startswith("mine")
+    own.write_text(text.partition("channels:")[0])
+    assert ("requires less of mine" in load()) is ours.startswith("mine")
+    own.unlink()
+    rules = policy.load(own, channels=["mine"], least=shipped).rules
+    assert rules == policy.load(shipped).rules
+
+
+def test_a_command_holds_a_teams_file_against_the_one_that_rocwheel_came_with(
+    world, capsys
+) -> None:
+    root = world.tmp / "checkout"
+    shutil.copytree(world.ci, root / "ci")
+    world.monkeypatch.setattr(home, "PACKAGE", root / "build" / "rocwheel")
+    world.shop.store.root.mkdir()
+    assert world.run(*world.target("status")) == 0
+    path = world.ci / "trust.yaml"
+    path.write_text(path.read_text().replace("[builder, runner, promoter]", "[builder, runner]"))
+    assert world.run(*world.target("status")) == 3
+    assert "requires less of mine" in capsys.readouterr().err
 
 
 def test_one_key_has_one_role(world, capsys) -> None:

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""What signing and verifying add to stage, gate and promote of 31 wheels of 100 MB.
+
+    python benchmarks/trust.py [--small]
+
+Only what is added is timed, since digests are known and no wheel is read: the set has sizes and
+digests and no bytes. 15 CPythons with two suites each make 30 cells; its store is a folder, so add
+the round trips of a bucket to the requests that are counted. The exit status is 1 where one of the
+three takes more than 2 s. `--small` is a quick look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
+
+from support.trust import ENDED, Keyring, make_record  # noqa: E402
+from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict  # noqa: E402
+
+from rocwheel import model  # noqa: E402
+from rocwheel.build_record import BUILD_RECORD  # noqa: E402
+from rocwheel.console import Console  # noqa: E402
+from rocwheel.ledger import verdicts  # noqa: E402
+from rocwheel.manifest import MANIFEST  # noqa: E402
+from rocwheel.release import proof  # noqa: E402
+from rocwheel.trust import chain, evidence  # noqa: E402
+from rocwheel.values import replace  # noqa: E402
+
+LIMIT = 2.0  # seconds
+WHEEL = 100_000_000  # bytes
+SUITES = ("smoke", "unit")
+
+
+class Counted:
+    """A store that counts what is asked of it."""
+
+    def __init__(self, store) -> None:
+        self.store, self.requests = store, 0
+
+    def __getattr__(self, name: str):
+        value = getattr(self.store, name)
+        if name not in {"create", "info", "keys", "read", "replace"}:
+            return value
+
+        def asked(*words, **options):
+            self.requests += 1
+            return value(*words, **options)
+
+        return asked
+
+
+def timed(place, work: Callable[[], object]) -> tuple[float, int]:
+    before, began = place.store.requests, time.perf_counter()
+    work()
+    return time.perf_counter() - began, place.store.requests - before
+
+
+def measure(folder: Path, pythons: tuple[str, ...]) -> dict[str, tuple[float, int]]:
+    keys = Keyring(folder / "keys")
+    console = Console(sys.stderr, clock=time.monotonic, verbosity=-1)
+    trust = keys.trust("builder", "runner", "promoter")
+    shop = Shop((folder / "store").as_uri(), console, trust=trust)
+    (folder / "store").mkdir()
+    small = make_set(folder / "wh", pythons=pythons)
+    wheels = tuple(replace(wheel, size=WHEEL) for wheel in small.wheels)
+    manifest = replace(small, wheels=wheels)
+    (folder / "wh" / MANIFEST).write_bytes(manifest.to_bytes())
+    (folder / "wh" / BUILD_RECORD).write_bytes(make_record(manifest).to_bytes())
+    staging, release = (
+        replace(place, store=Counted(place.store)) for place in (shop.staging, shop.release)
+    )
+    signer, times = keys.signers, {}
+
+    def stage() -> None:
+        evidence.state_build(folder / "wh", signer["builder"], finished=ENDED)
+        evidence.add_provenance(staging, manifest.sha256, evidence.built(folder / "wh"))
+
+    times["stage"] = timed(staging, stage)
+    cells = [(suite, python) for python in pythons for suite in SUITES]
+    every = [make_verdict(manifest, suite=suite, python=python) for suite, python in cells]
+    for verdict in every:
+        verdicts.add(staging, verdict)
+    gates = [
+        timed(staging, lambda v=verdict: evidence.add_result(staging, v, signer["runner"]))
+        for verdict in every
+    ]
+    times["gate (the slowest of its cells)"] = max(gates)
+    found = verdicts.find(staging, manifest.sha256)
+    bundle = []
+
+    def promote() -> None:
+        gathered = proof.gather(staging, manifest, shop.channel, found, now=NOW)
+        proof.believed(found, gathered, shop.channel)
+        bundle.append(
+            proof.bundle(
+                manifest, shop.channel, release, who=WHO, evidence=gathered, facts={},
+                signer=signer["promoter"], policy={},
+            )
+        )  # fmt: skip
+        proof.put(staging, manifest.sha256, bundle[0])
+
+    times["promote"] = timed(staging, promote)
+    links = []
+
+    def verify() -> None:
+        links.extend(chain.follow(manifest.built[0].sha256, bundle[0], trust, now=NOW))
+
+    times["trust verify of one wheel"] = timed(staging, verify)
+    assert all(link.holds for link in links), [str(link) for link in links if not link.holds]
+    assert len(links) == len(every) + 2
+    return times
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--small", action="store_true")
+    small = parser.parse_args().small
+    pythons = tuple(f"3.{number}" for number in range(11, 13 if small else 26))
+    model.CPYTHONS += tuple(sorted({*pythons} - {*model.CPYTHONS}))  # some do not exist yet
+    rounds = []
+    for _ in range(2 if small else 5):
+        with tempfile.TemporaryDirectory() as folder:
+            rounds.append(measure(Path(folder), pythons))
+    cells = len(pythons) * len(SUITES)
+    print(f"{2 * len(pythons) + 1} wheels of 100 MB, {cells} cells of {FAMILY.name}")
+    print("| added to | median | worst | requests | limit | holds |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    missed = False
+    for name in rounds[0]:
+        seconds = [item[name][0] for item in rounds]  # the first has the imports as well
+        missed |= max(seconds) > LIMIT
+        holds = "yes" if max(seconds) <= LIMIT else "NO"
+        median, worst = f"{statistics.median(seconds):.3f} s", f"{max(seconds):.3f} s"
+        print(f"| {name} | {median} | {worst} | {rounds[0][name][1]} | {LIMIT:.0f} s | {holds} |")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""From a build to a stranger's machine: three keys sign, public keys alone verify."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from rocwheel.trust import evidence
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = (sys.executable, str(ROOT / "build" / "ci_build"))
+ROLES = ("builder", "runner", "promoter")
+
+pytestmark = [
+    pytest.mark.needs("bazel", "clang-19", "cc"),
+    pytest.mark.xdist_group("demo"),
+]
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """A team's `ci` folder: a channel that needs three roles, and a key of each."""
+    shutil.copytree(ROOT / "ci", tmp_path / "data" / "ci")
+    shutil.copytree(ROOT / "suites", tmp_path / "data" / "suites")
+    ci, entries = tmp_path / "data" / "ci", ""
+    (tmp_path / "keys").mkdir()
+    for role in ROLES:
+        line = [*PROGRAM, "trust", "keygen", f"{tmp_path}/keys/{role}.pem", f"--role={role}"]
+        entries += subprocess.run(line, check=True, capture_output=True, text=True).stdout
+    rule = f"channels:\n  mine: {{required: [{', '.join(ROLES)}]}}\n"
+    (ci / "trust.yaml").write_text(f"keys:\n{entries}{rule}")
+    (ci / "channels.yaml").write_text(
+        f"channels:\n  mine:\n    store: {(tmp_path / 'store').as_uri()}\n"
+        '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
+    )
+    return ci
+
+
+def gate_of(world) -> list[str]:
+    """What the demo's night gave `gate` for the oldest CPython, without its store and scratch."""
+    (plan, *_) = sorted(world.wheelhouse.glob("demo/store/_rocwheel/nights/*/plan.json"))
+    cells = json.loads(plan.read_bytes())["cells"]
+    words = next(cell["argv"] for cell in cells if cell["kind"] == "gate")
+    own = ("--store", "--output", "--runner", "--manifest", "--python")
+    return [word for word in words[1:] if not word.startswith(own)]
+
+
+def test_a_set_is_built_gated_and_promoted_with_three_keys_and_verified_offline(
+    demo, data, tmp_path
+) -> None:
+    world, done = demo
+    house = tmp_path / "wheelhouse"
+    shutil.copytree((world.wheelhouse / "current").resolve(), house)
+    manifest = done.document["manifest_sha256"]
+    finished = datetime.now(timezone.utc).isoformat()
+    evidence.state_build(house, None, finished=finished)  # as `dist_wheels` does
+    store = f"--store={(tmp_path / 'store').as_uri()}"
+    families = f"--families={ROOT}/examples/miniature/families.yaml"
+    target = (store, families, "--family=miniature", f"--ci-dir={data}")
+
+    def run(*words: str, signer: str = ""):
+        sign = (f"--signer=file:{tmp_path}/keys/{signer}.pem",) if signer else ()
+        return world.run(*words, *sign)
+
+    assert run("trust", "sign", str(house), signer="builder").returncode == 0
+    assert run("stage", str(house), *target).returncode == 0
+    pythons = [item["python"] for item in done.document["installed"]]
+
+    def gate(signer: str, pythons: list[str]) -> None:
+        for python in pythons:
+            words = [*gate_of(world), f"--manifest={manifest}", f"--python={python}"]
+            words = [word for word in words if not word.startswith(("--families", "--family"))]
+            output = f"--output={tmp_path}/results-{signer}-{python}"
+            gated = run("gate", *words, *target, output, "--json", signer=signer)
+            assert gated.returncode == 0, gated.stderr[-4000:]
+
+    promote = ("promote", f"--manifest={manifest}", *target)
+    gate("builder", pythons[:1])  # a key of another role
+    refused = run(*promote, signer="promoter")
+    assert refused.returncode == 9
+    assert "is no runner's key" in refused.stderr, refused.stderr
+    gate("runner", pythons)
+    assert run(*promote, signer="runner").returncode == 9
+    promoted = run(*promote, signer="promoter")
+    assert promoted.returncode == 0, promoted.stderr[-4000:]
+
+    fresh, release = tmp_path / "fresh", tmp_path / "store" / "v2" / "miniature"
+    shutil.copytree(release, fresh, ignore=lambda _, names: [n for n in names if ".whl" not in n])
+    shutil.copy(release / f"_rocwheel/attestations/{manifest}/bundle.jsonl", fresh)
+    shutil.copy(data / "trust.yaml", fresh)
+    for gone in ("keys", "store", "wheelhouse", "data"):
+        shutil.rmtree(tmp_path / gone)
+    offline = ("unshare", "--net") if os.geteuid() == 0 else ()
+    wheels = sorted(fresh.glob("*.whl"))
+    assert len(wheels) == 2 * len(pythons) + 1
+
+    def verify(wheel: Path) -> subprocess.CompletedProcess[str]:
+        line = [*offline, *PROGRAM, "trust", "verify", wheel.name, "--keys=trust.yaml"]
+        clean = {"PATH": os.environ["PATH"], "HOME": str(fresh)}
+        return subprocess.run(
+            line, cwd=fresh, env=clean, capture_output=True, text=True, check=False
+        )
+
+    for wheel in wheels:
+        verified = verify(wheel)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        roles = [line.split()[1] for line in verified.stdout.splitlines()]
+        assert roles.count("runner") == len(pythons)
+        assert set(roles) == set(ROLES)
+    wheels[0].write_bytes(wheels[0].read_bytes() + b"\0")
+    assert verify(wheels[0]).returncode == 9
