@@ -199,8 +199,7 @@ def serve(app: App, options: ServeOptions) -> None:
     urls = [f"{site.url}{place.root}/" for place in places]
     lines, shown = list[str](), list[str]()
     for place, url in zip(places, urls, strict=True):
-        new = _install_lines(place, url)
-        lines += new
+        lines += (new := _install_lines(place, url))
         shown += (f"# {'staged, not released' if place.is_staging else 'released'}:", *new)
     try:
         with site:
