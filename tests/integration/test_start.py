@@ -218,6 +218,7 @@ HEAVY = {
     "boto3",
     "rich",
     "jinja2",
+    "tomllib",  # only where there is a configuration file
     "elftools",
     "asyncio",
     "multiprocessing",
