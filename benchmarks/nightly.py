@@ -212,6 +212,8 @@ sets:
     source_dir: source
     pythons: ["3.11", "3.12", "3.13", "3.14"]
     rocm: {tarballs: tarballs}
+excused:
+  - {cells: "gate.*", owner: me, reason: some families have no runner, until: 9999-12-31}
 """
 
 

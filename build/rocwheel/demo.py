@@ -280,8 +280,10 @@ def dry_run(
     wanted = prepared.request
     tarball = wanted.cache / "demo" / TARBALL
     yield str(_making(miniature(base.home), tarball))
-    yield f"# serve {tarball.parent} on a free loopback port while dist_wheels runs:"
-    served = dataclasses.replace(wanted, therock=f"http://localhost/{TARBALL}")
+    yield "# on a free port in place of 8000, while dist_wheels runs:"
+    site = ("python3", "-m", "http.server", "--bind=localhost", f"--directory={tarball.parent}")
+    yield f"{Command(argv=(*site, '8000'))} &"
+    served = dataclasses.replace(wanted, therock=f"http://localhost:8000/{TARBALL}")
     yield from dist.dry_run(dist.plan(served), runner=runner, console=console, place=prepared.place)
     if not wheels_only:
         yield "# stage, gate (suite miniature, every CPython), promote: a night, into a folder"

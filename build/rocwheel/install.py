@@ -75,11 +75,17 @@ class Install:
         )
 
     @classmethod
-    def of_version(cls, project: str, version: str, index: str) -> Install:
-        """Return how plugin and pjrt of a version are installed, of which one project is known."""
+    def of_version(
+        cls, project: str, version: str, index: str, *, has_jaxlib: bool = False
+    ) -> Install:
+        """Return how plugin and pjrt of a version are installed, of which one project is known.
+
+        With them comes the set's own jaxlib, which has the same version, where it has one.
+        """
         number = project.removeprefix("jax-rocm").partition("-")[0]
         pair = (project_name(kind, number) for kind in (WheelKind.PJRT, WheelKind.PLUGIN))
-        names = pair if project.startswith("jax-rocm") else (project,)
+        own = ("jaxlib",) if has_jaxlib else ()
+        names = (*pair, *own) if project.startswith("jax-rocm") else (project,)
         return cls(
             index=index,
             ours=tuple(Package(project=name, version=version) for name in names),

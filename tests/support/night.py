@@ -102,14 +102,14 @@ class World:
             **self.env,
         }
 
-    def start(self, *words: str, **kwargs) -> subprocess.Popen[str]:
+    def start(self, *words: str, stderr: int = subprocess.PIPE, **kwargs) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*PROGRAM.split(), *words],
             cwd=self.folder,
             env=self.environ(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             start_new_session=True,
             **kwargs,

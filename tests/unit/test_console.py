@@ -224,6 +224,16 @@ def test_a_result_is_no_command_to_github_either(capsys, as_json):
     assert not as_json or json.loads(said) == document
 
 
+def test_a_result_without_text_is_no_empty_line(capsys):
+    app = App({})
+    app.emit({"problems": ["one"]}, "")
+    app.emit_plan([])
+    assert capsys.readouterr().out == ""
+    app.json = True
+    app.emit({}, "")
+    assert capsys.readouterr().out == "{}\n"
+
+
 def test_a_field_cannot_forge_a_line_of_an_error():
     console, stream, _ = make()
     console.fail(ConfigError("x\nhint:  all is well", hint="y\nerror: no"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from rocwheel import dist, home, source
 from rocwheel.dist import assemble, inputs
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import Source, WheelEntry
-from rocwheel.model import PythonVersion, RocmVersion
+from rocwheel.model import PythonVersion, RocmVersion, WheelKind
 from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,22 @@ def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
     assert all(entry.origin == "upstream" and entry.version == "0.9.2" for entry in entries)
     assert all(len(entry.sha256) == 64 and entry.size > 1 << 20 for entry in entries)
     assert entries[0].tags == ("cp312-cp312-manylinux_2_27_x86_64",)
+
+
+def test_a_wheel_lists_what_it_is_built_from(tmp_path, runner):
+    made = tree(tmp_path, runner)
+    root = SimpleNamespace(version="7.10.0", sha256="d" * 64)
+    spec = SimpleNamespace(
+        bazel=SimpleNamespace(version="7.4.1"), compiler=SimpleNamespace(kind="clang", major=18)
+    )
+    given = SimpleNamespace(tree=made, root=root, spec=spec)
+    jax, xla, rocm, *tools = assemble._sources(given, WheelKind.PLUGIN)
+    assert jax == ("source", "jax", "0.9.2", f"pkg:github/jax-ml/jax@{made.jax.commit}")
+    assert (xla.name, xla.version) == ("xla", made.xla.commit)
+    assert rocm[1:] == ("rocm", "7.10.0", f"pkg:generic/rocm?checksum=sha256:{'d' * 64}")
+    assert [each[:3] for each in tools] == [("tool", "bazel", "7.4.1"), ("tool", "clang", "18")]
+    names = {each.name for each in assemble._sources(given, WheelKind.JAXLIB)}
+    assert names == {"jax", "xla", "bazel", "clang"}  # jaxlib is of no ROCm
 
 
 def test_a_config_of_jaxs_own_stands_before_the_gfx_targets_that_it_would_undo(tmp_path, runner):

@@ -170,14 +170,14 @@ def _suggest(name: str, known: Collection[str]) -> str:
 
 def find(cwd: Path, named: str) -> Settings:
     """Read the file that is in force. Raises ConfigError for one that cannot be read."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     places = (folder / NAME for folder in (cwd, *cwd.parents))
     path = cwd / named if named else next(filter(Path.is_file, places), None)
     if path is None:
         return Settings(path=None, text="", values={})
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     if path.exists() and not path.is_file():  # such as a FIFO, which would be read without end
         raise ConfigError(f"{path}: is no file", hint="check ROCWHEEL_CONFIG")
     try:

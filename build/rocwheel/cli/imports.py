@@ -92,10 +92,12 @@ def carry_out(function: Callable[..., Any]) -> None:
     command line that is called so: that may be more than what runs, and never less.
     """
     called = _functions()
-    used, pending = set[tuple[str, str]](), [function]
+    used, seen, pending = set[tuple[str, str]](), set[int](), [function]
     while pending:
         inner = inspect.unwrap(pending.pop())
-        if isinstance(code := getattr(inner, "__code__", None), CodeType):
+        code = getattr(inner, "__code__", None)
+        if isinstance(code, CodeType) and id(code) not in seen:
+            seen.add(id(code))
             new = set(_names(code, inner.__module__)) - used
             used |= new
             pending += [item for module, name in new for item in called[_named(module, name)]]

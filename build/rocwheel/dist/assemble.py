@@ -24,6 +24,7 @@ from rocwheel.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
+from rocwheel.wheel import sbom
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.verify import verify
@@ -130,7 +131,8 @@ def _wheel(
     """One wheel: its entry of the manifest, made from the same reading that `verify` judges."""
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
     version = canonical_version(inputs.tree.jax_version, spec.version_suffix)
-    plan = plan_repair(raw, policy=planned.policy, kind=kind)
+    sources = tuple(_sources(inputs, kind))
+    plan = plan_repair(raw, policy=planned.policy, kind=kind, sources=sources)
     expected = Expectation(
         kind=kind,
         project=project_name(kind, spec.rocm_number),
@@ -158,6 +160,20 @@ def _wheel(
         grafted=report.grafted,
     )
     return entry, findings
+
+
+def _sources(inputs: Inputs, kind: WheelKind) -> Iterator[sbom.Component]:
+    """Yield what a wheel is built from and by, for the list within it."""
+    tree, root, spec = inputs.tree, inputs.root, inputs.spec
+    for name, origin, version in (("jax", tree.jax, tree.jax_version), ("xla", tree.xla, "")):
+        if origin.commit or origin.digest:
+            known = replace(origin, repository=git.public(origin.repository))
+            yield sbom.of_source(name, known, version)
+    if kind.needs_rocm:
+        purl = f"pkg:generic/rocm?checksum=sha256:{root.sha256}"
+        yield sbom.Component("source", "rocm", str(root.version), purl)
+    yield sbom.Component("tool", "bazel", spec.bazel.version)
+    yield sbom.Component("tool", spec.compiler.kind, str(spec.compiler.major or ""))
 
 
 def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:

@@ -47,6 +47,7 @@ class Page:
     project: str
     files: tuple[Entry, ...] = ()
     number: int = 0  # of the log's state that it shows
+    whole: frozenset[str] = frozenset()  # versions whose sets bring a jaxlib of their own
 
     def __post_init__(self) -> None:
         """Keep the order that every publisher renders alike."""
@@ -79,8 +80,9 @@ class Page:
         )
 
     def _install(self, version: str, index_url: str) -> str:
-        """Return the lines that install a version: a plugin's or pjrt's with both, then jax."""
-        lines = Install.of_version(self.project, version, index_url).pip
+        """Return the lines that install a version: a plugin's or pjrt's with its set, then jax."""
+        whole = version in self.whole
+        lines = Install.of_version(self.project, version, index_url, has_jaxlib=whole).pip
         return "\n".join(lines if self.project.startswith("jax-rocm") else lines[:1])
 
 

@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
             target = f"{upstream}/{quote(posixpath.basename(key.rstrip('/')))}/"
             self._send(HTTPStatus.TEMPORARY_REDIRECT, b"", TEXT, Location=target)
         else:
-            self._send(HTTPStatus.NOT_FOUND, f"{store.locate(key)}: nothing there\n".encode(), TEXT)
+            self._send(HTTPStatus.NOT_FOUND, f"/{key}: nothing there\n".encode(), TEXT)
 
     @property
     def _host(self) -> str:

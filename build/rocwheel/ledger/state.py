@@ -197,6 +197,14 @@ class IndexState:
             self._shown(file) for file in self.listing(project).files if self.is_listed(file)
         )
 
+    def whole(self, project: str) -> frozenset[str]:
+        """Return the versions of a project whose listed sets bring a jaxlib of their own."""
+        return frozenset(
+            file.entry.version
+            for file in self.listing(project).files
+            if any(self.lists(item) and "jaxlib" in self.sets[item].projects for item in file.sets)
+        )
+
     def files(self, set_id: str) -> tuple[Entry, ...]:
         """Return the files a set holds, as they are listed, or would be."""
         known = self.sets.get(set_id)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from rocwheel.console import count, duration
+from rocwheel.console import ConsoleMode, count, duration
 from rocwheel.errors import HostError, InterruptError, StoreError
 from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Phase
 from rocwheel.pipeline import standing
@@ -28,7 +28,7 @@ from rocwheel.verdict import State
 
 POLL: Final = 0.02
 LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends
-NOTED: Final = 30.0  # seconds between two lines about what runs
+NOTED: Final = 30.0  # seconds between two lines about what runs; a terminal shows each second
 STATES: Final = frozenset({state.exit_code for state in State})
 LEAST_DISK: Final = 1 << 10  # MiB that stay free
 
@@ -76,8 +76,10 @@ class LocalScheduler:
         dead = end_dead(self.nights, book, tries, self.worker)
         standings = self._look(None if dead else book)
         looked, fresh = time.monotonic(), True
-        noted = 0.0
-        with self.signals.caught():
+        noted, console = 0.0, self.worker.console
+        every = 1.0 if console.mode is ConsoleMode.TERMINAL else NOTED
+        total = len(book.plan.cells)
+        with self.signals.caught(), console.progress(self.night, total=total) as shown:
             try:
                 while True:
                     ended = self._reap()
@@ -90,10 +92,10 @@ class LocalScheduler:
                     if not self._running:
                         break
                     self._end()
-                    if time.monotonic() - noted > NOTED:
+                    if time.monotonic() - noted > every:
                         noted = time.monotonic()
-                        names = ", ".join(self._running)
-                        self.worker.console.info(f"   running: {names}")
+                        settled = sum(item.settled for item in standings.values())
+                        shown.update(settled, text=self._runs(noted))
                     time.sleep(POLL)
             finally:
                 self._stop()
@@ -111,6 +113,11 @@ class LocalScheduler:
                 hint=f"what it printed is in {self.output.name}; then run the night again",
             )
         return standings
+
+    def _runs(self, now: float) -> str:
+        """Return each cell that runs, and for how long it has."""
+        names = (f"{x.cell.name} {duration(now - x.started)}" for x in self._running.values())
+        return ", ".join(names)
 
     def _end(self) -> None:
         """Do what was asked: say once that nothing new begins, or stop what runs."""

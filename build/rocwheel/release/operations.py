@@ -236,7 +236,10 @@ def pages_of(state: IndexState, projects: Iterable[str]) -> list[Page | Root]:
     """Return the list of projects, and the pages of these, as a state has them."""
     root = Root(projects=state.projects, number=state.number)
     number = state.number
-    return [root, *(Page(project=p, files=state.shown(p), number=number) for p in projects)]
+    pages = (
+        Page(project=p, files=state.shown(p), number=number, whole=state.whole(p)) for p in projects
+    )
+    return [root, *pages]
 
 
 def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, ObjectInfo]:

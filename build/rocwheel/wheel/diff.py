@@ -77,6 +77,7 @@ def _facts(report: WheelReport) -> dict[str, _Facts]:
             "member": tuple(members),
             **report.metadata,
             **report.wheel,
+            **{name: tuple(map(" ".join, parts)) for name, parts in report.sboms.items()},
             **{f"entry point of {group}": points for group, points in report.entry_points.items()},
         }
     }

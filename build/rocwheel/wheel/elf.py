@@ -106,11 +106,6 @@ class ElfFacts:
         """Return for each gfx target how many code objects there are, and their bytes unpacked."""
         return hip.sum_of_objects(self.bundles)
 
-    @property
-    def gfx_targets(self) -> tuple[str, ...]:
-        """Return the targets that every bundle of the file has code for, sorted."""
-        return hip.in_all(self.bundles)
-
 
 def scan(
     path: str, size: int, stream: Callable[[], Iterable[bytes]], *, budget: Budget | None = None

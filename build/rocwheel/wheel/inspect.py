@@ -35,6 +35,7 @@ from rocwheel.wheel.metadata import (
     row_problems,
 )
 from rocwheel.wheel.python_source import Compiled, compile_members
+from rocwheel.wheel.sbom import Component, read
 from rocwheel.wheel.zip_reader import CHUNK, Stamp, ZipArchive, ZipMember
 
 LIBRARIES: Final = ".libs"  # ending of the folder that `auditwheel repair` grafts into
@@ -67,6 +68,7 @@ class WheelReport:
     elf: tuple[ElfFacts, ...]
     provenance: Mapping[str, str]
     releases: Mapping[str, str | None]  # version.py -> `_release_version` (see `release_of`)
+    sboms: Mapping[str, tuple[Component, ...]]  # below dist-info: `sboms/…` -> what it lists
     rows: tuple[str, ...]  # files that RECORD lists wrongly or not at all; () if not compared
     digests: tuple[str, ...]  # files whose content is not what RECORD says
     compiled: Compiled  # empty unless checked, and of one of JAX's wheels
@@ -150,6 +152,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         reader = _Reader(archive, {row.path: row for row in rows} if hashes else None)
         elf = [facts for member in archive.members if (facts := reader.read(member))]
         provenance, releases = _provenance(archive, folder, texts)
+        sboms = dict(itertools.islice(_sboms(archive, folder), LIMITS.provenance))
         name = f"{folder}/entry_points.txt"
         text = archive.read(name).decode("utf-8", "replace") if name in archive.by_name else ""
         sha256 = whole.result()
@@ -168,6 +171,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         elf=tuple(elf),
         provenance=provenance,
         releases=releases,
+        sboms=sboms,
         rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
         digests=tuple(reader.problems),
         compiled=compile_members(path) if hashes and kind_of(filename.project) else Compiled(),
@@ -298,6 +302,13 @@ def _provenance(
     if generator := texts["WHEEL"].all("Generator"):
         facts["generator"] = generator[0]
     return facts, releases
+
+
+def _sboms(archive: ZipArchive, folder: str) -> Iterator[tuple[str, tuple[Component, ...]]]:
+    for member in archive.members:
+        if member.name.startswith(f"{folder}/sboms/") and member.name.endswith(".json"):
+            data = archive.read(member.name) if member.size <= LIMITS.sbom else b""
+            yield member.name.removeprefix(f"{folder}/"), read(data)
 
 
 def _commits(text: str) -> dict[str, str]:

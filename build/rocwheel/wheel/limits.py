@@ -21,7 +21,8 @@ class Limits:
     record: int = 16 << 20  # bytes of RECORD, which has a line for each file
     # Texts.
     entry_points: int = 64 << 10  # characters of entry_points.txt; numpy has 200
-    provenance: int = 8  # version.py and commit_info.py that are read; published wheels have 2
+    provenance: int = 8  # version.py and commit_info.py, or SBOMs; published wheels have 2
+    sbom: int = 256 << 10  # bytes of one file below dist-info/sboms; ours has 5 KiB
     specifier: int = 4096  # characters of a version or a requirement; 100 were published
     brackets: int = 16  # of a requirement: packaging's time doubles with each; 2 were published
     # Python sources, compiled by a child process.

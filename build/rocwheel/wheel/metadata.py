@@ -270,12 +270,16 @@ def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -
 
 
 def edit_record(data: bytes, changes: Mapping[str, RecordRow]) -> bytes:
-    """Replace rows by path; every other line keeps its bytes and its place."""
-    edited = []
+    """Replace rows by path, and add new ones; every other line keeps its bytes and its place."""
+    edited, new = [], dict(changes)
     for line in _lines(data.decode("utf-8")):
         path = next(csv.reader([line], strict=True), [""])[0]
         end = line[len(line.rstrip("\r\n")) :]
+        new.pop(path, None)
         edited.append(record_line(changes[path], end=end) if path in changes else line)
+    if new and edited and edited[-1] == edited[-1].rstrip("\r\n"):
+        edited.append("\n")
+    edited += map(record_line, new.values())
     return "".join(edited).encode()
 
 

@@ -269,11 +269,15 @@ class _Draft:
             self._edits[member] = content
 
     def edit_version_modules(self, old: Version, new: Version) -> Iterator[str]:
-        """Write the new version where a version.py says the old one, or None.
+        """Write the new version into our SBOM, and where a version.py says the old one, or None.
 
         Yields the modules of JAX's wheels that keep another version, or say none.
         """
         for member in self._archive.members:
+            if member.name == f"{self.folder}/sboms/rocwheel.cdx.json":
+                from rocwheel.wheel import sbom
+
+                self.edit(member.name, sbom.with_version(self._archive.read(member.name), str(new)))
             if member.name.rpartition("/")[2] != "version.py":
                 continue
             if member.size > TEXT:  # a version in it would stay as it is

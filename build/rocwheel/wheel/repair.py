@@ -1,17 +1,19 @@
 """Make a wheel fit to ship: `plan_repair`, `apply`.
 
 A repair changes the platform tag to the oldest manylinux level that really holds, RUNPATH to the
-template of the JAX version, modes so that everybody may read every file, and version modules that
-say no version. Measuring is done in the archive; a wheel that only needs another tag is spliced as
-`retag` does it. Where an ELF file has to change, patchelf changes it, and only that file is
-compressed again. A library that is missing stays missing: nothing is grafted.
+template of the JAX version, modes so that everybody may read every file, version modules that say
+no version, and the list of what the wheel was made of. Measuring is done in the archive; a wheel
+that only needs texts is spliced as `retag` does it. Where an ELF file has to change, patchelf
+changes it, and only that file is compressed again. A library that is missing stays missing:
+nothing is grafted.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +21,10 @@ from typing import Final
 
 from rocwheel.console import Console, brief, count
 from rocwheel.errors import WheelError
+from rocwheel.manifest import Source
 from rocwheel.model import WheelKind
 from rocwheel.process import Command, Runner
-from rocwheel.wheel import requirements
+from rocwheel.wheel import requirements, sbom
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import (
@@ -32,12 +35,14 @@ from rocwheel.wheel.metadata import (
     sound_mode,
     with_release,
 )
+from rocwheel.wheel.sbom import Component
 from rocwheel.wheel.verify.libraries import is_found
 from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, Part, check_folder, pieces
 
 INTERPRETER: Final = Path(sys.executable)
+_SYSTEMS: Final = ("pkg:deb/", "pkg:rpm/", "pkg:apk/")  # where auditwheel looks for packages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,7 @@ class RepairPlan:
     modes: Mapping[str, int]  # member -> the type and permission bits it gets
     releases: tuple[str, ...]  # version modules that get the wheel's version
     platform: str  # tag that holds
+    components: tuple[Component, ...]  # that it gets a list of; () where its list holds
 
     @property
     def after(self) -> WheelName:
@@ -60,6 +66,8 @@ class RepairPlan:
             steps.append(f"set RUNPATH of {', '.join(sorted(self.runpaths))}")
         if self.releases:
             steps.append(f"set the version in {', '.join(self.releases)}")
+        if self.components:
+            steps.append(f"list {count(len(self.components), 'component')} in {sbom.OWN}")
         if self.modes:
             steps.append(f"mend the modes of {count(len(self.modes), 'file')}")
         return f"{self.report.path}: {'; '.join(steps)}"
@@ -75,9 +83,16 @@ class RepairResult:
     changed: bool  # False: the same bytes under the same name
 
 
-def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = None) -> RepairPlan:
+def plan_repair(
+    path: Path,
+    *,
+    policy: WheelPolicy,
+    kind: WheelKind | None = None,
+    sources: Sequence[Component] = (),
+) -> RepairPlan:
     """Read every byte of a wheel and decide what it lacks; `kind` defaults to its project's.
 
+    `sources` is what it was built from; without them, what it says itself.
     Raises WheelError for a wheel that is not sound, or needs a library or symbols that no system
     promises.
     """
@@ -89,6 +104,11 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
     known = kind_of(report.project)
     kind = kind or (known[0] if known else None)
     _refuse_missing(report, policy, kind)
+    components = (
+        sbom.of_wheel(report.project, report.version),
+        *(sources or _sources(report, kind)),
+        *_libraries(report, policy),
+    )
     return RepairPlan(
         report=report,
         runpaths=dict(_runpaths(report, policy, kind)),
@@ -99,7 +119,39 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
         },
         releases=_releases(report) if kind else (),
         platform=_platform(report, policy),
+        components=() if {*components} == {*report.sboms.get(sbom.OWN, ())} else components,
     )
+
+
+def _sources(report: WheelReport, kind: WheelKind | None) -> Iterator[Component]:
+    """Yield what an earlier list says that a wheel was built from, or else the wheel's modules."""
+    earlier = report.sboms.get(sbom.OWN, ())
+    if kept := [each for each in earlier if each.role in ("source", "tool")]:
+        yield from kept
+        return
+    facts = dict(report.provenance)
+    tool, rocm, own = (facts.pop(name, "") for name in ("generator", "rocm", "git"))
+    if own not in facts.values():
+        facts["jax" if kind else report.project] = own
+    for name, commit in facts.items():
+        origin = Source(repository=f"https://github.com/{name}", commit=commit)
+        if commit:
+            yield sbom.of_source(name.rpartition("/")[2], origin)
+    if rocm not in ("", "unknown"):
+        yield Component("source", "rocm", rocm)
+    if tool:
+        yield Component("tool", tool)
+
+
+def _libraries(report: WheelReport, policy: WheelPolicy) -> Iterator[Component]:
+    """Yield libraries of others inside, the packages that auditwheel names, and what is needed."""
+    yield from (Component("grafted", name) for name in report.grafted)
+    for each in itertools.chain.from_iterable(report.sboms.values()):
+        if each.role in ("", "package") and each.purl.startswith(_SYSTEMS):
+            yield each._replace(role="package")
+    known = report.provides | policy.platform_libraries
+    needed = {name for item in report.elf for name in item.needed}
+    yield from (Component("needed", name) for name in needed - known)
 
 
 def _releases(report: WheelReport) -> tuple[str, ...]:
@@ -224,18 +276,24 @@ def _parts(
 ) -> list[Part]:
     """Return the members of the new wheel in their order; adds WHEEL and RECORD to `changes`."""
     folder = plan.report.dist_info
+    record, own = f"{folder}/RECORD", f"{folder}/{sbom.OWN}"
     wheel = KeyValueText(archive.read(f"{folder}/WHEEL"), name="WHEEL")
     if tuple(sorted(wheel.all("Tag"))) != tags:
         wheel.replace_all("Tag", tags)
         changes[f"{folder}/WHEEL"] = wheel.to_bytes()
+    if plan.components:
+        changes[own] = sbom.make(plan.components)
     if changes:
         rows = {name: row_of(name, pieces(content)) for name, content in changes.items()}
-        changes[f"{folder}/RECORD"] = edit_record(archive.read(f"{folder}/RECORD"), rows)
+        changes[record] = edit_record(archive.read(record), rows)
+    # A list that is new lies before RECORD, with its time and mode.
+    like = {record: (own, record)} if plan.components and own not in archive.by_name else {}
     return [
-        Fresh(like=member, name=member.name, content=changes[member.name], mode=mode)
-        if member.name in changes
-        else Kept(archive=archive, member=member, name=member.name, mode=mode)
+        Fresh(like=member, name=name, content=changes[name], mode=mode)
+        if name in changes
+        else Kept(archive=archive, member=member, name=name, mode=mode)
         for member in archive.members
+        for name in like.get(member.name, (member.name,))
         for mode in (plan.modes.get(member.name, 0),)
     ]
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.console import columns, count, printable, size
+from rocwheel.wheel import hip
 from rocwheel.wheel.verify.rules import Severity
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def document(report: WheelReport) -> dict[str, Any]:
             target: {"objects": number, "bytes": total}
             for target, (number, total) in report.gpu_code.items()
         },
+        "sboms": {name: [part._asdict() for part in parts] for name, parts in report.sboms.items()},
         "members": [
             {name: getattr(item, name) for name in ("name", "size", "compressed")}
             | {"mode": f"{item.mode & 0o7777:04o}"}
@@ -72,6 +74,9 @@ def _lines(report: WheelReport, width: int) -> Iterator[str]:
             ("made from", [f"{name} {text}" for name, text in sorted(report.provenance.items())]),
         )
     )
+    for name, parts in report.sboms.items():
+        rows = [(part.role or "part", part.name, part.version, part.purl) for part in parts]
+        yield from _table((name, "", "version", "package URL"), rows)
     members = [
         (size(item.size), size(item.compressed), item.name)
         for item in sorted(report.members, key=lambda item: (-item.size, item.name))
@@ -98,6 +103,7 @@ def plan_document(plan: RepairPlan) -> dict[str, Any]:
         "platform": plan.platform,
         "runpaths": plan.runpaths,
         "releases": plan.releases,
+        "sbom": [part._asdict() for part in plan.components],
         "modes": {name: f"{mode & 0o7777:04o}" for name, mode in plan.modes.items()},
     }
 
@@ -154,7 +160,7 @@ def _elf_document(item: ElfFacts) -> dict[str, Any]:
         **asdict(item),
         "highest": {prefix: _dotted(item.highest(prefix)) for prefix in PREFIXES},
         "exports_pjrt": item.exports_pjrt,
-        "gfx_targets": item.gfx_targets,
+        "gfx_targets": hip.in_all(item.bundles),
         "bundles": [
             asdict(replace(bundle, objects=())) | {"targets": list(map(str, bundle.objects))}
             for bundle in item.bundles
@@ -191,8 +197,9 @@ def _gpu_code(item: ElfFacts) -> str:
     """Return how many bundles there are for how many targets, and what only some of them have."""
     if not item.bundles:
         return ""
-    some = ", ".join(sorted({*item.gpu_code} - {*item.gfx_targets}))
-    text = f"{count(len(item.bundles), 'bundle')} for {count(len(item.gfx_targets), 'target')}"
+    targets = hip.in_all(item.bundles)
+    some = ", ".join(sorted({*item.gpu_code} - {*targets}))
+    text = f"{count(len(item.bundles), 'bundle')} for {count(len(targets), 'target')}"
     return f"{text}; only some have {some}" if some else text
 
 

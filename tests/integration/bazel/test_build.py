@@ -58,7 +58,7 @@ def test_plugin_and_pjrt_are_one_invocation_and_a_second_run_executes_nothing(be
 def test_one_changed_file_rebuilds_what_depends_on_it_and_no_more(bench):
     bench.build()
     bench.write("pjrt.txt", f"pjrt {time.time()}\n")
-    assert bench.build().actions_executed == 2  # the object and its wheel
+    assert bench.build().record.actions_executed == 2  # the object and its wheel
 
 
 def test_further_cpythons_get_the_plugin_alone_and_jaxlib_is_apart(bench):

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from rocwheel.errors import StoreError
 from rocwheel.index import publish
 from rocwheel.index.page import UNFOLDED, links
 from rocwheel.index.publish import await_public
+from rocwheel.install import Install
 from rocwheel.ledger.state import Action
 from rocwheel.release import adopt, pip_resolution
 from rocwheel.store import SIMPLE_JSON
@@ -348,6 +350,24 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
+@pytest.mark.parametrize("upstream", [False, True])
+def test_a_page_installs_the_jaxlib_that_its_set_brings(shop, tmp_path, upstream) -> None:
+    made = make_set(tmp_path / "wh", pythons=(PYTHON,), upstream_jaxlib=upstream)
+    shop.stage(tmp_path / "wh")
+    pages = [
+        shop.store.read(key)[0].decode()
+        for project in ("jax-rocm7-pjrt", "jax-rocm7-plugin")
+        for key in shop.staging.views(project, folder_keys=False)
+    ]
+    (ours, _) = Install.of(made, shop.staging.url).pip
+    assert ("jaxlib==" in ours) is not upstream
+    assert pages
+    for page in pages:
+        assert sorted(ours.split()) == sorted(
+            re.search("pip install --no-deps [^<\n]*", page)[0].split()
+        )
+
+
 def test_the_local_server_keeps_to_http(shop, tmp_path) -> None:
     manifest = shop.released(tmp_path / "wh", pythons=(PYTHON,))
     name = manifest.built[0].filename.replace("+", "%2B")
@@ -364,6 +384,9 @@ def test_the_local_server_keeps_to_http(shop, tmp_path) -> None:
             with pytest.raises(urllib.error.HTTPError) as caught:
                 urllib.request.urlopen(url)
             assert caught.value.code == code
+            said = caught.value.read().decode()
+            assert shop.store.url not in said  # whose disk it is concerns no client
+            assert str(tmp_path) not in said
             caught.value.close()
         head = urllib.request.Request(f"{base}/{name}", method="HEAD")
         with urllib.request.urlopen(head) as answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import random
 import re
 import signal
@@ -299,6 +300,29 @@ def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
     assert done.code == 0, done.err
     book = Nights(open_store(world.store)).book("one")
     assert all(item.ended for items in book.attempts.values() for item in items)
+
+
+def test_a_terminal_shows_what_runs_and_for_how_long(world):
+    world.plan("one", check=True)
+    world.script(build={"*": "sleep:900"})
+    ours, its = pty.openpty()
+    words = ("nightly", "run", "one", f"--program={program()}", *world.target)
+    world.env["TERM"] = "xterm"
+    process = world.start(*words, stderr=its)
+    os.close(its)
+    shown, deadline = "", time.monotonic() + 240
+    while not re.search(r"one .*0/\d+.*build\.\S+ \d+ s", shown):
+        assert time.monotonic() < deadline, shown
+        shown = (shown + os.read(ours, 4096).decode(errors="replace"))[-20_000:]
+    for _ in range(2):
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(0.5)
+    with suppress(OSError):  # it has ended
+        while os.read(ours, 4096):
+            pass
+    os.close(ours)
+    process.communicate(timeout=240)
+    assert process.returncode == 130
 
 
 def test_an_image_that_no_engine_can_make_is_infra_and_leaves_the_release_as_it_is(world):

@@ -149,14 +149,15 @@ def test_a_wheel_for_another_python_is_installed_too(tmp_path: Path) -> None:
     assert rules(made, tmp_path) == set()
 
 
-def test_a_build_installs_its_wheels_before_they_are_published(tmp_path: Path) -> None:
+def test_a_build_refuses_a_wheel_that_does_not_install(tmp_path: Path) -> None:
     by = Installers(HostRunner({}), folder=tmp_path)
     paths = [wheels.plugin().write(tmp_path), wheels.pjrt().write(tmp_path)]
-    assemble._installed(paths, by)
+    for path, wrong in installs(paths, by).items():
+        assemble._refuse(path.name, wrong)
     assert sorted(tmp_path.iterdir()) == sorted(paths)
     bad = with_points("[console_scripts]\nrun = demo\n").write(tmp_path)
     with pytest.raises(WheelError, match=f"{bad.name}: .*install.refused"):
-        assemble._installed([*paths, bad], by)
+        assemble._refuse(bad.name, installs([*paths, bad], by)[bad])
 
 
 def test_a_set_is_installed_together_and_the_bad_one_is_named(tmp_path: Path, capsys) -> None:

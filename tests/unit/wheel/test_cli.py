@@ -206,7 +206,8 @@ def test_a_dry_run_plans_and_writes_nothing(plugin: str, tmp_path, capsys) -> No
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith(f"would write {tmp_path / OUT}/jax_rocm7_plugin-0.9.1-cp312-")
     assert out[1].endswith("(new: METADATA, RECORD, version.py)")
-    assert out[2].endswith(f"{plugin}: tag manylinux_2_27_x86_64")
+    tag = "tag manylinux_2_27_x86_64"
+    assert out[2].endswith(f"{plugin}: {tag}; list 5 components in sboms/rocwheel.cdx.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
