@@ -34,7 +34,7 @@ def served(shop, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    process.lines = [process.stdout.readline().strip() for _ in range(2)]
+    process.lines = [process.stdout.readline().strip() for _ in range(3)]
     yield process
     process.kill()
     process.communicate()
@@ -46,10 +46,11 @@ def read(url):
 
 
 def test_the_line_that_serve_prints_can_be_pasted(served, tmp_path):
-    line = served.lines[0]
+    released, line, others = served.lines
+    assert released == "# released:"
     wanted = r"pip install --no-deps --index-url http://\S+ .*jax-rocm7-plugin==\S+ jaxlib==\S+"
     assert re.fullmatch(wanted, line), line
-    assert re.fullmatch(r"pip install jax==\S+", served.lines[1])
+    assert re.fullmatch(r"pip install jax==\S+", others)
     target = [
         "--target",
         str(tmp_path / "in"),
@@ -65,7 +66,7 @@ def test_the_line_that_serve_prints_can_be_pasted(served, tmp_path):
 
 
 def test_the_root_is_a_page_and_no_page_names_a_folder(served):
-    base = re.search(r"http://[^/]+/", served.lines[0])[0]
+    base = re.search(r"http://[^/]+/", served.lines[1])[0]
     root = read(base)
     (first, *_) = re.findall(r'href="/([^"]+)"', root)
     index = read(base + first)

@@ -191,18 +191,19 @@ class ServeOptions(TargetOptions):
 def serve(app: App, options: ServeOptions) -> None:
     """Serve a store over local HTTP as pip and uv see it, until Ctrl-C.
 
-    The lines that install the newest set of each index are printed.
+    The lines that install the newest set of each index are printed, of released sets and of staged.
     """
     target = Target(app, options)
     site = options.site(app, target)
     places = [place for pair in target.pairs() for place in reversed(pair)]
     urls = [f"{site.url}{place.root}/" for place in places]
-    lines = [
-        line for place, url in zip(places, urls, strict=True) for line in _install_lines(place, url)
-    ]
+    lines, shown = list[str](), list[str]()
+    for place, url in zip(places, urls, strict=True):
+        lines += (new := _install_lines(place, url))
+        shown += (f"# {'staged, not released' if place.is_staging else 'released'}:", *new)
     try:
         with site:
-            app.emit({"url": site.url, "indexes": urls, "install": lines}, "\n".join(lines))
+            app.emit({"url": site.url, "indexes": urls, "install": lines}, "\n".join(shown))
             sys.stdout.flush()
             site.serve_forever()
     except KeyboardInterrupt:

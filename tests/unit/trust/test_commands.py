@@ -25,7 +25,7 @@ from rocwheel.build_record import BUILD_RECORD
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError
 from rocwheel.ledger import verdicts
-from rocwheel.trust import envelope, evidence, policy, signers
+from rocwheel.trust import TrustError, envelope, evidence, policy, signers
 from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[3]
@@ -208,26 +208,27 @@ def test_a_set_without_statements_is_rolled_back_without_any(world, capsys) -> N
     assert not world.bundle.exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda lines: lines.pop(-2), "other statements than these"),  # the rollback is taken out
-        (lambda lines: lines.__setitem__(slice(-2, None), lines[:-3:-1]), "other statements"),
-        (lambda lines: lines.append(lines[-3]), "other statements than these"),
-        (lambda lines: lines.append(lines[-1]), "other statements than these"),
-        (lambda lines: lines.pop(-3), "other statements than these"),
-    ],
+CHANGES = (
+    lambda lines: lines.pop(-2),  # the rollback is taken out
+    lambda lines: lines.__setitem__(slice(-2, None), lines[:-3:-1]),  # and put behind the restore
+    lambda lines: lines.append(lines[-3]),  # the promotion once more
+    lambda lines: lines.append(lines[-1]),
+    lambda lines: lines.pop(-3),  # the promotion is taken out
 )
-def test_what_came_after_a_promotion_is_a_chain(world, capsys, change, message) -> None:
+
+
+def test_what_came_after_a_promotion_is_a_chain(world, capsys) -> None:
     released(world)
     assert changed(world, "rollback") == changed(world, "restore") == 0
-    lines = world.bundle.read_bytes().splitlines()
-    change(lines)
-    world.bundle.write_bytes(b"".join(line + b"\n" for line in lines))
-    capsys.readouterr()
+    stored = world.bundle.read_bytes().splitlines(keepends=True)
     wheel = world.folder / world.manifest.built[0].filename
-    assert world.run("trust", "verify", wheel, f"--statements={world.bundle}") == 9
-    assert re.search(rf"BROKEN +promoter .*{message}", capsys.readouterr().out)
+    for change in CHANGES:
+        change(lines := [*stored])
+        world.bundle.write_bytes(b"".join(lines))
+        capsys.readouterr()
+        assert world.run("trust", "verify", wheel, f"--statements={world.bundle}") == 9
+        said = capsys.readouterr().out
+        assert re.search(r"BROKEN +promoter .*other statements than these", said), said
 
 
 def revoke(world, name: str, since: str) -> None:
@@ -266,7 +267,7 @@ def test_a_release_that_rests_on_a_revoked_key_is_taken_back_with_the_line_that_
     assert shown(world, capsys)["next"] == ""
     path = world.ci / "trust.yaml"
     path.write_text(
-        path.read_text().replace("since: 2099-01-01, reason", "since: 2026-02-01, reason")
+        path.read_text().replace("since: 2099-01-01, reason", "since: 2026-06-01, reason")
     )
     assert shown(world, capsys)["next"] == f"{name} revoked: it rests on nothing else: roll it back"
     assert world.run(*world.target("status")) == 0
@@ -294,13 +295,13 @@ def test_a_release_that_others_signed_as_well_stays(world, capsys, suites, said)
     assert bool(row["rollback"]) == ("nothing else" in said)
 
 
-@pytest.mark.parametrize("garbage", [b"{}\n", b"\n", b"\xff\n"])
-def test_statements_that_cannot_be_read_are_told_of_a_release(world, capsys, garbage) -> None:
+def test_statements_that_cannot_be_read_are_told_of_a_release(world, capsys) -> None:
     released(world)
     revoke(world, "runner", "2026-02-01")
-    world.bundle.write_bytes(garbage)
     another_key(world, "other", "runner", capsys)
-    assert "its statements cannot be read" in shown(world, capsys)["next"]
+    for garbage in (b"{}\n", b"\n", b"\xff\n"):
+        world.bundle.write_bytes(garbage)
+        assert "its statements cannot be read" in shown(world, capsys)["next"]
 
 
 @pytest.fixture
@@ -371,20 +372,17 @@ def test_pip_downloads_and_the_recipe_of_the_docs_verifies(world, index, tmp_pat
     assert f"does not list {wheel.name}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
+def test_a_url_that_is_no_index_is_two_lines(world, index, capsys) -> None:
+    for path, message in (
         ("/nowhere", "no page of an index"),
-        ("/jax-rocm7-pjrt", "no wheel"),
+        ("/jax-rocm7-pjrt", "offers no wheel"),
         ("/x-1.whl", "Invalid wheel filename"),
-    ],
-)
-def test_a_url_that_is_no_index_is_two_lines(world, index, capsys, path, message) -> None:
-    capsys.readouterr()
-    assert world.run("trust", "verify", f"{index}{path}") == 3
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 2
+    ):
+        capsys.readouterr()
+        assert world.run("trust", "verify", f"{index}{path}") == 3
+        said = capsys.readouterr().err
+        assert message in said
+        assert len(said.splitlines()) == 2
 
 
 def drop(number):
@@ -576,51 +574,40 @@ def test_a_mistake_in_the_trust_file_is_shown_where_it_is(world, capsys, old, ne
     assert re.search(message, said), said
 
 
-def pinned(world) -> None:
-    """Let the channel take the sources of verified pins alone."""
+def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys) -> None:
     path = world.ci / "trust.yaml"
     path.write_text(path.read_text().replace("promoter]}", "promoter], locked: true}"))
-
-
-@pytest.mark.parametrize(
-    ("change", "taken"),
-    [
-        ({}, True),
-        ({"jax": {"commit": "2" * 40}}, False),
-        ({"xla": {"commit": "2" * 40}}, False),
-        ({"jax": {"dirty": True}}, False),
-        ({"xla": {"digest": "2" * 64}}, False),
-        ({"tool": {"dirty": True}}, False),
-        ({"bazel_version": "6.0.0"}, False),
-    ],
-)
-def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(
-    world, capsys, change, taken
-) -> None:
     pin = yaml.safe_load((world.ci / "pins.yaml").read_text())["pins"]["0.9.1"]
-    pinned(world)
-    plain = world.manifest
-    real = replace(
-        plain,
-        jax=replace(plain.jax, commit=pin["commit"]),
-        xla=replace(plain.xla, commit=pin["xla_commit"]),
-        bazel_version=pin["bazel"],
-    )
-    for name, fields in change.items():
-        value = replace(getattr(real, name), **fields) if isinstance(fields, dict) else fields
-        real = replace(real, **{name: value})
-    world.manifest = real
-    (world.folder / "manifest.json").write_bytes(real.to_bytes())
-    (world.folder / BUILD_RECORD).write_bytes(make_record(real).to_bytes())
-    signer = signers.signer(world.uri("builder"))
+    signer, plain = signers.signer(world.uri("builder")), world.manifest
     evidence.state_build(world.folder, signer, finished="2026-05-01T11:00:00Z")
     assert world.run(*world.target("stage", world.folder)) == 0
     world.gate()
-    promote = world.target("promote", f"--manifest={real.sha256}", "--dry-run")
-    capsys.readouterr()
-    assert world.run(*promote) == (0 if taken else 9)
-    said = capsys.readouterr().err
-    assert ("not a verified pin" in said) is not taken
+    assert world.run(*world.target("promote", f"--manifest={plain.sha256}", "--dry-run")) == 9
+    assert "locked: JAX 000000000000, XLA 000000000000, Bazel" in capsys.readouterr().err
+
+    trust = policy.load(path)
+    source = replace(plain.jax, commit=pin["commit"])
+    xla = replace(plain.xla, commit=pin["xla_commit"])
+    real = replace(plain, jax=source, xla=xla, bazel_version=pin["bazel"])
+    evidence.check_locked(real, trust)
+    for change in (
+        {"jax": replace(source, commit="2" * 40)},
+        {"jax": replace(source, dirty=True)},
+        {"xla": replace(xla, commit="2" * 40)},
+        {"xla": replace(xla, digest="2" * 64)},
+        {"tool": replace(plain.tool, dirty=True)},
+        {"bazel_version": "6.0.0"},
+    ):
+        with pytest.raises(TrustError, match="not a verified pin"):
+            evidence.check_locked(replace(real, **change), trust)
+    unverified = (
+        (world.ci / "pins.yaml")
+        .read_text()
+        .replace(pin["commit"], f"{pin['commit']}\n    unverified: all")
+    )
+    (world.ci / "pins.yaml").write_text(unverified)
+    with pytest.raises(TrustError, match="not a verified pin"):
+        evidence.check_locked(real, policy.load(path))
 
 
 @pytest.mark.parametrize(
