@@ -348,6 +348,36 @@ def test_a_terminated_shell_ends_with_what_runs_in_it(inside):
         time.sleep(0.2)
 
 
+def test_turns_of_dev_share_one_kept_container_and_its_server(inside):
+    if inside.engine.kind == "podman":
+        pytest.skip("the same image and the same code under Docker")
+    environment = inside.folder / "environment"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", environment], check=True)
+    subprocess.run(["chown", "--recursive", f"{inside.uid}:{inside.uid}", environment], check=True)
+    turn = ("--json", "dev", *building(inside), f"--environment={environment}")
+
+    def kept() -> list[str]:
+        listed = ("ps", "--filter=label=org.rocwheel.kept", "--format={{.Names}}")
+        return inside.engine(*listed).split()
+
+    turn = (*turn, "--keep-container=10m")
+    try:
+        shown = finished(inside.start(*turn, "--dry-run"))
+        assert "after 10 min without a turn" in "\n".join(shown["plan"])
+        assert kept() == []
+        finished(inside.start(*turn))
+        (first,) = kept()
+        with inside.watched() as (path, noted):
+            again = finished(inside.start(*turn, PATH=path))
+        assert again["bazel"]["actions_executed"] == 0
+        programs = 1  # of the image are asked each time
+        assert noted.count("run") == programs, noted
+        assert kept() == [first]
+    finally:
+        for name in kept():
+            inside.engine.remove(name)
+
+
 def test_already_inside_the_image_the_manifest_is_the_same(inside, on_host):
     """As a job container of a CI: no engine, only the digest of the image."""
     if inside.engine.kind == "podman":

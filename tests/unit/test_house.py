@@ -18,9 +18,9 @@ MOST = 49_900  # lines of all rooms; fewer than 50,000
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4399, 2850, 0, 12),
-    "bazel/ bump dist/ download/ git rocm/ source/": (8381, 7350, 0, 15),
+    "bazel/ bump dist/ download/ git rocm/ source/": (8384, 7350, 0, 15),
     "cli/": (5556, 4900, 0, 7),
-    "container/ dist/builder dist/executor image/": (2790, 3050, 0, 0),
+    "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2103, 2100, 0, 1),
     "gate/": (7294, 7150, 0, 36),
     "host/": (474, 400, 0, 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 from rocwheel.build_options import BuildOptions
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, option
+from rocwheel.cli.command import DryRun, command, once, option
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
@@ -64,6 +65,14 @@ def configure(app: App, options: ConfigureOptions) -> None:
     app.emit({"rc_file": str(path), "commands": lines}, "\n".join(lines))
 
 
+def minutes(text: str) -> int:
+    """Return how long, in minutes: `30m`, `2h`; `0` is not at all. Raises BadParameter."""
+    match = re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r}: no time; write 30m or 2h")
+    return int(match[1] or 0) * (60 if match[2] == "h" else 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DevOptions(BuildOptions, DryRun):
     """Options of `dev`."""
@@ -72,6 +81,7 @@ class DevOptions(BuildOptions, DryRun):
     only: str | None
     tests: tuple[Path, ...]
     test_options: tuple[str, ...]
+    keep_container: int = 0
     allow_dirty: bool = True
 
 
@@ -98,6 +108,14 @@ class DevOptions(BuildOptions, DryRun):
     help="Test file to run with pytest afterwards; repeatable.",
 )
 @option("--test-option", "test_options", multiple=True, help="Option of pytest; repeatable.")
+@once(
+    "--keep-container",
+    metavar="TIME",
+    type=minutes,
+    default="0",
+    help="Leave the container, with its warm Bazel server, for the next turn, until it was idle "
+    "for so long: 30m, 2h.",
+)
 @source_options
 @place_options
 def dev(app: App, options: DevOptions) -> None:
@@ -122,8 +140,10 @@ def dev(app: App, options: DevOptions) -> None:
 
 
 def _asked(app: App, options: DevOptions) -> loop.Loop:
+    request = request_from(app, options, therock=rocm_source(options))
+    executor = replace(request.executor, keep_minutes=options.keep_container)
     return loop.Loop(
-        request=request_from(app, options, therock=rocm_source(options)),
+        request=replace(request, executor=executor),
         environment=app.cwd / options.environment,
         kinds=loop.kinds(listed(options.only)),
         tests=tuple(app.cwd / test for test in options.tests),

@@ -8,7 +8,7 @@ found.
 from rocwheel.container.engine import ContainerEngine, EngineKind, ask
 from rocwheel.container.folders import PLACE, claimed, scratch
 from rocwheel.container.leftovers import Leftover, leftovers, remove
-from rocwheel.container.running import Container, running
+from rocwheel.container.running import Container, kept, running
 from rocwheel.container.spec import ContainerLimits, ContainerSpec, DeviceNode, Mount, User, devices
 from rocwheel.container.words import headline
 
@@ -27,6 +27,7 @@ __all__ = [
     "claimed",
     "devices",
     "headline",
+    "kept",
     "leftovers",
     "remove",
     "running",

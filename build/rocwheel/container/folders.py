@@ -17,6 +17,7 @@ from rocwheel.container.owner import is_alive, owner
 from rocwheel.errors import ANOTHER_CACHE, HostError
 
 PLACE: Final = "containers"  # in the cache
+LOCK: Final = "kept.lock"  # there, while a container to keep is looked for or started
 CLAIM: Final = ".owner"
 DAY: Final = 86400.0
 
@@ -54,7 +55,8 @@ def scratch(place: Path, what: str) -> AbstractContextManager[Path]:
 def abandoned(place: Path) -> tuple[Path, ...]:
     """Return unused folders: of a process that ended, or that no process claims.
 
-    The latter are what a dry run's lines made: a day after the last use.
+    The latter are those of kept containers, which touch them, and what a dry run's lines made: a
+    day after the last use.
     """
     try:
         entries = files.entries(place)

@@ -25,6 +25,7 @@ _OWNED: Final = r"([0-9]+\.[0-9]+\.[0-9a-f-]+\.[0-9]+\.[0-9a-f]+)"
 _NAME: Final = re.compile(rf"{BASES}-{_OWNED}:[0-9a-f]+")
 # How Podman calls what a Dockerfile's steps run in: after the image it starts from.
 _STEPS: Final = re.compile(rf"{BASES.rpartition('/')[2]}-{_OWNED}-working-container(-[0-9]+)?")
+LIVING: Final = frozenset({"running", "paused"})
 ENDED: Final = frozenset({"exited", "stopped", "dead"})
 
 
@@ -92,7 +93,7 @@ def untag(engine: ContainerEngine, name: str, *, runner: Runner) -> None:
 
 
 def _containers(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
-    """Yield those with our label that have ended, or whose process has."""
+    """Yield those with our label that have ended, or whose process has; not one that is kept."""
     labelled = engine.command("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}.run")
     for asked in runner.capture(labelled).split():
         try:  # one at a time: one that goes away meanwhile is no reason to know nothing
@@ -102,6 +103,8 @@ def _containers(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
         labels = item.get("Config", {}).get("Labels") or {}
         state = item.get("State", {}).get("Status", "")
         alive = is_alive(labels.get(f"{LABEL}.owner", ""))
+        if f"{LABEL}.kept" in labels and state in LIVING:
+            continue
         if alive is False or (alive is None and state in ENDED):
             name = item.get("Name", "").lstrip("/")
             yield Leftover(kind="container", identity=item["Id"], name=name)

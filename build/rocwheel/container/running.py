@@ -16,11 +16,12 @@ from typing import IO, Final
 
 from rocwheel.container import words
 from rocwheel.container.engine import ANSWER_SECONDS
-from rocwheel.container.folders import claimed, refused
+from rocwheel.container.folders import LOCK, claimed, clear, refused
 from rocwheel.container.owner import owner
-from rocwheel.container.spec import ContainerSpec
+from rocwheel.container.spec import LABEL, RUN, ContainerSpec
 from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
+from rocwheel.files import Lock, locked, remove
 from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner
 
 START_SECONDS: Final = 120.0
@@ -44,9 +45,9 @@ class Container:
         self,
         spec: ContainerSpec,
         runner: HostRunner,
-        first: subprocess.Popen[bytes],
+        first: subprocess.Popen[bytes] | None,
     ) -> None:
-        """`first` is the client of the first process."""
+        """`first` is the client of the first process; None for a container that is kept."""
         self.spec = spec
         self._runner = runner
         self._first = first
@@ -98,7 +99,7 @@ class Container:
 
     @property
     def alive(self) -> bool:
-        return self._first.poll() is None
+        return self._first is None or self._first.poll() is None
 
     def _end(self, number: int) -> None:
         """End a process group inside, whose client has ended already.
@@ -187,8 +188,7 @@ def running(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
 @contextmanager
 def _running(ours: ContainerSpec, runner: HostRunner) -> Iterator[Container]:
     try:
-        for name, text in ours.files.items():
-            (ours.folder / name).write_text(text, encoding="utf-8")
+        _write(ours)
     except OSError as exc:
         raise refused(ours.folder, exc) from exc
     read, write = os.pipe()
@@ -203,12 +203,18 @@ def _running(ours: ContainerSpec, runner: HostRunner) -> Iterator[Container]:
                 os.close(saying)
             with os.fdopen(said, "rb", buffering=0) as answer:
                 token = _answer(answer, process)
-        _compare(ours, token)
+        why = (ours.folder / "engine.log").read_text(encoding="utf-8", errors="replace")
+        _compare(ours, token, why.strip())
         yield Container(ours, runner, process)
     finally:
         os.close(write)
         if process is not None:
             _finish(ours, process, runner)
+
+
+def _write(spec: ContainerSpec) -> None:
+    for name, text in spec.files.items():
+        (spec.folder / name).write_text(text, encoding="utf-8")
 
 
 def _answer(pipe: IO[bytes], process: subprocess.Popen[bytes]) -> str:
@@ -226,11 +232,10 @@ def _answer(pipe: IO[bytes], process: subprocess.Popen[bytes]) -> str:
     return said.decode(errors="replace")
 
 
-def _compare(spec: ContainerSpec, token: str) -> None:
+def _compare(spec: ContainerSpec, token: str, said: str) -> None:
     """Refuse a container that did not start, or does not see the file that we just wrote."""
     if token == spec.files["token"]:
         return
-    said = (spec.folder / "engine.log").read_text(encoding="utf-8", errors="replace").strip()
     if token or "/rocwheel/run/token" in said:
         raise HostError(
             f"{spec.engine.kind.value}: mounts other folders than this machine's {spec.folder}",
@@ -275,6 +280,7 @@ def _finish(spec: ContainerSpec, process: subprocess.Popen[bytes], runner: HostR
         runner.run(spec.engine.remove(spec.name), check=False)
         if process.returncode < 0:
             _remove_late(spec, runner)
+            _end_monitor(spec.name)
 
 
 def _remove_late(spec: ContainerSpec, runner: HostRunner) -> None:
@@ -290,3 +296,87 @@ def _remove_late(spec: ContainerSpec, runner: HostRunner) -> None:
         time.sleep(0.2)
         runner.run(spec.engine.remove(spec.name), check=False)
     runner.run(spec.engine.remove(spec.name), check=False)
+
+
+def _end_monitor(name: str) -> None:
+    """End what a killed client of Podman had begun and not yet noted: a monitor and its child.
+
+    Podman does not know that container any more, and `conmon` waits for it to be started:
+    https://github.com/containers/conmon
+    """
+    until = time.monotonic() + END_SECONDS
+    while (left := _monitored(name)) and time.monotonic() < until:
+        for child in left:
+            with suppress(OSError):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def _monitored(name: str) -> list[int]:
+    """Return the children of Podman's monitors for a container of this name."""
+    children: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if Path(os.fsdecode(words[0])).name == "conmon" and os.fsencode(name) in words:
+                text = (process / "task" / process.name / "children").read_text(encoding="ascii")
+                children += map(int, text.split())
+    return children
+
+
+@contextmanager
+def kept(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
+    """Use a container that stays `spec.keep_minutes` after its last use; reuse an earlier one.
+
+    Raises what `running` raises.
+    """
+    try:
+        ours, turn = _kept(spec, runner)
+    except OSError as exc:
+        raise refused(spec.folder, exc) from exc
+    with turn:
+        yield Container(ours, runner, None)
+
+
+def _kept(spec: ContainerSpec, runner: HostRunner) -> tuple[ContainerSpec, Lock]:
+    """Return a kept container that runs and sees our folders, and what keeps it for this turn."""
+    clear(spec.folder.parent)
+    label = f"--filter=label={LABEL}.kept={spec.key}"  # those that are paused are of no use
+    asked = ("ps", "--filter=status=running", label, "--format={{.Names}}")
+    with locked(spec.folder.with_name(LOCK)):
+        for name in runner.capture(spec.engine.command(*asked)).split():
+            run = name.removeprefix("rocwheel-")
+            ours = replace(spec, run=run, folder=spec.folder.with_name(run))
+            if not (ours.folder / "token").exists():  # removed, or of another machine's cache
+                continue
+            turn = _begin_turn(ours)
+            if _token(ours, runner)[0] == ours.files["token"]:
+                return ours, turn
+        spec.folder.mkdir(mode=0o755)
+        _write(spec)
+        turn = _begin_turn(spec)
+        done = runner.run(replace(spec, owner=owner()).start, check=False)
+        try:
+            _compare(spec, *(("", done.output) if done.returncode else _token(spec, runner)))
+        except HostError:
+            runner.run(spec.engine.remove(spec.name), check=False)
+            remove(spec.folder)
+            raise
+    return spec, turn
+
+
+def _begin_turn(spec: ContainerSpec) -> Lock:
+    """Share the lock that the container waits for before it ends; the kernel lets go of it."""
+    alive = spec.folder / "alive"
+    turn = locked(alive, shared=True)
+    alive.write_text(spec.files[alive.name], encoding="ascii")  # in place: it is locked
+    return turn
+
+
+def _token(spec: ContainerSpec, runner: HostRunner) -> tuple[str, str]:
+    """Return the token that a kept container sees, or "" and why not."""
+    lock = ("flock", "-s", f"{RUN}/alive", "cat", f"{RUN}/token")
+    try:
+        return runner.capture(spec.engine.command("exec", spec.name, *lock)), ""
+    except CommandError as exc:
+        return "", exc.detail

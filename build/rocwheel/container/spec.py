@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from rocwheel import files
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath, guest
@@ -20,6 +21,14 @@ TEMPORARY: Final = ("/tmp", "/var/tmp", "/run", "/rocwheel/groups", str(HOME))  
 # The first process says the token, by which we know that our folders are the ones it sees, and
 # then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
 FIRST: Final = 'cat "$0" && exec cat > /dev/null'
+# A kept container outlives us: it ends when a file was not touched for the minutes it holds, and
+# takes its token along. Each turn shares a lock on that file, however long it sleeps (Ctrl-Z, a
+# laptop). Without `flock` it stays until it was asked for the token, with `flock`.
+KEPT: Final = (
+    'exec 3<> "$1"; flock -s 3 || { sleep 60; exit; }; '
+    'until flock -n 3 && test -z "$(find "$1" -mmin "-$(cat "$1")")"; '
+    'do flock -n 3 || touch "$1"; flock -u 3; touch "${0%/*}"; sleep 5; done; rm "$0"'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +109,7 @@ class ContainerSpec:
     sandbox: bool = False
     owner: str = ""  # by which leftovers are told from containers at work
     purpose: str = "build"
+    keep_minutes: int = 0  # outlive us, until idle for so long
 
     @property
     def name(self) -> str:
@@ -108,7 +118,7 @@ class ContainerSpec:
     @property
     def all_mounts(self) -> tuple[Mount, ...]:
         """The given ones and our own: where commands see who they are."""
-        own = [Mount(host=self.folder, guest=RUN)]
+        own = [Mount(host=self.folder, guest=RUN, writable=bool(self.keep_minutes))]
         own += [
             Mount(host=self.folder / name, guest=guest(f"/etc/{name}"))
             for name in ("passwd", "group")
@@ -118,18 +128,35 @@ class ContainerSpec:
     @property
     def files(self) -> Mapping[str, str]:
         """Names and contents of the files that must lie in `folder` before the start."""
-        return {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
+        alive = {"alive": f"{self.keep_minutes}\n"} if self.keep_minutes else {}
+        own = {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
+        return own | alive
 
     @property
     def labels(self) -> Mapping[str, str]:
         """The labels that mark it as ours, and the process that started it."""
         owner = {f"{LABEL}.owner": self.owner} if self.owner else {}
-        return {f"{LABEL}.run": self.run, f"{LABEL}.purpose": self.purpose, **owner}
+        kept = {f"{LABEL}.kept": self.key} if self.keep_minutes else {}
+        return {f"{LABEL}.run": self.run, f"{LABEL}.purpose": self.purpose, **owner, **kept}
+
+    @property
+    def key(self) -> str:
+        """All that it is asked for, by which a kept container is known again.
+
+        Also which folders: it goes on seeing one that was replaced by another of its name, or a
+        link's former target.
+        """
+        asked = replace(self, run="", folder=self.folder.parent, owner="", keep_minutes=0)
+        there = [files.status(item.host) for item in self.mounts]
+        which = [f"{about.st_dev} {about.st_ino}" if about else "" for about in there]
+        return files.sha256("\0".join([*asked.start.argv, *which]).encode())[:12]
 
     @property
     def start(self) -> Command:
         """The engine's `run`: with the caller's rights and no others, on a read-only root."""
-        return self.engine.command("run", *self._options(), self.image, "-c", FIRST, f"{RUN}/token")
+        kept = (KEPT, f"{RUN}/token", f"{RUN}/alive")
+        first = kept if self.keep_minutes else (FIRST, f"{RUN}/token")
+        return self.engine.command("run", *self._options(), self.image, "-c", *first)
 
     @property
     def take_name(self) -> Command:
@@ -203,7 +230,8 @@ class ContainerSpec:
 
     def _options(self) -> Iterator[str]:
         engine, user = self.engine, self.user
-        yield from ("--interactive", "--rm", "--read-only", "--init")
+        yield "--detach" if self.keep_minutes else "--interactive"
+        yield from ("--rm", "--read-only", "--init")
         yield from self._names()
         yield f"--network={self.network}"
         if engine.kind is EngineKind.PODMAN and engine.rootless:

@@ -46,6 +46,7 @@ class Executor(ContainerOptions):
     """Where Bazel shall run: on this machine, or in a container of an image, and its rights."""
 
     devices: tuple[DeviceNode, ...] = ()
+    keep_minutes: int = 0  # how long the container stays for the next turn
 
     @property
     def strategy(self) -> str:

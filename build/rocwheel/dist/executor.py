@@ -170,13 +170,13 @@ class BuildEnvironment:
     def programs(self, request: Request, runner: HostRunner) -> Iterator[Programs]:
         """Yield what can be started there, with the inputs that are here so far.
 
-        The container of a build is not needed for it.
+        The container of a build is neither needed nor kept for it.
         """
         if self.spec is None:
             yield HostPrograms(environ=request.environ, runner=runner)
             return
         here = tuple(item for item in self.spec.mounts if item.host.exists())
-        so_far = replace(self.spec, mounts=here)
+        so_far = replace(self.spec, mounts=here, keep_minutes=0)
         with contents.entered(so_far, runner=runner, remember=not self.dry) as inside:
             yield ImagePrograms(inside)
 
@@ -189,7 +189,8 @@ class BuildEnvironment:
         for mount in self.spec.mounts:
             if mount.writable:  # before it is asked which container has them
                 mount.host.mkdir(parents=True, exist_ok=True)
-        with container.running(self.spec, runner=runner) as inside:
+        open_it = container.kept if self.spec.keep_minutes else container.running
+        with open_it(self.spec, runner=runner) as inside:
             yield inside
 
 
@@ -240,6 +241,7 @@ def choose(
             )
         spec = container_spec(asked, engine, image, cache=request.cache, environ=request.environ)
         known = contents.ask(spec, image.config, cache=request.cache, runner=runner, remember=pull)
+        spec = replace(spec, keep_minutes=asked.keep_minutes)
         place = BuildEnvironment(executor=asked, spec=spec, image=image, facts=known, dry=not pull)
         place = place.with_mounts(
             Mount(host=output_folder(request), guest=BAZEL, writable=True),
@@ -257,6 +259,7 @@ def _refuse_container_options(asked: Executor) -> None:
     inside = OWN_INPUTS.is_file()  # then --builder-image says which image this is
     given = {
         "--builder-image": "" if inside else asked.image,
+        "--keep-container": asked.keep_minutes,
         "--container-network": asked.network.removeprefix("none"),
         "--container-proxies": asked.pass_proxies,
         "--container-sandbox": asked.sandbox,

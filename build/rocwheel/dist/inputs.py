@@ -125,7 +125,9 @@ class Preview:
         self, invocations: Sequence[bazel.BazelInvocation]
     ) -> Iterator[tuple[str, Command]]:
         """Yield what starts Bazel where it runs, the container before it, each with a title."""
-        title = "the container, which ends with its input"
+        kept = self.place.executor.keep_minutes
+        ends = f"after {kept} min without a turn" if kept else "with its input"
+        title = f"the container, which ends {ends}"
         yield from ((title, command) for command in self.place.opening())
         for number, invocation in enumerate(invocations, 1):
             command = invocation.command_line()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,9 @@ import pytest
 from support.engines import BASE
 
 from rocwheel import container
-from rocwheel.container import ContainerSpec, Mount, User
+from rocwheel.container import ContainerLimits, ContainerSpec, Mount, User
+from rocwheel.container.running import _end_monitor, _monitored
+from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, HostError
 from rocwheel.image import contents
 from rocwheel.process import Command, GuestPath
@@ -220,6 +223,149 @@ def command_line(pid: int) -> str:
         )
     except OSError:
         return ""
+
+
+@pytest.fixture
+def stays(spec, engine):
+    """What `dev --keep-container` starts, of the same user that writes its folder."""
+    own = User(uid=os.getuid(), gid=os.getgid())
+    yield next_turn(spec, user=own, keep_minutes=30)
+    for name in engine(
+        "ps", "--all", f"--filter=label={LABEL}.kept", "--format={{.Names}}"
+    ).split():
+        engine.remove(name)
+
+
+def next_turn(spec: ContainerSpec, **changed) -> ContainerSpec:
+    run = f"test-{random.randrange(10**9)}"
+    return replace(spec, run=run, folder=spec.folder.with_name(run), **changed)
+
+
+def forget(spec: ContainerSpec) -> None:
+    """Turn the clock of a kept container: it was not used for long."""
+    os.utime(spec.folder / "alive", (0, 0))
+
+
+def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(
+    stays, asked, host, engine
+):
+    """What was started in it goes on; the clock is turned, not waited for."""
+    with container.kept(stays, runner=host) as one:
+        one.run(sh("nohup sleep 900 > /tmp/out 2>&1 & echo $! > /tmp/server"))
+    assert container.leftovers(asked, cache=stays.folder.parent, runner=host) == ()
+    with container.kept(next_turn(stays, keep_minutes=60), runner=host) as two:
+        assert two.spec.name == one.spec.name
+        assert two.capture(sh('kill -0 "$(cat /tmp/server)" && echo there')) == "there\n"
+    assert (stays.folder / "alive").read_text() == "60\n"
+    more = next_turn(stays, limits=ContainerLimits(shm="2g"))
+    with container.kept(more, runner=host) as other:
+        assert other.spec.name == more.name
+        assert stays.name in engine.containers()
+    forget(stays)
+    assert gone(engine, stays.name, seconds=60)
+    with container.kept(next_turn(stays), runner=host) as again:
+        assert again.spec.name != stays.name
+        assert again.capture(sh("ls /tmp")) == ""
+    shutil.rmtree(again.spec.folder)
+    with container.kept(next_turn(stays), runner=host) as anew:
+        assert anew.spec.name != again.spec.name
+
+
+def test_a_turn_that_sleeps_keeps_its_container(stays, engine):
+    """However long it is stopped (Ctrl-Z): the container's clock is turned, not waited for."""
+    child = start_child(stays, engine, entered="kept")
+    try:
+        assert child.stdout.readline() == "starting\n"
+        assert child.stdout.readline() == "up\n", child.communicate()[1]
+        child.send_signal(signal.SIGSTOP)
+        for _ in range(2):  # looks of the container's first process
+            forget(stays)
+            until = time.monotonic() + 60
+            while (stays.folder / "alive").stat().st_mtime == 0:
+                assert stays.name in engine.containers(), "it ended under its turn"
+                assert time.monotonic() < until
+                time.sleep(0.1)
+        child.kill()
+        child.communicate(timeout=240)
+        time.sleep(0.1)
+        forget(stays)
+        assert gone(engine, stays.name, seconds=60)  # no turn holds it any more
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("how", ["of other folders", "paused", "ended"])
+def test_a_container_that_is_of_no_use_is_left_alone(how, stays, asked, host, engine):
+    """It has all our labels; another one is started beside it."""
+    labels = [f"--label={name}={value}" for name, value in stays.labels.items()]
+    name = f"rocwheel-{stays.run}-other"
+    words = ("--network=none", f"--name={name}", *labels, BASE, "sleep", "1000")
+    engine(*("create" if how == "ended" else "run --detach").split(), *words)
+    if how == "paused":
+        engine("pause", name)
+    try:
+        identity = engine("inspect", "--format={{.Id}}", name)
+        with container.kept(stays, runner=host) as ours:
+            assert ours.spec.name == stays.name
+        assert engine("inspect", "--format={{.Id}}", name) == identity
+        assert container.leftovers(asked, cache=stays.folder.parent, runner=host) == ()
+    finally:
+        engine("unpause", name, check=False)
+        engine.remove(name)
+
+
+def test_a_kept_container_is_not_the_one_of_a_folder_that_was_replaced(
+    stays, host, engine, tmp_path
+):
+    """It goes on seeing the old one, also where a link leads elsewhere now."""
+    link = tmp_path / "data"
+    link.rename(tmp_path / "old")
+    (tmp_path / "new").mkdir()
+    seen = []
+    for name in ("old", "new", "old"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+        (tmp_path / name / "which").write_text(name)
+        with container.kept(next_turn(stays), runner=host) as inside:
+            seen.append(inside.capture(sh("cat /data/which")))
+    assert seen == ["old", "new", "old"]
+    shutil.rmtree(tmp_path / "old")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/which").write_text("made again")
+    with container.kept(next_turn(stays), runner=host) as inside:
+        assert inside.capture(sh("cat /data/which")) == "made again"
+
+
+def test_a_container_that_cannot_be_kept_is_one_error_and_leaves_nothing(
+    stays, host, engine, tmp_path
+):
+    (tmp_path / "empty").touch()
+    hidden = Mount(host=tmp_path / "empty", guest=guest("/usr/bin/flock"))
+    wrong = replace(stays, mounts=(*stays.mounts, hidden))
+    for changed, words in ((wrong, "flock"), (replace(stays, image="rocwheel-test/none:1"), "")):
+        with (
+            pytest.raises(HostError, match=f"does not start.*{words}") as refused,
+            container.kept(next_turn(changed), runner=host),
+        ):
+            pass
+        assert refused.value.hint
+    assert not [name for name in engine.containers() if name.startswith("rocwheel-test-")]
+    assert {item.name for item in tmp_path.iterdir()} == {"data", "empty", "kept.lock"}
+
+
+@pytest.mark.parametrize("engine", ["podman"], indirect=True)  # Docker has no such monitor
+def test_what_a_killed_client_of_podman_had_begun_is_ended(spec, engine):
+    """Its monitor waits for a start that nobody asks for any more, and Podman may not know of it."""
+    engine("create", f"--name={spec.name}", "--network=none", spec.image, "sleep", "900")
+    try:
+        engine("init", spec.name)
+        assert len(_monitored(spec.name)) == 1
+        assert _monitored(spec.name[:-1]) == []
+        _end_monitor(spec.name)
+        assert _monitored(spec.name) == []
+    finally:
+        engine.remove(spec.name)
 
 
 @pytest.mark.parametrize("way", ["run", "interact"])

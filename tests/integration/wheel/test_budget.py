@@ -141,6 +141,17 @@ def brackets(count: int) -> bytes:
     return Zip(wheels.entries(made)).to_bytes()
 
 
+def sboms(count: int) -> bytes:
+    """Return a wheel with lists of components that all have other names."""
+    made = Wheel()
+    files = {}
+    for number in range(count):
+        parts = b",".join(b'{"name":"%x"}' % (number << 16 | n) for n in range(13_000))
+        content = b'{"bomFormat":"CycloneDX","components":[%s]}' % parts
+        files[f"{made.dist_info}/sboms/{number}.json"] = wheels.File(content)
+    return Zip(wheels.entries(made.but(files=files))).to_bytes()
+
+
 def source(content: bytes) -> bytes:
     """A plugin with this Python file."""
     made = wheels.plugin(version="1.0", tag="cp312-cp312-manylinux_2_28_x86_64")
@@ -235,6 +246,7 @@ CASES: dict[str, Callable[[], bytes]] = {
     "commits without end": lambda: with_module(
         "commit_info.py", (b"a" * 8 + b"='" + b"0" * 40 + b"'\n") * 1200
     ),
+    "twelve SBOMs of as much as may be": lambda: sboms(12),
     "names of thousands of parts": lambda: Zip(
         [
             *wheels.entries(Wheel()),

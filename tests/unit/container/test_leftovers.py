@@ -14,7 +14,7 @@ import pytest
 
 import rocwheel
 from rocwheel.container import claimed
-from rocwheel.container.folders import DAY, abandoned, clear
+from rocwheel.container.folders import DAY, LOCK, abandoned, clear
 from rocwheel.container.owner import is_alive, owner
 from rocwheel.errors import HostError
 from rocwheel.image import building
@@ -126,7 +126,12 @@ def test_a_cache_that_takes_no_folder_is_one_error(tmp_path):
 # its first change of a file, before its second, and so on; what it left each time is told.
 KILLED = """
 import itertools, json, os, signal, sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from rocwheel.container import kept as kept_there
+from rocwheel.errors import RocwheelError
+from rocwheel.process import HostRunner
 from rocwheel.container import EngineKind, ContainerSpec, User, claimed
 from rocwheel.container.engine import ContainerEngine
 from rocwheel.container.folders import abandoned, clear
@@ -134,7 +139,7 @@ from rocwheel.container.folders import abandoned, clear
 CHANGES = {"os.mkdir", "os.symlink", "os.rename", "os.remove", "os.rmdir", "open", "os.utime"}
 place = Path(sys.argv[1])
 engine = ContainerEngine(
-    kind=EngineKind.DOCKER, program="docker", version="27.0", architecture="amd64",
+    kind=EngineKind.DOCKER, program="/bin/true", version="27.0", architecture="amd64",
     root=place, rootless=False,
 )
 spec = ContainerSpec(engine=engine, image="x", run="abc", folder=place / "abc", user=User(uid=1, gid=1))
@@ -144,6 +149,12 @@ def run():
         for name, text in spec.files.items():
             (spec.folder / name).write_text(text)
 
+def kept():
+    with suppress(RocwheelError), kept_there(replace(spec, keep_minutes=30), runner=HostRunner({})):
+        pass
+
+program = globals()[sys.argv[2]]
+
 for moment in itertools.count():
     pid = os.fork()
     if pid == 0:
@@ -152,7 +163,7 @@ for moment in itertools.count():
             if event in CHANGES and next(left) == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
         sys.addaudithook(look)
-        run()
+        program()
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status != -signal.SIGKILL:
@@ -169,9 +180,9 @@ for moment in itertools.count():
 """
 
 
-def killed(place: Path) -> list[dict]:
+def killed(place: Path, program: str) -> list[dict]:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, place],
+        [sys.executable, "-c", KILLED, place, program],
         env={**os.environ, "PYTHONPATH": str(Path(rocwheel.__file__).parents[1])},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -180,7 +191,7 @@ def killed(place: Path) -> list[dict]:
 
 def test_whenever_a_run_is_killed_its_folder_is_found(tmp_path):
     place = tmp_path / "containers"
-    moments = killed(place)
+    moments = killed(place, "run")
     for item in moments:
         left = {*item["left"]}
         assert all(name.startswith(("abc/", "abc.owner")) or name == "abc" for name in left)
@@ -189,6 +200,16 @@ def test_whenever_a_run_is_killed_its_folder_is_found(tmp_path):
     assert any("abc/group" in item["left"] for item in moments)
     assert any(item["left"] == ["abc.owner"] for item in moments)
     assert not list(place.iterdir())
+
+
+def test_whenever_one_that_is_kept_is_killed_its_folder_is_found_a_day_later(tmp_path):
+    moments = killed(tmp_path / "containers", "kept")
+    for item in moments:
+        names = {name for name in item["left"] if name != LOCK and "/" not in name}
+        assert item["found"] == []
+        assert item["found later"] == sorted(names)
+        assert {*item["still"]} <= {LOCK}
+    assert any("abc/alive" in item["left"] for item in moments)
 
 
 def test_the_context_of_an_image_build_is_claimed_from_the_first(tmp_path):

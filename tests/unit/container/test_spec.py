@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from rocwheel import container
 from rocwheel.container import (
     ContainerEngine,
     ContainerLimits,
@@ -20,7 +21,8 @@ from rocwheel.container import (
 )
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import limits
-from rocwheel.process import Command, GuestPath
+from rocwheel.errors import HostError
+from rocwheel.process import Command, GuestPath, HostRunner
 
 
 @pytest.fixture
@@ -106,6 +108,37 @@ def test_gpus_are_passed_with_the_numeric_groups_that_own_them(spec, tmp_path):
     given = words(replace(spec, devices=tuple(replace(item, gid=44) for item in found)))
     assert "--device=/dev/kfd" in given
     assert given.count("--group-add=44") == 1
+
+
+def test_the_same_wishes_and_folders_find_the_same_kept_container(spec, tmp_path):
+    kept = replace(spec, keep_minutes=30)
+    more = Mount(host=tmp_path, guest=GuestPath(PurePosixPath("/x")))
+    same = {"run": "def", "folder": spec.folder.with_name("def"), "keep_minutes": 60, "owner": "me"}
+    assert replace(kept, **same).key == kept.key
+    for asked in (
+        {"mounts": (more,)},
+        {"sandbox": True},
+        {"limits": ContainerLimits(cpus="2")},
+        {"env": {"HTTP_PROXY": "http://p"}},
+        {"network": "host"},
+        {"folder": tmp_path / "other-cache" / "run"},
+    ):
+        assert replace(kept, **asked).key != kept.key
+    assert f"--label=org.rocwheel.kept={kept.key}" in words(kept)
+    assert "--detach" in words(kept)
+    assert "--interactive" not in words(kept)
+    assert kept.files["alive"] == "30\n"
+
+
+def test_a_kept_container_whose_files_cannot_be_written_is_one_error(spec, tmp_path):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "containers" / "x"
+    with (
+        pytest.raises(HostError, match="Not a directory") as refused,
+        container.kept(replace(spec, folder=folder, keep_minutes=30), runner=HostRunner({})),
+    ):
+        pass
+    assert "ROCWHEEL_CACHE_DIR" in refused.value.hint
 
 
 def test_what_a_dry_run_shows_first_makes_all_that_is_mounted(spec, tmp_path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.dist.build_request import Executor
-from rocwheel.dist.executor import container_spec
+from rocwheel.dist.executor import BuildEnvironment, container_spec
 from rocwheel.errors import ConfigError
 from rocwheel.image.found import Found
 
@@ -38,3 +39,11 @@ def test_a_password_never_gets_into_the_environment_of_a_container(tmp_path, val
     with pytest.raises(ConfigError, match="HTTPS_PROXY: has a user name or password") as refused:
         spec(tmp_path, Executor(pass_proxies=True), HTTPS_PROXY=value)
     assert "hunter2" not in f"{refused.value} {refused.value.hint}"
+
+
+def test_a_dry_run_of_a_turn_shows_the_container_that_is_kept(tmp_path):
+    executor = Executor(kind="docker", image="x:1", keep_minutes=30)
+    kept = replace(spec(tmp_path, executor), keep_minutes=30)
+    *files, start = BuildEnvironment(executor=executor, spec=kept, image=IMAGE).opening()
+    assert "--detach" in start.argv
+    assert any(str(kept.folder / "alive") in line.argv for line in files)
