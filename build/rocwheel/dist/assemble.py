@@ -170,7 +170,8 @@ def _sources(inputs: Inputs, kind: WheelKind) -> Iterator[sbom.Component]:
             known = replace(origin, repository=git.public(origin.repository))
             yield sbom.of_source(name, known, version)
     if kind.needs_rocm:
-        purl = f"pkg:generic/rocm?checksum=sha256:{root.sha256}"
+        # no digest: that of a tarball is not its folder's, and the wheels of both are the same bytes
+        purl = f"pkg:generic/rocm@{root.version}"
         yield sbom.Component("source", "rocm", str(root.version), purl)
     yield sbom.Component("tool", "bazel", spec.bazel.version)
     yield sbom.Component("tool", spec.compiler.kind, str(spec.compiler.major or ""))

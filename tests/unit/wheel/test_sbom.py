@@ -38,7 +38,7 @@ AUDITWHEEL = {  # as auditwheel 6.5 writes it
 NUMA = Component("package", "numactl-libs", "2.0.16", AUDITWHEEL["components"][1]["purl"])
 BUILT = (
     of_source("jax", Source(repository="https://github.com/jax-ml/jax", commit="b" * 40), "0.9.1"),
-    Component("source", "rocm", "7.10.0", f"pkg:generic/rocm?checksum=sha256:{'0' * 64}"),
+    Component("source", "rocm", "7.10.0", "pkg:generic/rocm@7.10.0"),
     Component("tool", "clang", "18"),
 )
 
