@@ -170,7 +170,7 @@ def _sources(inputs: Inputs, kind: WheelKind) -> Iterator[sbom.Component]:
             known = replace(origin, repository=git.public(origin.repository))
             yield sbom.of_source(name, known, version)
     if kind.needs_rocm:
-        # no digest: that of a tarball is not its folder's, and the wheels of both are the same bytes
+        # no digest: a folder has not that of its tarball, and makes the same wheels
         purl = f"pkg:generic/rocm@{root.version}"
         yield sbom.Component("source", "rocm", str(root.version), purl)
     yield sbom.Component("tool", "bazel", spec.bazel.version)
