@@ -243,7 +243,7 @@ def test_each_role_does_its_part_and_no_other_does_it(
     only("promoter", "rollback", "--manifest", manifest.sha256, "--reason", "x")
     only("promoter", "restore", "--manifest", manifest.sha256, "--reason", "x")
     for other in sorted(ROLES, key="imager".__eq__):
-        if other != "promoter":  # whom a deny keeps from it, which this server does not know
+        if other != "promoter":  # a deny keeps it out, which this server does not know
             refused = pytest.raises(RefusedError, match="403 AccessDenied")
             with nullcontext() if other == "imager" else refused:
                 images.put(as_role(other).release, image_record(manifest))

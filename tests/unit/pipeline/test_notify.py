@@ -1,4 +1,4 @@
-"""Who is told of a night: an answer that is none is none."""
+"""A message about a night is posted: a busy server is asked again, a refusal is an error."""
 
 from __future__ import annotations
 

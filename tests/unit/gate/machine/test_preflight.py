@@ -139,7 +139,7 @@ def test_the_libraries_of_wheels_without_jax_are_loaded(tmp_path, there):
     (about / "RECORD").write_text("broken.so,,\nextension.so,,\n")
     if there != "beside":
         (tmp_path / "librocm97.so").unlink()
-    if there == "by pip":  # whoever imports the wheel loads it from there
+    if there == "by pip":  # a process that imports the wheel loads it from there
         (tmp_path / "_rocm_sdk_core").mkdir()
     wheels = replace(WHEELS, wheels=(replace(WHEELS.wheels[0], sha256="a"),))
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
