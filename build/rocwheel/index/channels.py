@@ -171,14 +171,14 @@ class Channel:
 
         Where sets may lie below `all`, these places come first, then the family's own.
         """
-        found = []
+        pairs = []
         for item in self.prefixes.values():
             shared = self._places(store, family, item, is_shared=True)
             if self.is_shared or (self.layout == "by set" and _has_log(shared)):
-                found.append(shared)
+                pairs.append(shared)
             if family != ALL:
-                found.append(self._places(store, family, item, is_shared=False))
-        return tuple(found)
+                pairs.append(self._places(store, family, item, is_shared=False))
+        return tuple(pairs)
 
     def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
         """Return what each suite's verdict means: the matrix, tightened by the channel."""
