@@ -137,9 +137,12 @@ def unsigned(
 
 
 def _shelf(place: Place, manifest: str, case: Case) -> _Shelf:
-    """Read all statements about a set."""
-    base = place.attestation(manifest)
-    infos = {info.key.removeprefix(base): info for info in place.store.keys(base)}
+    """Read all statements about a set.
+
+    A build is stated once, results are stated in each family's own folder.
+    """
+    base, own = (item.attestation(manifest) for item in (place.of(place.family), place))
+    infos = {i.key.removeprefix(own).removeprefix(base): i for i in place.store.keys(base)}
     names = [name for name in infos if _PROVENANCE.fullmatch(name) or _RESULT.fullmatch(name)]
     read = each(lambda name: _read(place, infos[name]), names, threads=place.store.connections)
     return _Shelf(place=place, case=case, infos=infos, data=dict(zip(names, read, strict=True)))
