@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from rocwheel.build_options import FamilyOptions
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.command import DryRun, command, group, option, options_of
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.option import listed
@@ -20,6 +21,7 @@ with when_run():
     import shutil
 
     from rocwheel import parallel
+    from rocwheel.families import chosen, refuse_lacking
     from rocwheel.model import gfx_target
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
@@ -108,12 +110,14 @@ def inspect(app: App, options: WheelsOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelVerifyOptions(WheelsOptions, PolicyOptions):
+class WheelVerifyOptions(WheelsOptions, PolicyOptions, FamilyOptions):
     """Options of `wheel verify`."""
 
     gfx_targets: str | None
     rocm_root: Path | None
     installs: bool
+
+    declared = options_of(FamilyOptions)
 
 
 @command("verify", WheelVerifyOptions, parent=wheel)
@@ -144,7 +148,11 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
 
     root = app.path(options.rocm_root)
     sonames = judging.sonames_below(root) if root else None
-    expected = judging.Expectation(gfx_targets=_targets(options.gfx_targets), rocm_sonames=sonames)
+    targets, asked = _targets(options.gfx_targets), chosen(options.families, options.own_families)
+    of_families = {item.name: item.targets for item in asked}
+    if targets:
+        refuse_lacking(of_families, targets)
+    expected = judging.Expectation(gfx_targets=targets, families=of_families, rocm_sonames=sonames)
     tried = judging.Installers(app.runner) if options.installs else None
     paths, policy = options.paths(app), options.load(app)
     verdicts = judging.verify_given(paths, policy, expected, installers=tried)
