@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec.structs import asdict
 
@@ -20,8 +20,6 @@ from rocwheel.errors import ConfigError
 from rocwheel.model import ALL, PythonVersion, suggest
 from rocwheel.values import Value
 from rocwheel.yaml_file import FieldError
-
-ALL: Final = "all"  # stands for every family, in place of a name
 
 
 class _Proof(Value, frozen=True, kw_only=True):
