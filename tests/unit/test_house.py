@@ -22,13 +22,13 @@ ROOMS = {
     "cli/": (5556, 4900, 0, 7),
     "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2103, 2100, 0, 1),
-    "gate/": (7294, 7150, 0, 36),
+    "gate/": (7272, 7150, 0, 34),
     "host/": (474, 400, 0, 0),
     "index/ store/": (2376, 2510, 0, 9),
     "ledger/ release/": (4119, 3950, 0, 23),
     "ledger/nights pipeline/": (4042, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1744, 1400, 0, 0),
+    "cli/trust release/proof trust/": (1765, 1400, 0, 0),
     "wheel/": (4919, 5250, 0, 0),
 }
 UNCLEAR = re.compile(

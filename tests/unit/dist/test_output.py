@@ -130,7 +130,9 @@ def test_a_rocm_that_is_here_stands_in_the_line(lines, tmp_path):
 
 
 def test_a_dry_run_shows_the_targets_of_each_family(lines):
-    shown = lines(therock=URL.replace("gfx94X-dcgpu", "multiarch"), families=("gfx1151", "gfx120X-all"))
+    shown = lines(
+        therock=URL.replace("gfx94X-dcgpu", "multiarch"), families=("gfx1151", "gfx120X-all")
+    )
     at = shown.index("# gfx targets gfx1151, gfx1200, gfx1201")
     assert shown[at + 1 : at + 3] == ["#   gfx1151: gfx1151", "#   gfx120X-all: gfx1200, gfx1201"]
     plugin = next(line for line in invocations(shown) if "jax_rocm_plugin_wheel" in line)
