@@ -79,6 +79,22 @@ class BuildCacheOptions(OptionSet):
     )
 
 
+class FamilyOptions(OptionSet):
+    """Options that name the GPU families that wheels are for."""
+
+    families: tuple[str, ...] = _inputs(
+        "--family LIST",
+        "GPU families that the wheels are for, or all: one build with the gfx targets of each; "
+        "default: the tarball's name.",
+        values="families_or_all",
+        many=True,
+        repeats=True,
+    )
+    own_families: Path | None = _inputs(
+        "--families FILE", "Families of your own beside the matrix.", param="families", is_path=True
+    )
+
+
 class TargetsOptions(OptionSet):
     """The option that names gfx targets."""
 
@@ -93,12 +109,6 @@ class TargetsOptions(OptionSet):
 class SourceOptions(TargetsOptions):
     """Options that name what is compiled, and the compiler."""
 
-    family: str | None = _inputs(
-        "--family NAME",
-        "GPU family that gives the gfx targets; default: the tarball's name.",
-        values="families",
-        default=None,
-    )
     jax_version: str = _jax(
         "--jax-version VERSION",
         "JAX pin of ci/pins.yaml; default: the default pin.",
@@ -273,8 +283,8 @@ class WheelhouseOptions(OptionSet):
 
 
 class Wanted(
-    RocmOptions, SourceOptions, PythonOptions, VersionOptions, BazelOptions, BuildCacheOptions,
-    WheelhouseOptions,
+    RocmOptions, FamilyOptions, SourceOptions, PythonOptions, VersionOptions, BazelOptions,
+    BuildCacheOptions, WheelhouseOptions,
 ):  # fmt: skip
     """What a build takes as people gave it; what is empty or None follows from the rest."""
 

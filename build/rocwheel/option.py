@@ -42,6 +42,7 @@ class OptionField:
     envvar: str | None = None  # of every command that has it
     is_path: bool = False
     many: bool = False  # separated by commas
+    repeats: bool = False  # … and the option may be given again, for more of them
     parse: Callable[[str], Any] | None = None  # of a text, or of each of many
 
     def __init__(self, **settings: Any) -> None:

@@ -162,7 +162,7 @@ def _param(made: OptionField) -> click.Parameter:
     kind, names = Option, (*made.names, made.name)
     if made.default is False:
         settings["is_flag"] = True
-    elif made.default == () and not made.many:
+    elif made.default == () and (made.repeats or not made.many):
         settings |= {"multiple": True, "metavar": made.metavar}
     else:
         kind = Once
@@ -189,6 +189,8 @@ def _meant(made: OptionField, value: Any, app: App) -> Any:
         many = isinstance(value, tuple)
         return tuple(app.cwd / path for path in value) if many else app.path(value)
     parse = made.parse or str
+    if made.repeats:
+        value = ",".join(value)
     if not isinstance(value, str):
         return value
     return tuple(dict.fromkeys(map(parse, listed(value)))) if made.many else parse(value)

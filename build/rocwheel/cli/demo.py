@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rocwheel.build_options import BuildOptions, RocmOptions, SourceOptions
+from rocwheel.build_options import BuildOptions, FamilyOptions, RocmOptions, SourceOptions
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, own
 from rocwheel.cli.dist import request_from
@@ -35,7 +35,7 @@ class DemoOptions(BuildOptions, DryRun):
     wheels_only: bool = own("--wheels-only", "Build and verify; no night, no index.", default=False)
 
 
-@command("demo", DemoOptions, without=[RocmOptions, SourceOptions])
+@command("demo", DemoOptions, without=[RocmOptions, FamilyOptions, SourceOptions])
 def demo(app: App, options: DemoOptions) -> None:
     """Run the whole main job on the miniature workspace: a night whose store is a folder.
 
