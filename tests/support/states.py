@@ -140,6 +140,30 @@ def red_morning(number: int = 30, families: int = 6) -> list[NightSummary]:
     return [before, here]
 
 
+def of_one_set(base: NightSummary) -> NightSummary:
+    """The same night with one set for all families.
+
+    The first has it from `all`, the second from its own index, the third is held up; the others
+    have an older one.
+    """
+    recipe = WheelRecipe(
+        name="jax", inputs="1" * 64, jax="0.9.1", jax_repository="", jax_commit="a" * 40, rocm="",
+        rocm_version="7.10.0", rocm_sha256="c" * 64, image="", pythons=PYTHONS, argv=(),
+        families=tuple(family.family for family in base.families), manifest="d" * 64,
+    )  # fmt: skip
+    first, second, third, *others = (replace(f, blocked="", blocked_set="") for f in base.families)
+    index = "https://rocm.example.org/v2/all/"
+    assert first.install
+    families = (
+        replace(first, green=recipe.manifest, install=replace(first.install, index=index)),
+        replace(second, green=recipe.manifest),
+        replace(third, blocked="unit on 3.12: fail: test_qr", blocked_set=recipe.manifest),
+        *others,
+    )
+    cells = tuple(replace(cell, wheels="jax" if cell.family else "") for cell in base.cells)
+    return replace(base, recipes=(recipe,), families=families, cells=cells)
+
+
 def with_images(base: NightSummary, **states: str) -> NightSummary:
     """The same night with images of its first family and one CPython, each of another entry."""
     family = base.families[0].family

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from support.states import DIGEST, FIRST, summary, with_images
+from support.states import DIGEST, FIRST, of_one_set, summary, with_images
 
 from rocwheel.pipeline.summing import seconds
 from rocwheel.report import night_page
@@ -137,3 +137,25 @@ def test_two_sets_of_one_family_have_a_row_each():
     assert "CPython 3.12, jax-main" in changed
     alone = render(families=1)
     assert '<th scope="row">unit</th>' in alone
+
+
+def test_a_set_of_several_families_has_one_table_of_family_suite_and_cpython():
+    base = of_one_set(summary(3, families=4, pythons=("3.14-ft", "3.12", "3.11")))
+    text = night_page.render([base], now=FIRST, title="x", root="../").decode()
+    table = text[text.index('id="set-jax"') : text.index('<h2 id="changes"')]
+    assert "One set for 4 families: jax" in table
+    assert "<code>dddddddddddd</code>" in table
+    heads = re.findall(r'<th scope="col">([\d.]+(?:-ft)?)</th>', table)
+    suites = re.findall(r'colspan="3">(\w+)</th>', table)
+    assert heads == ["3.11", "3.12", "3.14-ft"] * len(suites)
+    rows = [re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", row)) for row in table.split("<tr>")[3:]]
+    names = [family.family for family in base.families]
+    released = ("in all", f"in {names[1]}", "no: unit on 3.12: fail: test_qr", "no")
+    for row, name, where in zip(rows, names, released, strict=True):
+        assert re.match(rf" {name} {where} (pass|fail|flaky|infra|absent)", row)
+    for row, name in zip(table.split("<tr>")[3:], names, strict=True):
+        assert row.count("<td>") == 3 * len(suites) + 1
+        own = [c for c in base.cells if c.family == name]
+        words = re.findall(r'<span class="s \w+">([\w -]+)</span>', row)
+        assert sorted(words) == sorted(cell.word for cell in own)
+    assert "One set for" not in render(families=4), "each family has a set of its own"

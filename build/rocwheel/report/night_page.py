@@ -8,7 +8,7 @@ with ten nights stored as with four hundred. What may be released and what block
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -53,6 +53,7 @@ def render(
         max_age_hours=36,
         newest=newest,
         groups=groups,
+        sets=list(_sets(newest)) if newest else [],
         many={group["family"].family for group in groups if not group["is_one_set"]},
         counts=Counter((cell.word, cell.colour) for cell in cells),
         causes=night_summary.causes(newest) if newest else [],
@@ -77,6 +78,24 @@ def render(
         url=lambda key: f"{root}{quote(key)}" if key else "",
     )
     return page.encode()
+
+
+def _sets(newest: NightSummary) -> Iterator[dict[str, Any]]:
+    """Yield each set that is for several families: its tests, and where it is released."""
+    tests = [cell for cell in spoken(newest).values() if cell.kind in TEST_KINDS]
+    manifests = {recipe.name: recipe.manifest for recipe in newest.recipes}
+    for name in dict.fromkeys(cell.wheels for cell in tests):
+        cells = {(c.family, c.suite, c.python): c for c in tests if c.wheels == name}
+        of, suites, pythons = (dict.fromkeys(part) for part in zip(*cells, strict=True))
+        if len(of) > 1:
+            yield {
+                "name": name,
+                "manifest": manifests.get(name, ""),
+                "families": [family for family in newest.families if family.family in of],
+                "suites": list(suites),
+                "pythons": sorted(pythons, key=PythonVersion.parse),
+                "cells": cells,
+            }
 
 
 def _groups(
