@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from io import StringIO
 
+import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
 from support.counted import COUNTED
@@ -195,6 +196,21 @@ def imports_looked_for_once():
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "carry_out", functools.cache(command.carry_out))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def services_read_once():
+    """Read once in a process what AWS's services are, not for each client of a store."""
+    create = functools.cache(botocore.session.create_loader)
+
+    def loader(search_path: str | None):
+        known = create(search_path)
+        known.search_paths[:] = dict.fromkeys(known.search_paths)  # each session adds boto3's
+        return known
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.session, "create_loader", loader)
         yield
 
 
