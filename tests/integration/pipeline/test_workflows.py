@@ -236,6 +236,7 @@ def test_a_whole_night_goes_through_the_workflow_to_an_index_and_a_page(walk):
     assert results == {
         "plan": "success",
         "build": "skipped",
+        "stage": "skipped",
         "family": "skipped",
         "prune": "success",
         "page": "success",
