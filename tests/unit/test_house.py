@@ -26,7 +26,7 @@ ROOMS = {
     "host/": (474, 400, 0, 0),
     "index/ store/": (2378, 2510, 0, 9),
     "ledger/ release/": (4119, 3950, 0, 23),
-    "ledger/nights pipeline/": (4083, 3500, 0, 0),
+    "ledger/nights pipeline/": (4084, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
     "cli/trust release/proof trust/": (1765, 1400, 0, 0),
     "wheel/": (4919, 5250, 0, 0),

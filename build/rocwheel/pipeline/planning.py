@@ -132,7 +132,8 @@ class _Made:
             states = [of.seen.state for of in sets]
             tags = {"wheels": recipe.name}
             state = states[0] if all(states) else ""
-            stage = self._stage(recipe.name, build, recipe.inputs, rest, state, **tags)
+            words = ("--family=all", *rest)
+            stage = self._stage(recipe.name, build, recipe.inputs, words, state, **tags)
             for of in sets:
                 self._family(of, stage)
             return
