@@ -23,7 +23,7 @@ ROOMS = {
     "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2103, 2100, 0, 1),
     "gate/": (7272, 7150, 0, 34),
-    "host/": (474, 400, 0, 0),
+    "host/": (485, 400, 0, 0),
     "index/ store/": (2378, 2510, 0, 9),
     "ledger/ release/": (4119, 3950, 0, 23),
     "ledger/nights pipeline/": (4084, 3500, 0, 0),
