@@ -38,6 +38,7 @@ class PinFacts:
 
     pin: Pin
     built_as: str
+    root: Path  # of its sources
 
     def lines(self, *, default: bool) -> list[str]:
         """Return the pin as `ci/pins.yaml` has it."""
@@ -128,7 +129,7 @@ def look_up(
             wheels={python: wheel for python, (wheel, _) in wheels.items()},
         ),
     )
-    return PinFacts(pin=pin, built_as=str(found.version_class))
+    return PinFacts(pin=pin, built_as=str(found.version_class), root=found.root)
 
 
 def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> str:
