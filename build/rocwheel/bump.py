@@ -443,7 +443,8 @@ def _locked(fact: Fact, context: BumpContext, *more: str) -> str:
         lock.write_text(context.text(fact.path), encoding="utf-8")  # what uv starts from
         words = (
             "pip", "compile", "pyproject.toml", *LOCKS[fact.name], "--universal", "--no-header",
-            "--generate-hashes", "-q", "-o", str(lock), "--python-version", CPYTHONS[0], *more,
+            "--generate-hashes", "-q", "-o", str(lock), "--python-version", CPYTHONS[0],
+            "--no-python-downloads", *more,  # a lock is for that CPython, and takes none to make
         )  # fmt: skip
         context.runner.capture(Command(argv=(uv.find_uv_bin(), *words), cwd=context.home.sources))
         return lock.read_text(encoding="utf-8")

@@ -271,7 +271,11 @@ def test_a_lock_takes_what_the_index_has_by_hash(context, tmp_path):
     for name in bump.LOCKS:
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(f"toy==1.0 \\\n    --hash=sha256:{'0' * 64}\n    # via x\n")
-    env = {**base_env(os.environ), "UV_INDEX_URL": index.as_uri(), "UV_NO_CACHE": "1"}
+    env = {
+        **base_env(os.environ),
+        "UV_INDEX_URL": index.as_uri(),
+        "UV_CACHE_DIR": str(tmp_path / "uv"),
+    }
     context = replace(context, runner=HostRunner(env))
     found = {fact.name: (fact, to) for _, fact, to in bump.newer(("tools",), context)}
     assert set(found) == set(bump.LOCKS)

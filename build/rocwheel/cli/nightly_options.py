@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import click
-
-from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import OWN, group
+from rocwheel.cli.command import group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
-from rocwheel.option import opt
 
 with when_run():
     import shlex
@@ -25,26 +18,32 @@ with when_run():
     from rocwheel.files import locked
     from rocwheel.gate.machine import accelerators
     from rocwheel.host import cgroup
-    from rocwheel.ledger.nights import PROBE, Book, Nights
+    from rocwheel.ledger import nights as night_files
+    from rocwheel.ledger.nights import Book, Nights
     from rocwheel.pipeline import cell as cells
     from rocwheel.pipeline import local, slurm
     from rocwheel.pipeline.standing import CellStanding
     from rocwheel.process import HostRunner
 
 LATEST: Final = "latest"
-own = partial(opt, OWN)
 
 
-@dataclass(frozen=True, kw_only=True)
 class NightOptions(StoreOptions):
     """Options that name a night of a store."""
 
-    night: str
+    night: str = own("NIGHT", values="nights", default=LATEST)
 
 
-night_argument = click.argument("night", default=LATEST, type=OneOf(known.nights))
-night_named = click.argument("night", type=OneOf(known.nights))
-cell_named = click.argument("cell", type=OneOf(known.cells))
+class NamedNightOptions(StoreOptions):
+    """Options that name a night of a store; it is not the latest of itself."""
+
+    night: str = own("NIGHT", values="nights", required=True)
+
+
+class NightCellOptions(NamedNightOptions):
+    """Options that name a cell of a night."""
+
+    cell: str = own("CELL", values="cells", required=True)
 
 
 class NightTarget:
@@ -53,7 +52,7 @@ class NightTarget:
     def __init__(self, app: App, options: StoreOptions) -> None:
         """Raise UsageError or ConfigError for options that cannot be right."""
         self.channel = options.open(app)
-        self.store = self.channel.open(probe_key=PROBE)
+        self.store = self.channel.open(probe_key=night_files.PROBE)
         self.nights = Nights(self.store)
         path = app.path(options.channels_file)
         channel = f"--channel={options.channel}"

@@ -1,22 +1,19 @@
 """`report`: pages for people, published beside the index and never inside it."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, options_of
+from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.nightly_options import LATEST, NightTarget, own
+from rocwheel.cli.nightly_options import LATEST, NightTarget
 from rocwheel.cli.target import FamiliesOptions, judging
 
 with when_run():
     import amdgpu_family_matrix as matrix
     from rocwheel.pipeline import upkeep
-    from rocwheel.report.night_page import PAGE
+    from rocwheel.report import night_page
 
 
 @group("report")
@@ -24,7 +21,6 @@ def report() -> None:
     """Make pages for people."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class StateOptions(FamiliesOptions, DryRun):
     """Options of `report state`."""
 
@@ -34,7 +30,6 @@ class StateOptions(FamiliesOptions, DryRun):
 
 
 @command("state", StateOptions, parent=report)
-@options_of(StateOptions)
 def state(app: App, options: StateOptions) -> None:
     """Sum up a night and publish the page of all families at <store>/status/.
 
@@ -44,7 +39,7 @@ def state(app: App, options: StateOptions) -> None:
     names = target.nights.names()
     night = target.night(options.night) if names or options.night != LATEST else ""
     if options.dry_run:
-        app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(PAGE)])
+        app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(night_page.PAGE)])
         return
     body, shown = _pages(app, options, target).publish(night)
     if options.output:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group_command, options_of
+from rocwheel.cli.command import DryRun, command, group_command
 from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import PersonOptions, Target, TargetOptions
@@ -17,16 +15,14 @@ from rocwheel.runtime.options import ImageOptions
 
 with when_run():
     from rocwheel.console import columns, size
-    from rocwheel.release import wheelset
     from rocwheel.runtime import job, record
     from rocwheel.runtime.job import ImageRequest
 
 
-@dataclass(frozen=True, kw_only=True)
 class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
     """Options of `runtime_images`."""
 
-    image: ImageOptions = nested(ImageOptions)  # noqa: RUF009 - a field
+    image: ImageOptions = nested(ImageOptions)
 
     def check(self) -> None:
         """Raise UsageError for what is missing."""
@@ -41,7 +37,6 @@ class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
 
 
 @group_command("runtime_images", RuntimeOptions)
-@options_of(ImageOptions, EngineOptions)
 def runtime_images(app: App, options: RuntimeOptions) -> int:
     """Make, test and push a runtime image of a released wheel set.
 
@@ -62,19 +57,18 @@ def _request(app: App, options: RuntimeOptions) -> ImageRequest:
     """Return what the options ask for. Raises UsageError, ConfigError, StoreError."""
     target = Target(app, options)
     manifest = target.manifest(app, options.image.manifest)
-    place = (target.store, target.family.name, wheelset.rocm_major(manifest))
+    staging, release = target.channel.pair(target.store, manifest, target.family.name)
     return ImageRequest(
         options=options.image,
         manifest=manifest,
         family=target.family,
-        release=target.channel.release(*place),
-        staging=target.channel.staging(*place),
+        release=release,
+        staging=staging,
         families=app.path(options.families),
         who=options.who(app, reason="runtime image"),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ListOptions(TargetOptions):
     """Options of `runtime_images list`."""
 

@@ -1,19 +1,16 @@
 """Where and as whom: options that name a channel or store, a family, a wheel set, a person."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import BY_FIELDS
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError, StoreError
-from rocwheel.option import opt
+from rocwheel.option import OptionSet, opt
 
 with when_run():
     from urllib.parse import urlsplit
@@ -26,7 +23,6 @@ with when_run():
     from rocwheel.ledger import manifests
     from rocwheel.manifest import Manifest
     from rocwheel.places import Place
-    from rocwheel.release import wheelset
     from rocwheel.release.operations import Who
     from rocwheel.store import Store
     from rocwheel.store.file import FileStore
@@ -37,8 +33,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreOptions:
+class StoreOptions(OptionSet):
     """Options that name a channel or a store."""
 
     channel: str = _target(
@@ -54,7 +49,6 @@ class StoreOptions:
         "Where the channels are defined; default: channels.yaml of the data in use.",
         is_path=True,
     )
-    declared = BY_FIELDS
 
     def open(self, app: App) -> channels.Channel:
         """Return the channel they name; its store is not opened. Raises UsageError, ConfigError."""
@@ -68,7 +62,6 @@ class StoreOptions:
         return channel
 
 
-@dataclass(frozen=True, kw_only=True)
 class FamiliesOptions(StoreOptions):
     """Options that name a channel or a store, and a file of further GPU families."""
 
@@ -77,7 +70,6 @@ class FamiliesOptions(StoreOptions):
         "Families of your own beside the matrix; only with a --store of this machine.",
         is_path=True,
     )
-    declared = BY_FIELDS
 
     def own_families(self, app: App) -> dict[str, matrix.Family]:
         """Families of --families; none without it. Raises ConfigError where they may not go."""
@@ -98,21 +90,17 @@ def _on_this_machine(app: App, store: str) -> bool:
     return store.startswith("file:") or urlsplit(endpoint).hostname in LOOPBACK
 
 
-@dataclass(frozen=True, kw_only=True)
 class TargetOptions(FamiliesOptions):
     """Options that name an index: a channel or a store, and the GPU family."""
 
     family: str = _target("--family NAME", "GPU family (required).", values="families")
-    declared = BY_FIELDS
 
 
-@dataclass(frozen=True, kw_only=True)
-class PersonOptions:
+class PersonOptions(OptionSet):
     """Options that say who acts, and why."""
 
     by: str = _person("--by NAME", "Who; default: GitHub's actor, or the user.")
     reason: str = _person("--reason TEXT", "Why; kept in the record.")
-    declared = BY_FIELDS
 
     def who(self, app: App, *, reason: str = "") -> Who:
         """Return who acts: --by, else GitHub's actor, else the user."""
@@ -120,7 +108,6 @@ class PersonOptions:
         return Who(by=name, now=app.now(), reason=self.reason or reason, is_checked=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ManifestOptions(TargetOptions):
     """Options that name a wheel set in an index."""
 
@@ -130,7 +117,6 @@ class ManifestOptions(TargetOptions):
         values="MANIFEST",
         required=True,
     )
-    declared = BY_FIELDS
 
 
 class Target:
@@ -176,15 +162,15 @@ class Target:
         What the store can do is tried where runners may write.
         """
         manifest = self.manifest(app, text)
-        place = self.channel.staging(self.store, self.family.name, wheelset.rocm_major(manifest))
+        place, _ = self.channel.pair(self.store, manifest, self.family.name)
         store = self.channel.open(probe_key=place.runners_probe)
         return replace(place, store=store), manifest
 
     def release_of(self, app: App, text: str) -> tuple[Place, str]:
         """Release place and SHA-256 of the manifest that --manifest names."""
         manifest = self.manifest(app, text)
-        major = wheelset.rocm_major(manifest)
-        return self.channel.release(self.store, self.family.name, major), manifest.sha256
+        _, release = self.channel.pair(self.store, manifest, self.family.name)
+        return release, manifest.sha256
 
 
 def must_exist(store: Store) -> None:
