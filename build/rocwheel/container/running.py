@@ -22,7 +22,7 @@ from rocwheel.container.spec import LABEL, RUN, ContainerSpec
 from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import Lock, locked, remove
-from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner
+from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner, failure
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0
@@ -77,10 +77,8 @@ class Container:
             raise
         self._explain(command, done.returncode, done.output)
         if check and done.returncode:
-            raise CommandError(
-                f"{command.argv[0]}: exit status {done.returncode} in the container: {inside}",
-                hint=f"the whole output is in {log}" if log else "run the command by hand",
-                detail=done.output,
+            raise failure(
+                command, done.returncode, done.output, log, f" in the container: {inside}"
             )
         return done
 

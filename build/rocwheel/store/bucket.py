@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -71,25 +71,20 @@ class Bucket:
 
     @cached_property
     def client(self) -> S3Client:
-        import boto3
-        from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
         options = self._options
         try:
-            client: S3Client = boto3.session.Session(**cast("Any", options.login)).client(
+            client: S3Client = self._client_of(
                 "s3",
-                endpoint_url=options.endpoint or None,
-                region_name=options.region or None,
-                config=Config(
-                    signature_version="s3v4",
-                    connect_timeout=options.connect_seconds,
-                    read_timeout=options.read_seconds,
-                    max_pool_connections=options.connections,
-                    retries={"mode": "standard", "total_max_attempts": self.attempts},
-                    # The SHA-256 of every object is sent; a CRC beside it only costs time.
-                    request_checksum_calculation="when_required",
-                ),
+                options.login,
+                signature_version="s3v4",
+                connect_timeout=options.connect_seconds,
+                read_timeout=options.read_seconds,
+                max_pool_connections=options.connections,
+                retries={"mode": "standard", "total_max_attempts": self.attempts},
+                # The SHA-256 of every object is sent; a CRC beside it only costs time.
+                request_checksum_calculation="when_required",
             )
         except (BotoCoreError, ValueError) as exc:
             raise StoreError(
@@ -98,6 +93,18 @@ class Bucket:
         client.meta.events.register_first("before-send.s3", lambda **_: ending.check())
         client.meta.events.register_first("needs-retry.s3", _before_retry)
         return client
+
+    def _client_of(self, service: Any, login: Mapping[str, str], **config: Any) -> Any:
+        """Return a client of a service at this store's endpoint. Raises as boto does."""
+        import boto3
+        from botocore.config import Config
+
+        return boto3.session.Session(**cast("Any", login)).client(
+            service,
+            endpoint_url=self._options.endpoint or None,
+            region_name=self._options.region or None,
+            config=Config(**config),
+        )
 
     def locate(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url
@@ -135,20 +142,12 @@ class Bucket:
 
         Raises StoreError where there is no such bucket.
         """
-        import boto3
-        from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
 
         self.see()
-        options = self._options
-        once = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1})
+        once = {"connect_timeout": 5, "read_timeout": 5, "retries": {"total_max_attempts": 1}}
         with suppress(BotoCoreError, ClientError, KeyError):
-            sts = boto3.session.Session().client(
-                "sts",
-                endpoint_url=options.endpoint or None,
-                region_name=options.region or None,
-                config=once,
-            )
+            sts = self._client_of("sts", {}, **once)
             return str(sts.get_caller_identity()["Arn"])
         return ""
 
