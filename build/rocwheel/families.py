@@ -17,8 +17,9 @@ import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, RunnerPool, Trigger
 from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
-from rocwheel.model import PythonVersion, suggest
+from rocwheel.model import ALL, PythonVersion, suggest
 from rocwheel.values import Value
+from rocwheel.yaml_file import FieldError
 
 
 class _Proof(Value, frozen=True, kw_only=True):
@@ -65,7 +66,9 @@ class _Entry(Value, frozen=True, kw_only=True):
         )
 
     def __post_init__(self) -> None:
-        """Refuse what is no family."""
+        """Refuse what is no family, and a name that is not free."""
+        if self.name == ALL:
+            raise FieldError(f"{ALL!r} stands for all families", "name", hint="choose another")
         self.family()
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, field
 
 from rocwheel.errors import ConfigError
 from rocwheel.values import NonEmpty, Sha256, Sha256OrNone, Value, WheelFile
@@ -85,7 +85,7 @@ class WheelEntry(Value, frozen=True, kw_only=True):
     grafted: tuple[str, ...] = ()  # libraries auditwheel put in
 
 
-class Manifest(Value, frozen=True, kw_only=True, dict=True):
+class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     """A wheel set: wheels, sources and normalised options."""
 
     jax_version: NonEmpty
@@ -99,10 +99,14 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True):
     pythons: Annotated[tuple[str, ...], Meta(min_length=1)]
     options: Mapping[str, str | tuple[str, ...]]
     wheels: Annotated[tuple[WheelEntry, ...], Meta(min_length=1)]
-    schema: Literal[1, 2] = SCHEMA
+    # that it is for, sorted; a set of one family names none, and its bytes stay what they were
+    families: tuple[NonEmpty, ...] = ()
+    schema: Literal[1, 2] = field(default_factory=lambda: SCHEMA)  # written, unlike a default
 
     def __post_init__(self) -> None:
-        """Refuse a manifest whose schema and fields disagree."""
+        """Refuse a manifest whose schema and fields disagree, and families out of order."""
+        if list(self.families) != sorted(set(self.families)):
+            raise ValueError("`families` names each family once, sorted")
         if (self.schema == 1) != (self.rocm.delivery is UNSET):
             raise ValueError(f"`rocm.delivery` and schema {self.schema} do not go together")
 

@@ -1,14 +1,15 @@
 """Every key in a staging or release prefix, spelt in one place; `docs/layout.md` lists them.
 
 A wheel lies directly below `<prefix>/<family>/`, its page below `<prefix>/<family>/<project>/`,
-what is ours and not the installers' below `<prefix>/<family>/_rocwheel/`.
+what is ours and not the installers' below `<prefix>/<family>/_rocwheel/`. Where sets are for
+several families, `all` stands in a family's place, and each family has pages of its own, a *view*.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -25,17 +26,32 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One family's staging or release prefix in an open store."""
+    """The staging or release prefix of one family, or of `all`, in an open store."""
 
     store: Store
-    root: str  # "v2/gfx94X-dcgpu"
+    root: str  # "v2/gfx94X-dcgpu", "v2/all"
     family: str
+    view: str = ""  # the family, or `all`, as which it is looked at; its own family without one
+    is_split: bool = False  # each family has pages of its own, beside those of `all`
     is_staging: bool = False
     public_url: str = ""  # of the store's own root, behind a CDN or web server
     page_cache: str = ""  # Cache-Control
     wheel_cache: str = ""
     # proxies and CA bundle on the way to that URL
     public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look at it as its own family where no view is named."""
+        object.__setattr__(self, "view", self.view or self.family)
+
+    def of(self, view: str) -> Place:
+        """Return the same place as one family, or `all`, sees it."""
+        return replace(self, view=view)
+
+    @property
+    def index(self) -> str:
+        """Where the pages lie: "v2/gfx94X-dcgpu", also of a view of "v2/all"."""
+        return f"{self.root.rpartition('/')[0]}/{self.view}" if self.is_split else self.root
 
     def each(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """Do something with objects of the store, as many at once as it takes connections."""
@@ -56,13 +72,16 @@ class Place:
     @property
     def url(self) -> str:
         """What `--index-url` takes; always ends with a slash."""
-        return self.link("")
+        return self._served(f"{self.index}/")
 
     def link(self, name: str) -> str:
         """Return the URL under which an installer finds `name` below this place."""
+        return self._served(self.key(name))
+
+    def _served(self, key: str) -> str:
         if self.public_url:
-            return f"{self.public_url.rstrip('/')}/{quote(self.key(name), safe='/')}"
-        return self.store.http(self.key(name))
+            return f"{self.public_url.rstrip('/')}/{quote(key, safe='/')}"
+        return self.store.http(key)
 
     def key(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -73,24 +92,24 @@ class Place:
 
     def json(self, project: str) -> str:
         """Key of a page's JSON form; "" is the list of projects."""
-        return self.key(f"{project}/index.json".lstrip("/"))
+        return f"{self.index}/{project and project + '/'}index.json"
 
     def views(self, project: str, *, folder_keys: bool) -> tuple[str, ...]:
         """Keys of the HTML page: the one served first comes first."""
-        plain = self.key(f"{project}/index.html".lstrip("/"))
-        return (self.key(f"{project}/".lstrip("/")), plain) if folder_keys else (plain,)
+        folder = f"{self.index}/{project and project + '/'}"
+        return (folder, f"{folder}index.html") if folder_keys else (f"{folder}index.html",)
 
     @property
     def compat(self) -> str:
         """Key of the page that says which JAX goes with which ROCm, GPU and CPython."""
-        return self.key(COMPAT)
+        return f"{self.index}/{COMPAT}"
 
     def manifest(self, sha256: str) -> str:
         return self.key(f"{OURS}/manifests/{sha256}.json")
 
     def verdicts(self, manifest: str) -> str:
-        """Key prefix of everything runners wrote about a manifest."""
-        return self.key(f"{OURS}/verdicts/{manifest}/")
+        """Key prefix of everything runners of its family wrote about a manifest."""
+        return self.key(f"{OURS}/verdicts/{manifest}/{self._own}")
 
     @property
     def runners_probe(self) -> str:
@@ -107,7 +126,12 @@ class Place:
 
     def attestation(self, manifest: str, name: str = "") -> str:
         """Key of a signed statement about a manifest; without a name the prefix of all."""
-        return self.key(f"{OURS}/attestations/{manifest}/{name}")
+        return self.key(f"{OURS}/attestations/{manifest}/{self._own}{name}")
+
+    @property
+    def _own(self) -> str:
+        """Where a family keeps what is its own: below `all` in a folder with its name."""
+        return "" if self.view == self.family else f"{self.view}/"
 
     def log(self, number: int) -> str:
         """Key of one entry of the log; creating it is the commit."""

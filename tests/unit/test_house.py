@@ -12,23 +12,23 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_900  # lines of all rooms; fewer than 50,000
+MOST = 49_990  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4399, 2850, 0, 12),
+    "": (4431, 2850, 0, 12),
     "bazel/ bump dist/ download/ git rocm/ source/": (8384, 7350, 0, 15),
     "cli/": (5556, 4900, 0, 7),
     "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2103, 2100, 0, 1),
     "gate/": (7294, 7150, 0, 36),
     "host/": (474, 400, 0, 0),
-    "index/ store/": (2300, 2510, 0, 9),
+    "index/ store/": (2376, 2510, 0, 9),
     "ledger/ release/": (4119, 3950, 0, 23),
     "ledger/nights pipeline/": (4042, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1743, 1400, 0, 0),
+    "cli/trust release/proof trust/": (1744, 1400, 0, 0),
     "wheel/": (4897, 5250, 0, 0),
 }
 UNCLEAR = re.compile(

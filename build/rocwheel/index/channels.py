@@ -7,7 +7,7 @@ unknown keys, a loosened suite or a prefix used twice are errors with file, line
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
@@ -19,7 +19,8 @@ import amdgpu_family_matrix as matrix
 from rocwheel import files, yaml_file
 from rocwheel.choices import ROLES
 from rocwheel.errors import ConfigError
-from rocwheel.model import WheelKind, suggest
+from rocwheel.manifest import Manifest
+from rocwheel.model import ALL, RocmVersion, WheelKind, suggest
 from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
@@ -33,6 +34,9 @@ ANY_MAJOR: Final = 0
 PAGE_CACHE: Final = "no-cache"  # copies are kept, and asked about each time (RFC 9111)
 WHEEL_CACHE: Final = "public, max-age=31536000, immutable"
 MIB: Final = 1 << 20
+# One index for each family, one for all, or both from the same bytes; "by set": of a store without
+# a channel, where a set that names its families lies below `all` and another one below its own.
+Layout: TypeAlias = Literal["family", "shared", "both", "by set"]
 
 
 Prefix: TypeAlias = Annotated[
@@ -83,6 +87,8 @@ class Channel:
     name: str
     store: str
     prefixes: Mapping[int, Prefixes]
+    layout: Layout = "family"
+    must: tuple[str, ...] = ()  # families that list a set before `all` does; none: all of the set's
     options: Options = field(default_factory=Options)
     public_url: str = ""
     # proxies and CA bundle on the way to that URL
@@ -119,15 +125,60 @@ class Channel:
             )
         return found
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether new sets lie below `all`, whatever families they are for."""
+        return self.layout in {"shared", "both"}
+
     def staging(self, store: Store, family: str, rocm_major: int) -> Place:
-        return self._places(store, family, self.prefixes_of(rocm_major))[0]
+        """Return where new sets of a family, or of `all`, are staged."""
+        return self._places(store, family, self.prefixes_of(rocm_major), is_shared=self.is_shared)[
+            0
+        ]
 
     def release(self, store: Store, family: str, rocm_major: int) -> Place:
-        return self._places(store, family, self.prefixes_of(rocm_major))[1]
+        """Return where new sets of a family, or of `all`, are released."""
+        return self._places(store, family, self.prefixes_of(rocm_major), is_shared=self.is_shared)[
+            1
+        ]
+
+    def pair(self, store: Store, manifest: Manifest, family: str = ALL) -> tuple[Place, Place]:
+        """Return staging and release of a set, as a family or `all` sees them.
+
+        A set that lies in its family's own log stays there, however the channel's layout changes.
+        Raises ConfigError for a set that has no place in this layout, or is not for the family.
+        """
+        prefixes = self.prefixes_of(RocmVersion.parse(manifest.rocm.version).major)
+        names = ", ".join(manifest.families)
+        if names and family not in {ALL, *manifest.families}:
+            raise ConfigError(f"{family}: the set is for {names}", hint="choose another --family")
+        if names and self.layout == "family":
+            raise ConfigError(
+                f"channel {self.name}: layout: family has no place for a set of several families: "
+                f"{manifest.sha256[:12]} is for {names}",
+                hint=f"write layout: both below channels.{self.name} in {FILE}",
+            )
+        own = self._places(store, family, prefixes, is_shared=False)
+        if not names and not self.is_shared:
+            return own
+        there = () if names or family == ALL else own
+        if any(store.info(place.manifest(manifest.sha256)) for place in there):
+            return own
+        return self._places(store, family, prefixes, is_shared=True)
 
     def pairs(self, store: Store, family: str) -> tuple[tuple[Place, Place], ...]:
-        """Staging and release of each ROCm major, for commands that do not know which."""
-        return tuple(self._places(store, family, item) for item in self.prefixes.values())
+        """Staging and release of each ROCm major, for commands that do not know which.
+
+        Where sets may lie below `all`, these places come first, then the family's own.
+        """
+        pairs = []
+        for item in self.prefixes.values():
+            shared = self._places(store, family, item, is_shared=True)
+            if self.is_shared or (self.layout == "by set" and _has_log(shared)):
+                pairs.append(shared)
+            if family != ALL:
+                pairs.append(self._places(store, family, item, is_shared=False))
+        return tuple(pairs)
 
     def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
         """Return what each suite's verdict means: the matrix, tightened by the channel."""
@@ -142,25 +193,38 @@ class Channel:
                 levels[suite] = level
         return levels
 
-    def _places(self, store: Store, family: str, prefixes: Prefixes) -> tuple[Place, Place]:
+    def _places(
+        self, store: Store, family: str, prefixes: Prefixes, *, is_shared: bool
+    ) -> tuple[Place, Place]:
+        folder = ALL if is_shared else family
         staging = Place(
             store=store,
-            root=f"{prefixes.staging}/{family}",
-            family=family,
+            root=f"{prefixes.staging}/{folder}",
+            family=folder,
+            view=family,
+            is_split=is_shared and self.layout != "shared",
             is_staging=True,
             public_url=self.public_url,
             page_cache=self.page_cache,
             wheel_cache=self.wheel_cache,
             public_environ=self.public_environ,
         )
-        root = f"{prefixes.release}/{family}"
+        root = f"{prefixes.release}/{folder}"
         return staging, dataclasses.replace(staging, root=root, is_staging=False)
+
+
+def _has_log(places: Iterable[Place]) -> bool:
+    """Whether something was ever listed at one of these places."""
+    return any(next(iter(place.store.keys(place.logs)), None) for place in places)
 
 
 def of_store(url: str, options: Options | None = None) -> Channel:
     """Return what `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
     prefixes = {ANY_MAJOR: Prefixes(staging="v2-staging", release="v2")}
-    return Channel(name="", store=url, prefixes=prefixes, options=options or Options())
+    layout: Layout = "by set"
+    return Channel(
+        name="", store=url, prefixes=prefixes, layout=layout, options=options or Options()
+    )
 
 
 class _Cache(Value, frozen=True, kw_only=True):
@@ -193,6 +257,8 @@ class _Rule(Value, frozen=True, kw_only=True):
 class _Entry(Value, frozen=True, kw_only=True):
     store: StoreUrl
     prefixes: Mapping[FromOne, Prefixes]
+    layout: Literal["family", "shared", "both"] = "family"
+    must: tuple[str, ...] = ()
     region: str = ""
     endpoint: Url = ""
     public_url: Url = ""
@@ -204,7 +270,7 @@ class _Entry(Value, frozen=True, kw_only=True):
     roles: Mapping[str, Arn] = {}
 
     def __post_init__(self) -> None:
-        """Refuse a prefix with two purposes."""
+        """Refuse a prefix with two purposes, and families that `all` cannot wait for."""
         if not self.prefixes:
             hint = 'add for example "7": {staging: v2-staging, release: v2}'
             raise FieldError("no prefix", "prefixes", hint=hint)
@@ -212,6 +278,14 @@ class _Entry(Value, frozen=True, kw_only=True):
             if role not in ROLES:
                 hint = suggest(role, ROLES)
                 raise FieldError(f"{role!r}: no such role", "roles", role, hint=hint)
+        if self.must and self.layout == "family":
+            hint = "write layout: both, or leave `must` out"
+            raise FieldError("only an index of all families waits for some", "must", hint=hint)
+        yaml_file.each_once(self.must, "must")
+        for number, name in enumerate(self.must):
+            if name not in matrix.FAMILIES:
+                hint = suggest(name, matrix.FAMILIES)
+                raise FieldError(f"{name!r}: no such family", "must", number, hint=hint)
         used = set[str]()
         for major, prefixes in self.prefixes.items():
             for name, prefix in asdict(prefixes).items():
@@ -226,6 +300,8 @@ class _Entry(Value, frozen=True, kw_only=True):
             name=name,
             store=self.store.rstrip("/"),
             prefixes=self.prefixes,
+            layout=self.layout,
+            must=tuple(sorted(self.must)),
             options=Options(region=self.region, endpoint=self.endpoint.rstrip("/")),
             public_url=self.public_url.rstrip("/"),
             page_cache=self.cache_control.pages,

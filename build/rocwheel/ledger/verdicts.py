@@ -143,7 +143,7 @@ def _verdict(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]
         raise ConfigError("its contents differ from its name: it was changed")
     verdict = Verdict.from_bytes(data, name=place.store.locate(info.key))
     about = (verdict.manifest, verdict.family, verdict.python, verdict.suite)
-    if about != (manifest, place.family, python, suite):
+    if about != (manifest, place.view, python, suite):
         raise ConfigError("it is about another manifest, family, CPython or suite")
     return verdict
 

@@ -40,7 +40,7 @@ def gather(
     now: datetime,
 ) -> Evidence:
     """Return the statements a promotion may rest on. Raises TrustError where a link is broken."""
-    case = Case(trust=channel.trust, channel=channel.name, family=staging.family, now=now)
+    case = Case(trust=channel.trust, channel=channel.name, family=staging.view, now=now)
     readable = {item.sha256: item.verdict for item in verdicts if item.verdict}
     return stored.gather(staging, manifest, readable, case)
 
@@ -114,7 +114,7 @@ def bundle(
 
 
 def _own(action: Action, channel: Channel, place: Place, who: Who) -> dict[str, Any]:
-    said = {"action": action.value, "channel": channel.name, "family": place.family}
+    said = {"action": action.value, "channel": channel.name, "family": place.view}
     return {**said, "by": who.by, "reason": who.reason}
 
 
@@ -133,7 +133,7 @@ def check_signer(
             raise TrustError(what, hint="add --signer")
         return
     keyid, trust = signer.public_key.keyid, channel.trust
-    case = Case(trust=trust, channel=channel.name, family=place.family, now=who.now)
+    case = Case(trust=trust, channel=channel.name, family=place.view, now=who.now)
     why = "it is not in the trust file"
     if keyid in trust.keys:
         why = case.refusal((keyid,), KeyRole.PROMOTER, who.time)

@@ -114,8 +114,9 @@ def gather(
     """
     if not case.required:
         return Evidence()
-    base = place.attestation(manifest.sha256)
-    infos = {info.key.removeprefix(base): info for info in place.store.keys(base)}
+    # A build is stated once, results are stated in each family's own folder.
+    base, own = (item.attestation(manifest.sha256) for item in (place.of(place.family), place))
+    infos = {i.key.removeprefix(own).removeprefix(base): i for i in place.store.keys(base)}
     names = [name for name in infos if _PROVENANCE.fullmatch(name) or _RESULT.fullmatch(name)]
     read = each(lambda name: _read(place, infos[name]), names, threads=place.store.connections)
     shelf = _Shelf(place=place, case=case, infos=infos, data=dict(zip(names, read, strict=True)))
