@@ -114,7 +114,7 @@ def given_words(
     given = context.params | {
         item.name: getattr(options, item.name) for item in own if fields.KEY not in item.metadata
     }
-    for name in sorted(name for name, _ in _names(type(options))):
+    for name in sorted({name for name, _ in _names(type(options))}):
         default = context.get_parameter_source(name) is ParameterSource.DEFAULT
         if name not in params or default or name in leave:
             continue
