@@ -32,7 +32,7 @@ TARGETS = (
 )
 OF_BAZEL = ("bazel", "bazel-disk", "bazel-repositories")
 MOST = 0.5
-MIB = 1 << 20
+KIB = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,8 @@ class Side:
 
     seconds: float
     actions: int
-    wheels: float  # MiB
-    kept: float  # MiB of Bazel's
+    wheels: float  # KiB
+    kept: float  # KiB of Bazel's
 
 
 class Machine:
@@ -86,8 +86,8 @@ class Machine:
         return Side(
             seconds=seconds,
             actions=actions,
-            wheels=sum(path.stat().st_size for path in wheels) / MIB,
-            kept=sum(disk(self.cache / name) for name in OF_BAZEL) / MIB,
+            wheels=sum(path.stat().st_size for path in wheels) / KIB,
+            kept=sum(disk(self.cache / name) for name in OF_BAZEL) / KIB,
         )
 
     def forget(self) -> None:
@@ -126,7 +126,7 @@ def main() -> int:
     machine.forget()
     print(f"| | one build for {len(targets)} families | a build for each | ratio |")
     print("| --- | --- | --- | --- |")
-    for what, unit in (("seconds", "s"), ("actions", ""), ("wheels", "MiB"), ("kept", "MiB")):
+    for what, unit in (("seconds", "s"), ("actions", ""), ("wheels", "KiB"), ("kept", "KiB")):
         one, other = getattr(once, what), getattr(each, what)
         name = {"wheels": "wheels on disk", "kept": "kept by Bazel"}.get(what, what)
         print(f"| {name} | {one:.1f} {unit} | {other:.1f} {unit} | {one / other:.2f} |")

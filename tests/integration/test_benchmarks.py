@@ -23,7 +23,7 @@ RUNS = {
     "container.py": (
         ("--image={builder}", "--work={work}", "--pairs=1"), r"memory: host .* container \d+",
     ),
-    "families.py": (("--work={work}", "--families=2"), r"kept by Bazel \| \d+\.\d MiB"),
+    "families.py": (("--work={work}", "--families=2"), r"kept by Bazel \| \d+\.\d KiB"),
     "fetch.py": (
         ("--work={work}", "--pairs=1", "--others=1", "--size=0.05"), r"median ratio \d+\.\d+",
     ),
