@@ -85,15 +85,26 @@ class BuildCacheOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FamilyOptions:
+    """Options that name the GPU families that wheels are for."""
+
+    families: tuple[str, ...] = _inputs(
+        "--family LIST",
+        "GPU families that the wheels are for, or all: one build with the gfx targets of each; "
+        "default: the tarball's name.",
+        values="families_or_all",
+        many=True,
+        repeats=True,
+    )
+    own_families: Path | None = _inputs(
+        "--families FILE", "Families of your own beside the matrix.", param="families", is_path=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SourceOptions:
     """Options that name what is compiled, and the compiler."""
 
-    family: str | None = _inputs(
-        "--family NAME",
-        "GPU family that gives the gfx targets; default: the tarball's name.",
-        values="families",
-        default=None,
-    )
     gfx_targets: tuple[str, ...] = _inputs(
         "--gfx-targets --rocm-amdgpu-targets LIST",
         "gfx targets, comma-separated: gfx942,gfx1100.",
@@ -281,8 +292,8 @@ class WheelhouseOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted(
-    RocmOptions, SourceOptions, PythonOptions, VersionOptions, BazelOptions, BuildCacheOptions,
-    WheelhouseOptions,
+    RocmOptions, FamilyOptions, SourceOptions, PythonOptions, VersionOptions, BazelOptions,
+    BuildCacheOptions, WheelhouseOptions,
 ):  # fmt: skip
     """What a build takes as people gave it; what is empty or None follows from the rest."""
 

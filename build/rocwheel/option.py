@@ -28,6 +28,7 @@ class OptionField:
     only: tuple[str, ...] = ()  # the values, and no other
     is_path: bool = False
     many: bool = False  # separated by commas
+    repeats: bool = False  # … and the option may be given again, for more of them
     parse: Callable[[str], Any] | None = None  # of a text, or of each of many
 
     @property

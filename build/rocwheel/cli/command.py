@@ -179,7 +179,7 @@ def _click_option(made: fields.OptionField) -> Decorator:
         settings["type"] = known.OneOf(offered or known.of(*made.values), many=made.many)
     elif isinstance(made.default, int):
         settings["type"] = click.IntRange(min=1)
-    if made.default == () and not made.many:
+    if made.default == () and (made.repeats or not made.many):
         return option(*names, multiple=True, **settings)
     shown = {"default": made.default, "show_default": True} if made.default else {}
     return once(*names, required=made.required, **settings, **shown)
@@ -206,6 +206,8 @@ def _meant(made: fields.OptionField, value: Any, app: App) -> Any:
         many = isinstance(value, tuple)
         return tuple(app.cwd / path for path in value) if many else app.path(value)
     parse = made.parse or str
+    if made.repeats:
+        value = ",".join(value)
     if not isinstance(value, str):
         return value
     return tuple(dict.fromkeys(map(parse, fields.listed(value)))) if made.many else parse(value)

@@ -51,9 +51,10 @@ class DoctorOptions(BuildOptions, StoreOptions):
         channel = self.open(app)
         if self.purpose != Purpose.GATE.value:
             return channel.open()
-        if not self.family:
+        if not self.families:
             raise known.lacking("--family, whose verdicts are stored there", known.families)
-        staging, _ = channel.pairs(channel.open(), families.named(self.family).name)[0]
+        first, *_ = families.chosen(self.families, self.own_families)
+        staging, _ = channel.pairs(channel.open(), first.name)[0]
         return channel.open(probe_key=staging.runners_probe)
 
 

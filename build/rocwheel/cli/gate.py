@@ -24,7 +24,7 @@ from rocwheel.cli.command import (
 from rocwheel.cli.gate_run import GateCommandOptions, GatedSetOptions
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
-from rocwheel.cli.target import Target
+from rocwheel.cli.target import Target, trusting
 from rocwheel.cli.trust import SignerOptions
 
 with when_run():
@@ -39,8 +39,11 @@ with when_run():
     from rocwheel.gate.suite.suites import Suite
     from rocwheel.gate.verdict import storing
     from rocwheel.gate.verdict.merge import merge as merge_shards
+    from rocwheel.ledger import verdicts
     from rocwheel.places import Place
     from rocwheel.results import Results
+    from rocwheel.trust import evidence
+    from rocwheel.trust.policy import Case
     from rocwheel.verdict import KnownSuite, Verdict
 
 _PATH = click.Path(path_type=Path)
@@ -111,7 +114,8 @@ class GateMergeOptions(GatedSetOptions, SignerOptions, DryRun):
 def merge(app: App, options: GateMergeOptions) -> int:
     """Make one verdict of N shards; a missing one is `not-run`.
 
-    FOLDERS are what `gate --shard` left in --output; without them the store is asked.
+    FOLDERS are what `gate --shard` left in --output; without them the store is asked. Where the
+    channel needs runners' signatures, a stored shard without one counts as missing.
     """
     place, found = _shards(app, options)
     merged = merge_shards(found, options.shards, partial(_known, app))
@@ -138,9 +142,23 @@ def _shards(
         raise click.UsageError(
             "give --manifest, --python and --suite, or the folders of the shards"
         )
-    place, manifest = Target(app, options).staged(app, options.manifest)
-    sha256, python, suite = manifest.sha256, options.python, options.suite
-    return place, storing.shards(place, sha256, python, suite, options.shards)
+    target = Target(app, options)
+    place, manifest = target.staged(app, options.manifest)
+    channel, sha256 = trusting(app, target.channel), manifest.sha256
+    every = {item.sha256: item.verdict for item in verdicts.find(place, sha256) if item.verdict}
+    case = Case(trust=channel.trust, channel=channel.name, family=place.family, now=app.now())
+    unsigned, signed = evidence.unsigned(place, sha256, every, case), []
+    wanted = (options.python, options.suite, f"/{options.shards}")
+    for digest, verdict in every.items():
+        # one that cannot be read is none: it counts at the promotion, whatever is merged here
+        if (verdict.python, verdict.suite, "/" + verdict.shard.partition("/")[2]) != wanted:
+            continue
+        if why := unsigned.get(digest):
+            what = f"shard {verdict.shard} is left out: verdict {digest[:12]} is unsigned"
+            app.console.warn(f"{what}: {why}")
+        else:
+            signed.append((verdict, storing.shard_of(place, verdict)))
+    return place, signed
 
 
 def _known(app: App, name: str) -> KnownSuite:

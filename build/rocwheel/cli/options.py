@@ -6,6 +6,7 @@ from rocwheel.build_options import (
     BazelOptions,
     BuildCacheOptions,
     ContainerOptions,
+    FamilyOptions,
     PythonOptions,
     RemoteOptions,
     RocmOptions,
@@ -17,7 +18,7 @@ from rocwheel.cli.command import options_of, together
 
 fetch_options = options_of(RocmOptions, BuildCacheOptions)
 # what is built, and where and with what
-source_options = options_of(RocmOptions, SourceOptions)
+source_options = options_of(RocmOptions, FamilyOptions, SourceOptions)
 place_options = options_of(BazelOptions, RemoteOptions, ContainerOptions, BuildCacheOptions)
 version_options = options_of(PythonOptions, VersionOptions)
 unpublished_options = together(source_options, version_options, place_options)

@@ -6,12 +6,13 @@ import os
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rocwheel.build_options import FamilyOptions
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.command import DryRun, command, group, option, options_of
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.option import listed
@@ -19,7 +20,7 @@ from rocwheel.option import listed
 with when_run():
     import shutil
 
-    from rocwheel import parallel
+    from rocwheel import families, parallel
     from rocwheel.model import gfx_target
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
@@ -108,12 +109,14 @@ def inspect(app: App, options: WheelsOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelVerifyOptions(WheelsOptions, PolicyOptions):
+class WheelVerifyOptions(WheelsOptions, PolicyOptions, FamilyOptions):
     """Options of `wheel verify`."""
 
     gfx_targets: str | None
     rocm_root: Path | None
     installs: bool
+
+    declared = options_of(FamilyOptions)
 
 
 @command("verify", WheelVerifyOptions, parent=wheel)
@@ -144,7 +147,7 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
 
     root = app.path(options.rocm_root)
     sonames = judging.sonames_below(root) if root else None
-    expected = judging.Expectation(gfx_targets=_targets(options.gfx_targets), rocm_sonames=sonames)
+    expected = judging.Expectation(**_gpu_code(options), rocm_sonames=sonames)
     tried = judging.Installers(app.runner) if options.installs else None
     paths, policy = options.paths(app), options.load(app)
     verdicts = judging.verify_given(paths, policy, expected, installers=tried)
@@ -153,12 +156,19 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     return 0 if show.ships(verdicts) else WheelError.exit_code
 
 
-def _targets(text: str | None) -> frozenset[str] | None:
-    """Read --gfx-targets. Raises UsageError for nothing, ConfigError for no gfx target."""
-    targets = frozenset(map(gfx_target, listed(text)))
-    if text is not None and not targets:
+def _gpu_code(options: WheelVerifyOptions) -> dict[str, Any]:
+    """Return what --gfx-targets and --family expect.
+
+    Raises UsageError for nothing, ConfigError for what there is not, or where they disagree.
+    """
+    targets = frozenset(map(gfx_target, listed(options.gfx_targets)))
+    if options.gfx_targets is not None and not targets:
         raise click.UsageError("--gfx-targets names no target: leave it out, or write gfx942")
-    return targets or None
+    asked = families.chosen(options.families, options.own_families)
+    of_families = {item.name: item.targets for item in asked}
+    if targets:
+        families.refuse_lacking(of_families, targets)
+    return {"gfx_targets": targets or None, "families": of_families}
 
 
 @dataclass(frozen=True, kw_only=True)

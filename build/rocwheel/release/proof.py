@@ -73,7 +73,7 @@ def explained(
     # a statement that was refused says more than a verdict without one: it is named first
     for item in sorted(verdicts, key=lambda item: item.sha256 not in evidence.refused):
         if item.sha256 not in kept:
-            rule = evidence.refused.get(item.sha256, "no statement of a runner's key names it")
+            rule = evidence.refused.get(item.sha256, stored.UNNAMED)
             unsigned.setdefault((item.suite, item.python), []).append(
                 f"verdict {item.sha256[:12]} is unsigned: {rule}"
             )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
 BUNDLE: Final = "bundle.jsonl"
 PROVENANCE: Final = "provenance.json"  # in a wheelhouse
+UNNAMED: Final = "no statement of a runner's key names it"
 PUT_BACK: Final = "put it back from a copy of the bucket; a set with a gap is never released"
 _PROVENANCE: Final = re.compile(r"provenance/([0-9a-f]{64})\.json")
 _RESULT: Final = re.compile(r"test-result/([^/]+)/([^/]+)/([0-9a-f]{64})/([1-9]\d{0,8})\.json")
@@ -114,17 +115,37 @@ def gather(
     """
     if not case.required:
         return Evidence()
-    # A build is stated once, results are stated in each family's own folder.
-    base, own = (item.attestation(manifest.sha256) for item in (place.of(place.family), place))
-    infos = {i.key.removeprefix(own).removeprefix(base): i for i in place.store.keys(base)}
-    names = [name for name in infos if _PROVENANCE.fullmatch(name) or _RESULT.fullmatch(name)]
-    read = each(lambda name: _read(place, infos[name]), names, threads=place.store.connections)
-    shelf = _Shelf(place=place, case=case, infos=infos, data=dict(zip(names, read, strict=True)))
+    shelf = _shelf(place, manifest.sha256, case)
     provenance, (results, refused) = shelf.provenance(manifest), shelf.results(verdicts)
     if case.trust.rule(case.channel).locked:
         check_locked(manifest, case.trust)
     lines = {files.sha256(item): item for item in (*provenance, *results.values())}
     return Evidence(lines=lines, signed=frozenset(results), refused=refused)
+
+
+def unsigned(
+    place: Place, manifest: str, verdicts: Mapping[str, Verdict], case: Case
+) -> dict[str, str]:
+    """Return the verdicts that no runner's statement proves, by digest, each with the rule.
+
+    None where the channel needs no runner's signature. Raises TrustError where a link is broken.
+    """
+    if KeyRole.RUNNER not in case.required:
+        return {}
+    good, refused = _shelf(place, manifest, case).results(verdicts)
+    return {sha256: refused.get(sha256, UNNAMED) for sha256 in verdicts if sha256 not in good}
+
+
+def _shelf(place: Place, manifest: str, case: Case) -> _Shelf:
+    """Read all statements about a set.
+
+    A build is stated once, results are stated in each family's own folder.
+    """
+    base, own = (item.attestation(manifest) for item in (place.of(place.family), place))
+    infos = {i.key.removeprefix(own).removeprefix(base): i for i in place.store.keys(base)}
+    names = [name for name in infos if _PROVENANCE.fullmatch(name) or _RESULT.fullmatch(name)]
+    read = each(lambda name: _read(place, infos[name]), names, threads=place.store.connections)
+    return _Shelf(place=place, case=case, infos=infos, data=dict(zip(names, read, strict=True)))
 
 
 def _read(place: Place, info: ObjectInfo) -> bytes:

@@ -184,7 +184,8 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
     assert (found.key, found.verdict) == (key, stored)
     assert found.tests == {test.test for test in gated.results.tests}
     assert set(stored.reports) == {"json", "junit", "html"}
-    assert storing.read(place, key) == (stored, gated.results)
+    kept, _ = place.store.read(stored.reports["json"])
+    assert Results.from_bytes(kept, name="kept") == gated.results
 
     history.add(place, "own", host.cache, gated.results)
     history.add(place, "own", host.cache, gated.results)
@@ -283,16 +284,17 @@ def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, hos
 
 def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, console, staged):
     place, manifest = staged
+    parts = []
     for number in (1, 2):
         part = replace(request_, shard=Shard(number=number, count=2))
         gated = gate(part, host, console)
         assert gated.verdict.shard == f"{number}/2"
-        storing.put(place, gated.verdict, render(gated.results, gated.found, {}))
-        found = storing.shards(place, manifest.sha256, str(request_.python), "own", 2)
-        runs = [results for _, results in found]
+        _, stored = storing.put(place, gated.verdict, render(gated.results, gated.found, {}))
+        parts.append(stored)
+        runs = [storing.shard_of(place, verdict) for verdict in parts]
         merged = with_unmet_skips(merge_results(runs, 2, SUITE.demand))
         judged = room.judge(merged, SUITE.demand)
-        verdict = merge_verdicts([item[0] for item in found], merged, judged, SUITE.demand)
+        verdict = merge_verdicts(parts, merged, judged, SUITE.demand)
         assert verdict.state is (State.NOT_RUN if number == 1 else State.PASS)
     assert verdict.counts.passed == 3
     assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}

@@ -18,15 +18,20 @@ import pytest
 import yaml
 from support.serving import serving
 from support.trust import make_record
-from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict
+from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 
 from rocwheel import home
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError
+from rocwheel.gate.verdict import run_record, storing
+from rocwheel.gate.verdict.judge import judge
 from rocwheel.ledger import verdicts
+from rocwheel.report import render
+from rocwheel.results import Attempt, Outcome, Results, TestResult
 from rocwheel.trust import TrustError, envelope, evidence, policy, signers
 from rocwheel.values import replace
+from rocwheel.verdict import State
 
 ROOT = Path(__file__).parents[3]
 
@@ -131,6 +136,111 @@ def test_from_the_wheelhouse_to_a_fresh_machine_with_public_keys_alone(world, ca
     document = json.loads(capsys.readouterr().out)
     assert document["state"] == "broken"
     assert any("is not about" in link["about"] for link in document["links"])
+
+
+def add_shard(
+    world, number: int, *, signer: str = "runner", bad: bool = False, host: str = "n"
+) -> str:
+    """Store what a runner leaves of one of two shards of smoke, signed; return the verdict's key."""
+    file, outcome = f"test_{number}.py", Outcome.FAILED if bad else Outcome.PASSED
+    attempt = Attempt(outcome=outcome, lane="gpu0", process=1, start_ms=0, duration_ms=1)
+    results = Results(
+        suite="smoke", shard=f"{number}/2", files=(file,), suite_files=("test_1.py", "test_2.py"),
+        tests=tuple(
+            TestResult(test=f"{file}::test_{n}", outcome=outcome, attempts=(attempt,))
+            for n in range(150)
+        ),
+        environment={"family": FAMILY.name, "manifest": world.manifest.sha256},
+    )  # fmt: skip
+    demand = replace(SUITES["smoke"].demands.of(world.manifest.jax_version), must_run=0)
+    found = judge(results, demand)
+    drawn = run_record.drawn(results, found, demand)
+    what = ran("smoke", world.manifest, collected=run_record.collected(results))
+    verdict = make_verdict(world.manifest, **{**drawn, "ran": what, "host": host})
+    key, stored = storing.put(world.shop.staging, verdict, render(results, found, {}))
+    if signer:
+        key_ = signers.signer(world.uri(signer))
+        evidence.add_result(world.shop.staging, stored, key_)
+    return key
+
+
+def merge_of(world, *more: str) -> int:
+    smoke = ("--suite=smoke", "--python=3.12", f"--manifest={world.manifest.sha256}")
+    output = f"--output={world.tmp}/merged"
+    return world.run(*world.target("gate", "merge", "--shards=2", *smoke, output, *more))
+
+
+def merged(world) -> list[str]:
+    """Digests of the shards that the last merged verdict says it was made of."""
+    base = world.shop.staging.attestation(world.manifest.sha256)
+    stored = [info.key for info in world.shop.store.keys(base) if "test-result" in info.key]
+    every = [
+        envelope.parse(world.shop.store.read(key)[0], name=key).statement.own for key in stored
+    ]
+    return next(own["parts"] for own in every if not own["shard"])
+
+
+def staged(world) -> None:
+    evidence.state_build(
+        world.folder, signers.signer(world.uri("builder")), finished="2026-05-01T11:00:00Z"
+    )
+    assert world.run(*world.target("stage", world.folder)) == 0
+
+
+def test_a_shard_that_is_swapped_before_the_merge_is_none(world, capsys) -> None:
+    """The failing run of a runner goes, with its statement; a forged pass lies there instead."""
+    staged(world)
+    one = add_shard(world, 1)
+    two = add_shard(world, 2, bad=True)
+    root, sign = world.shop.store.root, f"--signer={world.uri('runner')}"
+    swapped = root / two
+    kept = swapped.read_bytes()
+    swapped.unlink()
+    forged = add_shard(world, 2, signer="")
+    assert merge_of(world, sign) == 9, "its statement is there still"
+    assert "that it signs is gone" in capsys.readouterr().err
+    for path in root.rglob("2.json"):
+        path.unlink()
+    assert merge_of(world, sign) == State.NOT_RUN.exit_code
+    said = capsys.readouterr()
+    digest = Path(forged).stem
+    assert f"shard 2/2 is left out: verdict {digest[:12]} is unsigned: no statement" in said.err
+    assert "shard 2 of 2 has no results" in said.out
+    assert merged(world) == [Path(one).stem]
+
+    swapped.write_bytes(kept)  # put back, it is one that nobody signed any more
+    assert merge_of(world, "--dry-run") == 0
+    assert f"verdict {swapped.stem[:12]} is unsigned" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("signer", ["builder", ""])
+def test_a_shard_that_no_runner_signed_is_missing(world, capsys, signer) -> None:
+    staged(world)
+    add_shard(world, 1)
+    add_shard(world, 2, signer=signer)
+    assert merge_of(world) == State.NOT_RUN.exit_code
+    why = "is no runner's key" if signer else "no statement of a runner's key names it"
+    assert why in capsys.readouterr().err
+
+
+def test_a_merged_verdict_names_the_signed_shards_alone(world, capsys) -> None:
+    """Another, unsigned run of a shard stops nothing: it counts by itself where it failed."""
+    staged(world)
+    shards = [add_shard(world, number) for number in (1, 2)]
+    add_shard(world, 2, signer="", host="stranger")
+    assert merge_of(world, f"--signer={world.uri('runner')}") == 0
+    assert "shard 2/2 is left out" in capsys.readouterr().err
+    assert sorted(merged(world)) == sorted(Path(key).stem for key in shards)
+
+
+def test_a_channel_that_requires_nothing_merges_unsigned_shards(world, capsys) -> None:
+    rules = (world.ci / "trust.yaml").read_text().partition("channels:\n  mine:")[0]
+    (world.ci / "trust.yaml").write_text(rules)
+    staged(world)
+    for number in (1, 2):
+        add_shard(world, number, signer="")
+    assert merge_of(world) == 0
+    assert "unsigned" not in capsys.readouterr().err
 
 
 def released(world) -> None:

@@ -116,35 +116,14 @@ def put(
     return verdicts.add(place, stored), stored
 
 
-def shards(
-    place: Place, manifest: str, python: str, suite: str, count: int
-) -> list[tuple[Verdict, Results]]:
-    """Return every stored run of every shard of `count`; missing ones are missing.
-
-    Raises ConfigError for results that cannot be read. A verdict that cannot be read is left out:
-    it counts at the promotion, whatever the merge says.
-    """
-    found = [
-        read(place, item.key)
-        for item in verdicts.find(place, manifest)
-        if (item.python, item.suite) == (python, suite)
-        and item.verdict
-        and item.verdict.shard.endswith(f"/{count}")
-    ]
-    top = place.report(manifest, python, suite, "")
-    folders = [v.reports["json"].removeprefix(top).rpartition("/")[0] for v, _ in found]
-    return [  # a page of all of them lies in runs/<name>, and looks for logs below
-        (verdict, _with_logs(results, f"../../../{folder}/{LOGS}"))
-        for (verdict, results), folder in zip(found, folders, strict=True)
-    ]
-
-
-def read(place: Place, key: str) -> tuple[Verdict, Results]:
-    """Return a stored verdict and its results. Raises ConfigError, StoreError."""
-    store = place.store
-    verdict = Verdict.from_bytes(store.read(key)[0], name=store.locate(key))
+def shard_of(place: Place, verdict: Verdict) -> Results:
+    """Return the stored results of a shard. Raises ConfigError, StoreError."""
     name = verdict.reports["json"]
-    return verdict, Results.from_bytes(store.read(name)[0], name=store.locate(name))
+    results = Results.from_bytes(place.store.read(name)[0], name=place.store.locate(name))
+    top = place.report(verdict.manifest, verdict.python, verdict.suite, "")
+    folder = name.removeprefix(top).rpartition("/")[0]
+    # a page of all of them lies in runs/<name>, and looks for logs below
+    return _with_logs(results, f"../../../{folder}/{LOGS}")
 
 
 def _with_logs(results: Results, folder: str) -> Results:

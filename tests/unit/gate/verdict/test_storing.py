@@ -92,11 +92,12 @@ def test_a_log_that_is_gone_stops_nothing(shop, manifest, logs, tmp_path):
 
 def test_the_page_of_merged_shards_leads_to_the_logs_of_each(shop, manifest, logs, tmp_path):
     """Both have a process 1 on a gpu0."""
+    shards = []
     for number in (1, 2):
         verdict = make_verdict(manifest, shard=f"{number}/2")
-        storing.put(shop.staging, verdict, render(run(number), FOUND, {}), logs)
-    found = storing.shards(shop.staging, manifest.sha256, "3.12", "smoke", 2)
-    merged = merge_results([results for _, results in found], 2, DEMAND)
+        _, stored = storing.put(shop.staging, verdict, render(run(number), FOUND, {}), logs)
+        shards.append(storing.shard_of(shop.staging, stored))
+    merged = merge_results(shards, 2, DEMAND)
     _, verdict = storing.put(shop.staging, make_verdict(manifest), render(merged, FOUND, {}), logs)
     page = (tmp_path / "store" / verdict.reports["html"]).parent
     assert not (page / "logs").exists(), "they are there already"
