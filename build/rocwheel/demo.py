@@ -36,14 +36,16 @@ from rocwheel.home import Home
 from rocwheel.host import debian, machine
 from rocwheel.index import channels
 from rocwheel.install import Install
+from rocwheel.ledger import log
 from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
+from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind, module_name
 from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline.settings import BuildCost, Cost, NightSettings
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner
-from rocwheel.release import status, wheelset
+from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
 from rocwheel.report.night_page import PAGE
 from rocwheel.store import Store
@@ -119,10 +121,10 @@ class Prepared:
     interpreters: tuple[machine.Interpreter, ...]
 
 
-def for_families(base: dist.Request, number: int) -> dist.Request:
-    """Return a request for one set of the first families of `SEVERAL`."""
-    own = miniature(base.home) / SEVERAL
-    names = tuple(families.load(own))[:number]
+def for_families(base: dist.Request, number: int | None) -> dist.Request:
+    """Return a request for one set of so many families, the first of `SEVERAL`; None asks none."""
+    own = miniature(base.home) / SEVERAL if number else None
+    names = tuple(families.load(own))[:number] if own else ()
     return dataclasses.replace(base, families=names, own_families=own)
 
 
@@ -199,16 +201,12 @@ class DemoNight:
 
     def indexes(self, manifest: Manifest) -> dict[str, Listed]:
         """Return by family where its users look, and whether they find the set there."""
-        setting, listed = self.setting, {}
-        store = setting.channel.open()
+        channel, listed = self.setting.channel, {}
         for name in self.recipe.families:
-            pair = setting.channel.pair(store, manifest, name)
-            read = status.read(
-                *pair, setting.families[name], setting.channel, now=setting.now, asks_pages=False
-            )
-            states = {row.set_id: row.state for row in read.sets}
-            released = states.get(manifest.sha256) == looking.RELEASED
-            listed[name] = Listed(released=released, index=pair[1].url)
+            _, place = channel.pair(channel.open(), manifest, name)
+            known = log.read(place).of(name).sets.get(manifest.sha256)
+            released = known is not None and known.standing is Standing.LISTED
+            listed[name] = Listed(released=released, index=place.url)
         return listed
 
 
@@ -284,7 +282,7 @@ def finish(
     manifest = Manifest.load(folder)
     major = wheelset.rocm_major(manifest)
     indexes = what.indexes(manifest)
-    index = next(item.index for item in indexes.values() if item.released)
+    index = min(indexes.values(), key=lambda item: not item.released).index  # the first that has it
     requirements = what.folder / "requirements.txt"
     requirements.write_text(Install.of(manifest, index).requirements, encoding="utf-8")
     fetched = rocm.plan(what.recipe.rocm, sha256=None, version=None, cache=base.cache, cwd=base.cwd)

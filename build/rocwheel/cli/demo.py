@@ -65,9 +65,7 @@ def demo(app: App, options: DemoOptions) -> None:
     a container ends with the wheels: a gate needs the CPythons they were built with. Its image is
     made where the engine has none of this checkout.
     """
-    base = request_from(app, options, therock="")
-    if options.number:
-        base = job.for_families(base, options.number)
+    base = job.for_families(request_from(app, options, therock=""), options.number)
     only = options.wheels_only or base.executor.kind != "host"
     if base.executor.kind != "host" and base.executor.image in ("", SEARCH):
         if not (image := _image(app, options)):
