@@ -1,17 +1,14 @@
 """What people may ask of a build: each option is a field, and `dist` takes the values."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rocwheel.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS
-from rocwheel.option import nested, opt
+from rocwheel.option import OptionSet, nested, opt
 
 if TYPE_CHECKING:  # what `--help` does not need
     from rocwheel.model import PythonVersion
@@ -37,8 +34,7 @@ def _bytes(text: str) -> int | None:
     return byte_count(text) if text else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RocmOptions:
+class RocmOptions(OptionSet):
     """Options that name a ROCm."""
 
     therock: str = _inputs(
@@ -64,8 +60,7 @@ class RocmOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildCacheOptions:
+class BuildCacheOptions(OptionSet):
     """Options about what is kept between builds."""
 
     cache: Path | None = _output(
@@ -84,8 +79,7 @@ class BuildCacheOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FamilyOptions:
+class FamilyOptions(OptionSet):
     """Options that name the GPU families that wheels are for."""
 
     families: tuple[str, ...] = _inputs(
@@ -101,9 +95,8 @@ class FamilyOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceOptions:
-    """Options that name what is compiled, and the compiler."""
+class TargetsOptions(OptionSet):
+    """The option that names gfx targets."""
 
     gfx_targets: tuple[str, ...] = _inputs(
         "--gfx-targets --rocm-amdgpu-targets LIST",
@@ -111,6 +104,11 @@ class SourceOptions:
         values="gfx_targets",
         many=True,
     )
+
+
+class SourceOptions(TargetsOptions):
+    """Options that name what is compiled, and the compiler."""
+
     jax_version: str = _jax(
         "--jax-version VERSION",
         "JAX pin of ci/pins.yaml; default: the default pin.",
@@ -149,8 +147,7 @@ class SourceOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PythonOptions:
+class PythonOptions(OptionSet):
     """The option that names CPythons."""
 
     pythons: tuple[PythonVersion, ...] = _inputs(
@@ -162,8 +159,7 @@ class PythonOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class VersionOptions:
+class VersionOptions(OptionSet):
     """Options that make the version of the wheels."""
 
     wheel_suffix: str | None = _wheels(
@@ -173,8 +169,7 @@ class VersionOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BazelOptions:
+class BazelOptions(OptionSet):
     """Options about Bazel and how it compiles."""
 
     compiler_path: Path | None = _bazel(
@@ -206,8 +201,7 @@ class BazelOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemoteOptions:
+class RemoteOptions(OptionSet):
     """Options that name a remote cache and executor, and what they trust."""
 
     cache: str = _remote("--remote-cache URL", "Bazel remote cache: http, https, grpc or grpcs.")
@@ -236,8 +230,7 @@ class RemoteOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerOptions:
+class ContainerOptions(OptionSet):
     """Options that say where Bazel shall run: on this machine, or in a container."""
 
     kind: Literal["host", "docker", "podman"] = _container(
@@ -278,8 +271,7 @@ class ContainerOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelhouseOptions:
+class WheelhouseOptions(OptionSet):
     """Options about the wheelhouse."""
 
     wheelhouse: Path = _output(
@@ -290,7 +282,6 @@ class WheelhouseOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Wanted(
     RocmOptions, FamilyOptions, SourceOptions, PythonOptions, VersionOptions, BazelOptions,
     BuildCacheOptions, WheelhouseOptions,
@@ -298,7 +289,6 @@ class Wanted(
     """What a build takes as people gave it; what is empty or None follows from the rest."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildOptions(Wanted):
     """Everything that decides what is built; what a command has no option for keeps its default."""
 

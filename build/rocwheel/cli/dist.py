@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 from rocwheel.build_options import BuildOptions
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.options import build_options
 from rocwheel.cli.rocm import rocm_index, rocm_source
 from rocwheel.cli.trust import SignerOptions
 
@@ -22,7 +20,6 @@ with when_run():
     from rocwheel.trust import evidence
 
 
-@dataclass(frozen=True, kw_only=True)
 class DistOptions(BuildOptions, SignerOptions, DryRun):
     """Options of `dist_wheels`."""
 
@@ -45,7 +42,6 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
 
 
 @command("dist_wheels", DistOptions)
-@build_options
 def dist_wheels(app: App, options: DistOptions) -> None:
     """Build, repair and verify a wheel set; leave a wheelhouse with its manifest.
 

@@ -4,36 +4,20 @@
 sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next one takes.
 """
 
-from rocwheel.dist.assemble import Result, build
-from rocwheel.dist.build_request import Plan, Request, plan, resolved
-from rocwheel.dist.inputs import Inputs, gather, preview
-from rocwheel.dist.output import (
-    contents,
-    document,
-    dry_run,
-    fetching,
-    lines,
-    pasteable,
-    table,
-    writing,
-)
-
-__all__ = [
-    "Inputs",
-    "Plan",
-    "Request",
-    "Result",
-    "build",
-    "contents",
-    "document",
-    "dry_run",
-    "fetching",
-    "gather",
-    "lines",
-    "pasteable",
-    "plan",
-    "preview",
-    "resolved",
-    "table",
-    "writing",
-]
+from rocwheel.dist.assemble import Result as Result
+from rocwheel.dist.assemble import build as build
+from rocwheel.dist.build_request import Plan as Plan
+from rocwheel.dist.build_request import Request as Request
+from rocwheel.dist.build_request import plan as plan
+from rocwheel.dist.build_request import resolved as resolved
+from rocwheel.dist.inputs import Inputs as Inputs
+from rocwheel.dist.inputs import gather as gather
+from rocwheel.dist.inputs import preview as preview
+from rocwheel.dist.output import contents as contents
+from rocwheel.dist.output import document as document
+from rocwheel.dist.output import dry_run as dry_run
+from rocwheel.dist.output import fetching as fetching
+from rocwheel.dist.output import lines as lines
+from rocwheel.dist.output import pasteable as pasteable
+from rocwheel.dist.output import table as table
+from rocwheel.dist.output import writing as writing

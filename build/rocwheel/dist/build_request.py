@@ -41,7 +41,6 @@ STARTUP_OPTIONS: Final = frozenset(
 BOTH: Final = re.compile("watchfs|(experimental|incompatible)_.*")  # either kind
 
 
-@dataclass(frozen=True, kw_only=True)
 class Executor(ContainerOptions):
     """Where Bazel shall run: on this machine, or in a container of an image, and its rights."""
 
@@ -54,7 +53,6 @@ class Executor(ContainerOptions):
         return "linux-sandbox" if self.sandbox or self.kind == "host" else "processwrapper-sandbox"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Request(Wanted, source.SourceRequest):
     """A request for a build; what is empty or None comes from the pin, the tree or the tarball."""
 
