@@ -251,7 +251,9 @@ def night(
         ),
         families=families.load(own),
         channel=replace(
-            channels.of_store(store), suites=suites.load_known(ours, today=who.now.date())
+            channels.of_store(store),
+            layout="both" if base.families else "family",
+            suites=suites.load_known(ours, today=who.now.date()),
         ),
         target=(f"--store={store}",),
         ci=ours.ci,

@@ -106,25 +106,12 @@ def given_words(
     `instead` has values in place of given ones; `paths` are options that name files though their
     values are text; `leave` are left out.
     """
-<<<<<<< HEAD
-    words, context = [], click.get_current_context()
-    params = {p.name: p for p in context.command.params if isinstance(p, Option)}
-    own = dataclasses.fields(options)  # type: ignore[arg-type]
-    given = context.params | {
-        item.name: getattr(options, item.name) for item in own if fields.KEY not in item.metadata
-    }
-    for name in sorted({name for name, _ in _names(type(options))}):
-        default = context.get_parameter_source(name) is ParameterSource.DEFAULT
-        if name not in params or default or name in leave:
-            continue
-=======
     words, context = list[str](), click.get_current_context()
     given, params = (
         context.params | dict(instead or {}),
         {p.name: p for p in context.command.params},
     )
     for name in sorted(declared(kind).keys() & params.keys() - leave):
->>>>>>> integ
         value, spelt = given[name], params[name]
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:
             continue

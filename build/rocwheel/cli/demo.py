@@ -39,7 +39,7 @@ class DemoOptions(BuildOptions, DryRun):
         "One build for 2 or 3 GPU families, a gate and an index for each; the second family's gate "
         "fails.",
         param="families",
-        values=("2", "3"),
+        only=("2", "3"),
         parse=int,
         default=None,
     )
