@@ -22,7 +22,6 @@ from rocwheel.console import columns
 from rocwheel.errors import ObjectStaleError
 from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Standing
-from rocwheel.model import ALL
 from rocwheel.places import Place
 from rocwheel.source import Pins
 from rocwheel.verdict import State
@@ -94,29 +93,19 @@ def gpus(families: Iterable[Family]) -> Table:
 
 
 def released(places: Iterable[Place]) -> Table:
-    """Return what is released, with the suites that passed on each CPython. Raises StoreError.
-
-    An index of all families names those that have a set; their suites are said where they are.
-    """
+    """Return what is released, with the suites that passed on each CPython. Raises StoreError."""
     rows = []
     for place in places:
-        state = log.read(place)
-        own = state.of(place.view).sets.values()
-        sets = [item for item in own if item.standing is Standing.LISTED and item.jax]
+        sets = [s for s in log.read(place).sets.values() if s.standing is Standing.LISTED and s.jax]
         for known in sorted(sets, key=lambda item: (item.first, item.id), reverse=True):
-            families, passed = place.view, set[tuple[str, str]]()
-            if place.view == ALL:
-                standing = state.sets[known.id].families
-                families = ", ".join(name for name in standing if standing[name] is known.standing)
-            else:
-                passed = {
-                    (item.python, item.suite)
-                    for item in verdicts.find(place, known.id)
-                    if (verdict := item.verdict) and verdict.state is State.PASS
-                    if not verdict.shard and not verdict.ran.unofficial
-                }
+            passed = {
+                (item.python, item.suite)
+                for item in verdicts.find(place, known.id)
+                if (verdict := item.verdict) and verdict.state is State.PASS
+                if not verdict.shard and not verdict.ran.unofficial
+            }
             rows += [
-                (families, known.jax, known.rocm, python, _suites(passed, python))
+                (place.family, known.jax, known.rocm, python, _suites(passed, python))
                 for python in known.pythons
             ]
     return Table(title="Released", header=RELEASED, rows=tuple(rows))
@@ -124,11 +113,10 @@ def released(places: Iterable[Place]) -> Table:
 
 def refresh(place: Place, ci: Path) -> None:
     """Put the page beside the index of a release, as things are now. Raises StoreError."""
-    family = matrix.FAMILIES.get(place.view)
-    shown = matrix.FAMILIES.values() if place.view == ALL else [family] if family else []
-    tables = (buildable(load_pins(ci)), gpus(shown), released([place]))
+    family = matrix.FAMILIES.get(place.family)
+    shown = (buildable(load_pins(ci)), gpus([family] if family else []), released([place]))
     previous = place.store.info(place.compat)
-    body = f"{render(tables, 'html')}\n".encode()
+    body = f"{render(shown, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new
         place.store.replace(place.compat, body, previous=previous, headers=place.view_headers)
 

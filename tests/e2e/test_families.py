@@ -148,8 +148,8 @@ def test_the_demo_says_which_family_has_it_and_keeps_each_wheel_once(three, rele
 def test_before_a_gate_nothing_is_seen_and_a_refused_promotion_shows_nothing(release):
     store = release.world.folder / "other"
     other = Release(release.world, store, json.loads(release_document(release)))
-    other.run("stage", "wheelhouse/current")
-    refused = other.run("promote", f"--manifest={other.manifest}", code=9).document
+    other.run("stage", "wheelhouse/current", "--family=all")
+    refused = other.run("promote", f"--manifest={other.manifest}", "--family=all", code=9).document
     assert {item["state"] for item in refused["families"].values()} == {"blocked"}
     assert other.seen() == NOTHING
     assert not other.wheels("v2")
@@ -166,7 +166,7 @@ def test_a_family_that_failed_is_kept_from_it_then_added_and_another_taken_back(
     assert release.seen() == {FIRST, THIRD}
 
     # its gate failed on these bytes: it stays out until a person says why that is no matter
-    again = release.run("promote", of, code=9).document["families"]
+    again = release.run("promote", of, "--family=all", code=9).document["families"]
     assert {name: item["released"] for name, item in again.items()} == {
         FIRST: True, SECOND: False, THIRD: True,
     }  # fmt: skip
@@ -176,7 +176,7 @@ def test_a_family_that_failed_is_kept_from_it_then_added_and_another_taken_back(
     suite = ("--suite=miniature_gpu", f"--python={PYTHON}", f"--family={SECOND}")
     tarball = next((release.world.cache / "demo").glob("*/therock-dist-*.tar.gz"))
     release.run("gate", of, *suite, f"--rocm={tarball}", "--output=results", **mended)
-    flaky = release.run("promote", of, code=9, **mended).document["families"]
+    flaky = release.run("promote", of, "--family=all", code=9, **mended).document["families"]
     assert flaky[SECOND]["blocked_by"][0]["state"] == "flaky"
     assert release.seen() == {FIRST, THIRD}
 
