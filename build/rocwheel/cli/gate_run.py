@@ -215,6 +215,7 @@ def _wheels(
         if not (folder / MANIFEST).is_file():
             return family, None, None, subject.of_folder(folder, python)
         local = Manifest.load(folder)
+        local.check_family(family.name)
         return family, local, None, subject.of_manifest(local, python, folder)
     if not options.manifest:
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")

@@ -117,6 +117,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     settings = settings.built_in(target.channel.executor, target.channel.builder_image)
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
+    own_words = (f"--families={app.path(options.families)}",) if own else ()
     names = target.nights.names()
     last = next(iter(summing.known(target.nights, names[-1:], app.console.warn)), None)
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
@@ -130,6 +131,8 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
             note=app.console.warn,
             environ=app.environ,
             tool=resolving.tool_of(app.home, app.runner),
+            is_shared=target.channel.is_shared,
+            own=own_words,
         )
         recipes, absent = resolving.resolve(settings, families, world)
         recipes = resolving.with_authors(recipes, last, world)
@@ -143,7 +146,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         ci=app.home.ci,
         by=by,
         now=app.now(),
-        own=(f"--families={app.path(options.families)}",) if own else (),
+        own=own_words,
         images=made_of,
         pools=settings_file.load_pools(options.pools, settings),
     )
