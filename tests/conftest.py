@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import signal
@@ -15,7 +14,6 @@ from hypothesis import HealthCheck, settings
 from support.counted import COUNTED
 
 from rocwheel import home
-from rocwheel.cli import command
 from rocwheel.console import Console
 from rocwheel.gate.suite import suites
 from rocwheel.process import HostRunner, base_env
@@ -184,17 +182,6 @@ def counted_on_gpus():
     own, read = home.find(None).ci, suites.calibration
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suites, "calibration", lambda ci: COUNTED if ci == own else read(ci))
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def imports_looked_for_once():
-    """Look once in a process for what a command imports when it runs, not each time it is called.
-
-    That takes a tenth of a second where all commands were imported: a process of its own knows few.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "carry_out", functools.cache(command.carry_out))
         yield
 
 

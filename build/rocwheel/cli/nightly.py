@@ -26,6 +26,7 @@ with when_run():
     import shlex
 
     import amdgpu_family_matrix as matrix
+    from rocwheel import verdict
     from rocwheel.console import columns, count
     from rocwheel.container.owner import owner
     from rocwheel.download import Client, Retry
@@ -36,7 +37,7 @@ with when_run():
     from rocwheel.pipeline import settings as settings_file
     from rocwheel.pipeline.standing import CellStanding
     from rocwheel.process import Command, base_env
-    from rocwheel.verdict import SILENT, State
+    from rocwheel.verdict import State
 
 SCHEDULERS: Final = ("local", "slurm", "github")
 
@@ -319,7 +320,7 @@ def _go_on(
     """Submit what is to be tried or done again now that this job ends."""
     try:
         standings = standing.stand(target.nights.book(night), app.now())
-        if ended and ended.state not in SILENT and not standing.repeats(standings):
+        if ended and ended.state not in verdict.SILENT and not standing.repeats(standings):
             return
         slurm.SlurmScheduler(
             nights=target.nights, night=night, worker=here, target=target.words
