@@ -17,13 +17,13 @@ MOST = 49_499  # lines of all rooms; fewer than 50,000
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4530, 2850, 0, 12),
-    "bazel/ bump dist/ download/ git rocm/ source/": (8285, 7350, 0, 15),
-    "cli/": (5154, 4900, 0, 7),
+    "": (4560, 2850, 0, 12),
+    "bazel/ bump dist/ download/ git rocm/ source/": (8238, 7350, 0, 15),
+    "cli/": (5150, 4900, 0, 7),
     "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2103, 2100, 0, 1),
     "gate/": (7272, 7150, 0, 34),
-    "host/": (474, 400, 0, 0),
+    "host/": (485, 400, 0, 0),
     "index/ store/": (2378, 2510, 0, 9),
     "ledger/ release/": (4119, 3950, 0, 23),
     "ledger/nights pipeline/": (4084, 3500, 0, 0),
