@@ -441,3 +441,44 @@ def test_a_pasted_dry_run_fetches_and_builds_what_the_tool_then_finds_built(
         assert "rocm" not in str(result.wheelhouse)
     finally:
         bazel_bench.stop(tmp_path / "cache")
+
+
+@pytest.mark.soak
+def test_a_set_is_built_again_byte_by_byte_from_its_manifest(bench, published, tmp_path, runner):
+    """In another folder and cache, on another day by every clock that a build may read."""
+    (tarball,) = bench.folder.glob("*.tar.gz")
+    there, here = bench.folder / "first", tmp_path / "some/where-else"
+    here.mkdir(parents=True)
+    asked = {"therock": str(tarball), "home": published, "jax_source_dir": None}
+    own = {"bazel_path": shutil.which("bazel"), "cache": there / "cache", "cwd": there}
+    (there / "cache").mkdir(parents=True)
+    caches = (there / "cache", here / "cache")
+    try:
+        request = bench.request(
+            **asked, **own, jax_version="0.10.0", wheel_suffix="+mine", wheelhouse=there / "out"
+        )
+        first = dist.build(dist.plan(request), runner=runner, console=silent())
+        day = {"SOURCE_DATE_EPOCH": "86400", "TZ": "Pacific/Kiritimati", "LC_ALL": "C"}
+        plain = bench.request(
+            **{**asked, **own}, pythons=(), gfx_targets=(), bazel_options=(), jaxlib=None,
+        )  # fmt: skip
+        other = replace(
+            plain, cache=here / "cache", cwd=here, wheelhouse=here / "out",
+            environ={**plain.environ, **day, "HOME": str(here)},
+        )  # fmt: skip
+        planned = dist.plan_rebuild(first.manifest, other)
+        made = dist.rebuild(
+            first.manifest, first.wheelhouse, planned, runner=runner, console=silent()
+        )
+        assert made.wheels == {}
+        assert made.circumstances == ()
+        assert made.result.manifest.sha256 == first.manifest.sha256
+        assert made.result.wheelhouse.is_relative_to(here)
+        assert sum(run.record.actions_executed for _, run in made.result.bazel.done) > 0
+        altered = replace(first.manifest, options={**first.manifest.options, "wheel_suffix": "+o"})
+        planned = dist.plan_rebuild(altered, other)
+        made = dist.rebuild(altered, first.wheelhouse, planned, runner=runner, console=silent())
+        assert len(made.wheels) == 2 * len(first.manifest.built), "other names"
+    finally:
+        for cache in caches:
+            bazel_bench.stop(cache)

@@ -1,13 +1,27 @@
-"""`dist_wheels`: the main job; and what else a request has than the options of the command."""
+"""`dist_wheels` and `rebuild`; and what else a request has than the options of a command."""
+
+# ruff: noqa: RUF009 - each call is a `dataclasses.field`
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-from rocwheel.build_options import BuildOptions
+import click
+
+from rocwheel.build_options import (
+    BazelOptions,
+    BuildCacheOptions,
+    BuildOptions,
+    ContainerOptions,
+    RemoteOptions,
+    RocmOptions,
+    SourceOptions,
+    WheelhouseOptions,
+)
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command
+from rocwheel.cli.command import DryRun, command, options_of, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import build_options
 from rocwheel.cli.rocm import rocm_index, rocm_source
@@ -19,7 +33,11 @@ with when_run():
 
     from rocwheel import dist, housekeeping
     from rocwheel.download import shown
+    from rocwheel.manifest import Manifest
     from rocwheel.trust import evidence
+
+
+DIFFERENT = 13  # the status of `wheel diff --exit-code`, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +83,56 @@ def dist_wheels(app: App, options: DistOptions) -> None:
         app.console.info(line)
     document = dist.document(result, seconds=app.console.seconds)
     app.emit(document, document["manifest"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuildOptions(DistOptions):
+    """Options of `rebuild`; what decides the bytes comes from the manifest."""
+
+    manifest: Path
+    wheelhouse: Path = own(
+        "--wheelhouse", "Where the set appears.", is_path=True, default=Path("rebuilt")
+    )
+
+
+@command("rebuild", RebuildOptions)
+@click.argument("manifest", type=click.Path(path_type=Path))
+@options_of(RocmOptions, only=("therock",))
+@options_of(SourceOptions, only=("jax_source_dir", "xla_source_dir"))
+@options_of(BazelOptions, only=("compiler_path", "bazel_path", "bazel_mirror", "locked"))
+@options_of(RemoteOptions, ContainerOptions, BuildCacheOptions)
+@options_of(WheelhouseOptions, only=("allow_dirty",))
+@options_of(RebuildOptions)
+def rebuild(app: App, options: RebuildOptions) -> int:
+    """Build a wheel set again from what its manifest says, and compare it byte by byte.
+
+    MANIFEST is a manifest.json or its wheelhouse. Where every wheel is the same, a statement says
+    so, which --signer signs and `stage` takes along; else what differs is printed, and the exit
+    status is 13.
+    """
+    path = app.cwd / options.manifest
+    before = Manifest.load(path)
+    planned = dist.plan_rebuild(before, request_from(app, options, therock=options.therock))
+    if options.dry_run:
+        app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
+        return 0
+    signer, folder = options.key(app), path if path.is_dir() else path.parent
+    with housekeeping.using(planned.request.cache):
+        again = dist.rebuild(before, folder, planned, runner=app.runner, console=app.console)
+    lines = [f"the build: {item}" for item in again.circumstances]
+    lines += [f"{name}: {line}" for name, found in again.wheels.items() for line in found]
+    document = {
+        "state": "different" if again.wheels else "reproduced",
+        "manifest": before.sha256,
+        "rebuilt": again.result.manifest.sha256,
+        "wheels": again.wheels,
+        "circumstances": again.circumstances,
+        "statement": "",
+    }
+    if not again.wheels:
+        now = app.now().isoformat()
+        stated = evidence.state_build(again.result.wheelhouse, signer, finished=now, again=before)
+        document["statement"] = str(stated)
+    lines.append(f"{before.sha256} {document['state']}")
+    app.emit(document, "\n".join(lines))
+    return DIFFERENT if again.wheels else 0

@@ -17,10 +17,13 @@ from rocwheel.dist.output import (
     table,
     writing,
 )
+from rocwheel.dist.rebuilding import Rebuilt, rebuild
+from rocwheel.dist.rebuilding import plan as plan_rebuild
 
 __all__ = [
     "Inputs",
     "Plan",
+    "Rebuilt",
     "Request",
     "Result",
     "build",
@@ -32,7 +35,9 @@ __all__ = [
     "lines",
     "pasteable",
     "plan",
+    "plan_rebuild",
     "preview",
+    "rebuild",
     "resolved",
     "table",
     "writing",
