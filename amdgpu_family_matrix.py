@@ -368,6 +368,11 @@ def known_targets() -> tuple[str, ...]:
     return (*(name for item in FAMILIES.values() for name in item.targets), *GENERIC_TARGETS)
 
 
+def of_target(target: str) -> str:
+    """Return the name of the family that has a gfx target; "" for a generic or unknown one."""
+    return next((item.name for item in FAMILIES.values() if target in item.targets), "")
+
+
 # https://github.com/llvm/llvm-project/pull/126762: silicon that was never sold
 RETIRED_TARGETS = {
     "gfx940": "MI300 is gfx942, of the family gfx94X-dcgpu",

@@ -1,17 +1,14 @@
 """What people may ask of a build: each option is a field, and `dist` takes the values."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rocwheel.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS
-from rocwheel.option import nested, opt
+from rocwheel.option import OptionSet, nested, opt
 
 if TYPE_CHECKING:  # what `--help` does not need
     from rocwheel.model import PythonVersion
@@ -37,9 +34,8 @@ def _bytes(text: str) -> int | None:
     return byte_count(text) if text else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RocmOptions:
-    """Options that name a ROCm."""
+class TherockOptions(OptionSet):
+    """The option that names a ROCm."""
 
     therock: str = _inputs(
         "--therock-path SOURCE",
@@ -47,6 +43,11 @@ class RocmOptions:
         "that holds ROCm, or pip:REQUIREMENT.",
         values="FILE",
     )
+
+
+class RocmOptions(TherockOptions):
+    """Options that name a ROCm, and what it must be."""
+
     therock_index: str = _inputs(
         "--therock-index-url URL",
         "pip index with TheRock's packages to install ROCm from, or one of its channels.",
@@ -64,8 +65,7 @@ class RocmOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildCacheOptions:
+class BuildCacheOptions(OptionSet):
     """Options about what is kept between builds."""
 
     cache: Path | None = _output(
@@ -84,22 +84,47 @@ class BuildCacheOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceOptions:
-    """Options that name what is compiled, and the compiler."""
+class FamilyOptions(OptionSet):
+    """Options that name the GPU families that wheels are for."""
 
-    family: str | None = _inputs(
-        "--family NAME",
-        "GPU family that gives the gfx targets; default: the tarball's name.",
-        values="families",
-        default=None,
+    families: tuple[str, ...] = _inputs(
+        "--family LIST",
+        "GPU families that the wheels are for, or all: one build with the gfx targets of each; "
+        "default: the tarball's name.",
+        values="families_or_all",
+        many=True,
+        repeats=True,
     )
+    own_families: Path | None = _inputs(
+        "--families FILE", "Families of your own beside the matrix.", param="families", is_path=True
+    )
+
+
+class TargetsOptions(OptionSet):
+    """The option that names gfx targets."""
+
     gfx_targets: tuple[str, ...] = _inputs(
         "--gfx-targets --rocm-amdgpu-targets LIST",
         "gfx targets, comma-separated: gfx942,gfx1100.",
         values="gfx_targets",
         many=True,
     )
+
+
+class FolderOptions(OptionSet):
+    """Options that name folders of sources."""
+
+    jax_source_dir: Path | None = _jax(
+        "--jax-source-dir", "JAX source tree to build instead of a pin.", is_path=True
+    )
+    xla_source_dir: Path | None = _jax(
+        "--xla-source-dir", "XLA source tree to build instead of the one JAX pins.", is_path=True
+    )
+
+
+class SourceOptions(FolderOptions, TargetsOptions):
+    """Options that name what is compiled, and the compiler."""
+
     jax_version: str = _jax(
         "--jax-version VERSION",
         "JAX pin of ci/pins.yaml; default: the default pin.",
@@ -117,12 +142,6 @@ class SourceOptions:
         "Build a pin whose facts were not compared with the sources.",
         default=False,
     )
-    jax_source_dir: Path | None = _jax(
-        "--jax-source-dir", "JAX source tree to build instead of a pin.", is_path=True
-    )
-    xla_source_dir: Path | None = _jax(
-        "--xla-source-dir", "XLA source tree to build instead of the one JAX pins.", is_path=True
-    )
     jaxlib: str | None = _jax(
         "--jaxlib ORIGIN",
         "jaxlib: built here, or the upstream wheel pinned by hash; default: what the JAX pin says.",
@@ -138,8 +157,7 @@ class SourceOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PythonOptions:
+class PythonOptions(OptionSet):
     """The option that names CPythons."""
 
     pythons: tuple[PythonVersion, ...] = _inputs(
@@ -151,8 +169,7 @@ class PythonOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class VersionOptions:
+class VersionOptions(OptionSet):
     """Options that make the version of the wheels."""
 
     wheel_suffix: str | None = _wheels(
@@ -162,18 +179,11 @@ class VersionOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BazelOptions:
-    """Options about Bazel and how it compiles."""
+class ProgramOptions(OptionSet):
+    """Options that name the compiler's and Bazel's executables."""
 
     compiler_path: Path | None = _bazel(
         "--compiler-path", "The compiler's executable; default: the newest on PATH.", is_path=True
-    )
-    cpu_features: str = _bazel(
-        "--target-cpu-features NAME",
-        "release (AVX), native (this machine only) or default (none).",
-        values=CPU_FEATURES,
-        default="release",
     )
     bazel_path: str | None = _bazel(
         "--bazel-path --bazel",
@@ -187,6 +197,17 @@ class BazelOptions:
     locked: bool = _bazel(
         "--locked", "Refuse a Bazel whose SHA-256 was not verified.", default=False
     )
+
+
+class BazelOptions(ProgramOptions):
+    """Options about Bazel and how it compiles."""
+
+    cpu_features: str = _bazel(
+        "--target-cpu-features NAME",
+        "release (AVX), native (this machine only) or default (none).",
+        values=CPU_FEATURES,
+        default="release",
+    )
     bazel_options: tuple[str, ...] = _bazel(
         "--bazel-options", "Further Bazel option, last on its line; repeatable.", default=()
     )
@@ -195,8 +216,7 @@ class BazelOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemoteOptions:
+class RemoteOptions(OptionSet):
     """Options that name a remote cache and executor, and what they trust."""
 
     cache: str = _remote("--remote-cache URL", "Bazel remote cache: http, https, grpc or grpcs.")
@@ -225,8 +245,7 @@ class RemoteOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerOptions:
+class ContainerOptions(OptionSet):
     """Options that say where Bazel shall run: on this machine, or in a container."""
 
     kind: Literal["host", "docker", "podman"] = _container(
@@ -267,8 +286,7 @@ class ContainerOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelhouseOptions:
+class WheelhouseOptions(OptionSet):
     """Options about the wheelhouse."""
 
     wheelhouse: Path = _output(
@@ -279,15 +297,13 @@ class WheelhouseOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Wanted(
-    RocmOptions, SourceOptions, PythonOptions, VersionOptions, BazelOptions, BuildCacheOptions,
-    WheelhouseOptions,
+    RocmOptions, FamilyOptions, SourceOptions, PythonOptions, VersionOptions, BazelOptions,
+    BuildCacheOptions, WheelhouseOptions,
 ):  # fmt: skip
     """What a build takes as people gave it; what is empty or None follows from the rest."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildOptions(Wanted):
     """Everything that decides what is built; what a command has no option for keeps its default."""
 

@@ -6,7 +6,7 @@ what a pass must show, so that no code treats it in a special way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Literal
@@ -83,6 +83,37 @@ class _File(Value, frozen=True, kw_only=True):
 def load(path: Path) -> dict[str, Family]:
     """Read families by name. Raises ConfigError that says where and what."""
     return {entry.name: entry.family() for entry in yaml_file.read(path, _File).families}
+
+
+def chosen(names: Collection[str], own: Path | None) -> tuple[Family, ...]:
+    """Return families by name; `all` are those of one's own file, or of the matrix.
+
+    Raises ConfigError for a name that neither has.
+    """
+    there = load(own) if own else {}
+    if ALL in names:
+        return tuple(item for _, item in sorted((there or matrix.FAMILIES).items()))
+    return tuple(there.get(name) or named(name, tuple(there)) for name in sorted(set(names)))
+
+
+def lacking(wanted: Mapping[str, Collection[str]], has: Collection[str]) -> str:
+    """Return the first of these families of which gfx targets are missing, and which; "" for none.
+
+    `wanted` has the targets of each family.
+    """
+    for name, targets in wanted.items():
+        if missing := [target for target in targets if target not in has]:
+            return f"{', '.join(missing)} of {name}"
+    return ""
+
+
+def refuse_lacking(wanted: Mapping[str, Collection[str]], given: Collection[str]) -> None:
+    """Refuse --gfx-targets that lack one of --family. Raises ConfigError."""
+    if missing := lacking(wanted, given):
+        raise ConfigError(
+            f"--gfx-targets: lacks {missing}, which --family names",
+            hint="drop one of the two options: --family gives all targets of each family",
+        )
 
 
 def named(name: str, others: tuple[str, ...] = ()) -> Family:

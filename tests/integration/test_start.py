@@ -226,7 +226,6 @@ HEAVY = {
     "ssl",
     "http.client",
     "rocwheel.source.tree",
-    "rocwheel.cli.options",
 }
 
 

@@ -17,6 +17,7 @@ from rocwheel.model import PythonVersion, RocmVersion, WheelKind
 from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
+MULTIARCH = "https://example.com/therock-dist-linux-multiarch-7.14.0.tar.gz"
 TARBALL = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
 
 
@@ -34,11 +35,63 @@ def request(tmp_path, **changes):
 
 def test_gfx_targets_are_the_list_else_the_family_else_the_tarballs_name(tmp_path):
     assert dist.plan(request(tmp_path)).gfx_targets == ("gfx942",)
-    family = dist.plan(request(tmp_path, family="gfx110X-all"))
+    family = dist.plan(request(tmp_path, families=("gfx110X-all",), therock=MULTIARCH))
     assert family.gfx_targets == matrix.family("gfx110X-all").targets
-    both = dist.plan(request(tmp_path, family="gfx110X-all", gfx_targets=("gfx90a", "gfx90a")))
-    assert both.gfx_targets == ("gfx90a",)
+    wider = request(tmp_path, families=("gfx90a",), gfx_targets=("gfx90a", "gfx9-generic"))
+    assert dist.plan(replace(wider, therock=MULTIARCH)).gfx_targets == wider.gfx_targets
     assert dist.plan(request(tmp_path, gfx_targets=("gfx11-generic",))).gfx_targets
+
+
+def test_a_build_for_several_families_has_the_targets_of_each(tmp_path):
+    several = request(tmp_path, therock=MULTIARCH, families=("gfx1151", "gfx90a", "gfx1151"))
+    planned = dist.plan(several)
+    assert planned.gfx_targets == ("gfx1151", "gfx90a")
+    assert [item.name for item in planned.families] == ["gfx1151", "gfx90a"]
+    every = dist.plan(replace(several, families=("all", "gfx90a")))
+    assert [item.name for item in every.families] == sorted(matrix.FAMILIES)
+    assert {*every.gfx_targets} == {*matrix.known_targets()} - {*matrix.GENERIC_TARGETS}
+    own = ROOT / "examples" / "miniature" / "families.yaml"
+    team = dist.plan(replace(several, families=("all",), own_families=own))
+    assert [item.name for item in team.families] == ["miniature"]
+    mixed = dist.plan(replace(several, families=("gfx1151", "miniature"), own_families=own))
+    assert mixed.gfx_targets == ("gfx1151", "gfx90a", "gfx942", "gfx1100", "gfx1201")
+
+
+PIP = "pip:rocm[libraries,devel,device-gfx90a,device-gfx1151]==7.15.0a20260630"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"families": ("gfx94X-dcgpu", "gfx110X-all")},
+            f"{TARBALL}: has no code for gfx1100, gfx1101, gfx1102, gfx1103 of gfx110X-all",
+        ),
+        (
+            {"families": ("all",)},
+            f"{TARBALL}: has no code for gfx1010, gfx1011, gfx1012 of gfx101X",
+        ),
+        (
+            {"families": ("gfx90a", "gfx950-dcgpu"), "therock": PIP},
+            f"{PIP.removeprefix('pip:')}: has no code for gfx950 of gfx950-dcgpu",
+        ),
+        (
+            {"families": ("gfx110X-all",), "gfx_targets": ("gfx1100",), "therock": MULTIARCH},
+            "--gfx-targets: lacks gfx1101, gfx1102, gfx1103 of gfx110X-all, which --family names",
+        ),
+    ],
+)
+def test_families_that_rocm_or_targets_lack_are_one_error(tmp_path, changes, message):
+    with pytest.raises(ConfigError) as caught:
+        dist.plan(request(tmp_path, **changes))
+    assert str(caught.value).startswith(message)
+    assert caught.value.hint
+
+
+def test_rocm_by_pip_for_every_device_serves_every_family(tmp_path):
+    every = "pip:rocm[libraries,devel,device-all]==7.15.0a20260630"
+    assert dist.plan(request(tmp_path, families=("all",), therock=every)).families
+    assert dist.plan(request(tmp_path, therock=PIP)).gfx_targets == ("gfx1151", "gfx90a")
 
 
 def test_without_any_word_on_gfx_targets_nothing_is_guessed(tmp_path):
@@ -51,7 +104,7 @@ def test_without_any_word_on_gfx_targets_nothing_is_guessed(tmp_path):
     ("changes", "message", "hint"),
     [
         ({"gfx_targets": ("gfx943",)}, "'gfx943': unknown gfx target", "did you mean gfx942?"),
-        ({"family": "gfx94x"}, "'gfx94x': unknown GPU family", "did you mean gfx94X-dcgpu?"),
+        ({"families": ("gfx94x",)}, "'gfx94x': unknown GPU family", "did you mean gfx94X-dcgpu?"),
         ({"compiler": "clnag"}, "'clnag': unknown compiler", "did you mean clang?"),
         ({"cpu_features": "nativ"}, "'nativ': unknown CPU features", "did you mean native?"),
         ({"jaxlib": "build"}, "'build': unknown origin of jaxlib", "did you mean built?"),

@@ -12,14 +12,14 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_990  # lines of all rooms; fewer than 50,000
+MOST = 49_518  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4431, 2850, 0, 12),
-    "bazel/ bump dist/ download/ git rocm/ source/": (8384, 7350, 0, 15),
-    "cli/": (5556, 4900, 0, 7),
+    "": (4519, 2850, 0, 12),
+    "bazel/ bump dist/ download/ git rocm/ source/": (8285, 7350, 0, 15),
+    "cli/": (5176, 4900, 0, 7),
     "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2103, 2100, 0, 1),
     "gate/": (7272, 7150, 0, 34),
@@ -29,7 +29,7 @@ ROOMS = {
     "ledger/nights pipeline/": (4042, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
     "cli/trust release/proof trust/": (1765, 1400, 0, 0),
-    "wheel/": (4897, 5250, 0, 0),
+    "wheel/": (4919, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

@@ -1,38 +1,23 @@
 """Bazel: which one, its command lines as values, and running them."""
 
-from rocwheel.bazel.binary import BazelBinary, locate
-from rocwheel.bazel.build import BazelResult, build, shutdown
-from rocwheel.bazel.failures import KnownFailure, explained
-from rocwheel.bazel.failures import load as load_failures
-from rocwheel.bazel.invocation import (
-    BazelInvocation,
-    BuildSpec,
-    Caches,
-    Compiler,
-    invocations,
-)
-from rocwheel.bazel.releases import Downloads, load_releases
-from rocwheel.bazel.remote import Remote, read_remote
-from rocwheel.bazel.runs import Runs, build_all
+from rocwheel.bazel import failures
+from rocwheel.bazel.binary import BazelBinary as BazelBinary
+from rocwheel.bazel.binary import locate as locate
+from rocwheel.bazel.build import BazelResult as BazelResult
+from rocwheel.bazel.build import build as build
+from rocwheel.bazel.build import shutdown as shutdown
+from rocwheel.bazel.failures import KnownFailure as KnownFailure
+from rocwheel.bazel.failures import explained as explained
+from rocwheel.bazel.invocation import BazelInvocation as BazelInvocation
+from rocwheel.bazel.invocation import BuildSpec as BuildSpec
+from rocwheel.bazel.invocation import Caches as Caches
+from rocwheel.bazel.invocation import Compiler as Compiler
+from rocwheel.bazel.invocation import invocations as invocations
+from rocwheel.bazel.releases import Downloads as Downloads
+from rocwheel.bazel.releases import load_releases as load_releases
+from rocwheel.bazel.remote import Remote as Remote
+from rocwheel.bazel.remote import read_remote as read_remote
+from rocwheel.bazel.runs import Runs as Runs
+from rocwheel.bazel.runs import build_all as build_all
 
-__all__ = [
-    "BazelBinary",
-    "BazelInvocation",
-    "BazelResult",
-    "BuildSpec",
-    "Caches",
-    "Compiler",
-    "Downloads",
-    "KnownFailure",
-    "Remote",
-    "Runs",
-    "build",
-    "build_all",
-    "explained",
-    "invocations",
-    "load_failures",
-    "load_releases",
-    "locate",
-    "read_remote",
-    "shutdown",
-]
+load_failures = failures.load

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import urlsplit
@@ -29,7 +29,6 @@ PORTS: Final = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 FINE: Final = frozenset({*range(200, 300), 404})
 
 
-@dataclass(frozen=True, kw_only=True)
 class Remote(RemoteOptions):
     """The remote cache and executor that were asked for; `headers` are secrets."""
 

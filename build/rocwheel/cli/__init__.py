@@ -17,11 +17,10 @@ import click
 from rocwheel import __version__
 from rocwheel.cli.app import App, program_name, start
 from rocwheel.cli.command import (
+    COMMON,
     DryRun,
     SectionedGroup,
     before_the_command,
-    common_options,
-    options_of,
     params_of,
 )
 from rocwheel.cli.imports import parsing
@@ -171,9 +170,9 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 def _build_params() -> list[click.Parameter]:
     """Return the options of builds, which may stand before any command."""
-    from rocwheel.cli.options import build_options
+    from rocwheel.build_options import BuildOptions
 
-    return params_of(build_options, options_of(DryRun))
+    return params_of(BuildOptions, DryRun)
 
 
 class Commands(SectionedGroup):
@@ -283,6 +282,7 @@ class Commands(SectionedGroup):
 
 @click.group(
     cls=Commands,
+    params=[*COMMON],
     context_settings={
         "auto_envvar_prefix": "ROCWHEEL",
         "help_option_names": ["-h", "--help"],
@@ -293,7 +293,6 @@ class Commands(SectionedGroup):
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
     help="Show program, version and commit, and exit.",
 )  # fmt: skip
-@common_options
 @click.pass_context
 def ci_build(ctx: click.Context, /, **_given: Any) -> None:
     """Turn a ROCm tarball and a JAX source tree into tested, pip-installable ROCm JAX wheels.

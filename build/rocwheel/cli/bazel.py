@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from rocwheel.build_options import BuildOptions
-from rocwheel.cli import known
+from rocwheel.build_options import (
+    BuildOptions,
+    PythonOptions,
+    VersionOptions,
+    WheelhouseOptions,
+)
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, once, option
+from rocwheel.cli.command import DryRun, command, own
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.known import OneOf
-from rocwheel.cli.options import place_options, source_options, unpublished_options
 from rocwheel.cli.rocm import rocm_source
 from rocwheel.errors import ConfigError
-from rocwheel.option import listed
 
 with when_run():
     from rocwheel import dev as loop
@@ -27,24 +28,19 @@ with when_run():
     from rocwheel.console import count
     from rocwheel.container import devices
 
-_PATH = click.Path(path_type=Path)
 
-
-@dataclass(frozen=True, kw_only=True)
 class ConfigureOptions(BuildOptions, DryRun):
     """Options of `configure`."""
 
-    output: Path | None
+    output: Path | None = own(
+        "--output",
+        "The rc file to write, outside of the checkout; default: in the cache.",
+        is_path=True,
+    )
     allow_dirty: bool = True
 
 
-@command("configure", ConfigureOptions)
-@option(
-    "--output",
-    type=_PATH,
-    help="The rc file to write, outside of the checkout; default: in the cache.",
-)
-@unpublished_options
+@command("configure", ConfigureOptions, without=[WheelhouseOptions])
 def configure(app: App, options: ConfigureOptions) -> None:
     """Write an rc file with the options of a build, and say how to run Bazel by hand.
 
@@ -52,7 +48,7 @@ def configure(app: App, options: ConfigureOptions) -> None:
     rocwheel. The command lines are printed, one for each start of Bazel.
     """
     request = request_from(app, options, therock=rocm_source(options))
-    rc_file = app.path(options.output)
+    rc_file = options.output
     if rc_file and rc_file.exists() and not rc_file.is_file():
         raise ConfigError(f"--output: {rc_file}: no file", hint="name a file, or a new one")
     if options.dry_run:
@@ -73,51 +69,42 @@ def minutes(text: str) -> int:
     return int(match[1] or 0) * (60 if match[2] == "h" else 1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class DevOptions(BuildOptions, DryRun):
     """Options of `dev`."""
 
-    environment: Path
-    only: str | None
-    tests: tuple[Path, ...]
-    test_options: tuple[str, ...]
-    keep_container: int = 0
+    environment: Path = own(
+        "--environment DIR",
+        "Virtual environment to install into; its CPython is built for.",
+        is_path=True,
+        required=True,
+    )
+    only: tuple[str, ...] = own(
+        "--only LIST",
+        "Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
+        values="wheel_kinds",
+        many=True,
+    )
+    tests: tuple[Path, ...] = own(
+        "--test FILE",
+        "Test file to run with pytest afterwards; repeatable.",
+        param="tests",
+        is_path=True,
+        default=(),
+    )
+    test_options: tuple[str, ...] = own(
+        "--test-option", "Option of pytest; repeatable.", param="test_options", default=()
+    )
+    keep_container: int = own(
+        "--keep-container TIME",
+        "Leave the container, with its warm Bazel server, for the next turn, until it was idle "
+        "for so long: 30m, 2h.",
+        kind=minutes,
+        default=0,
+    )
     allow_dirty: bool = True
 
 
-@command("dev", DevOptions)
-@option(
-    "--environment",
-    type=_PATH,
-    required=True,
-    metavar="DIR",
-    help="Virtual environment to install into; its CPython is built for.",
-)
-@option(
-    "--only",
-    metavar="LIST",
-    type=OneOf(known.wheel_kinds, many=True),
-    help="Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
-)
-@option(
-    "--test",
-    "tests",
-    type=_PATH,
-    multiple=True,
-    metavar="FILE",
-    help="Test file to run with pytest afterwards; repeatable.",
-)
-@option("--test-option", "test_options", multiple=True, help="Option of pytest; repeatable.")
-@once(
-    "--keep-container",
-    metavar="TIME",
-    type=minutes,
-    default="0",
-    help="Leave the container, with its warm Bazel server, for the next turn, until it was idle "
-    "for so long: 30m, 2h.",
-)
-@source_options
-@place_options
+@command("dev", DevOptions, without=[PythonOptions, VersionOptions, WheelhouseOptions])
 def dev(app: App, options: DevOptions) -> None:
     """Build with local sources, install what changed, run a test: one turn of the loop.
 
@@ -144,24 +131,23 @@ def _asked(app: App, options: DevOptions) -> loop.Loop:
     executor = replace(request.executor, keep_minutes=options.keep_container)
     return loop.Loop(
         request=replace(request, executor=executor),
-        environment=app.cwd / options.environment,
-        kinds=loop.kinds(listed(options.only)),
-        tests=tuple(app.cwd / test for test in options.tests),
+        environment=options.environment,
+        kinds=loop.kinds(options.only),
+        tests=options.tests,
         test_options=options.test_options,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShellOptions(BuildOptions):
     """Options of `shell`."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...] = own(
+        "[-- COMMAND...]", param="words", kind=click.UNPROCESSED, nargs=-1, default=()
+    )
     allow_dirty: bool = True
 
 
-@command("shell", ShellOptions)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@unpublished_options
+@command("shell", ShellOptions, without=[WheelhouseOptions])
 def shell(app: App, options: ShellOptions) -> int:
     """Open a terminal in exactly the container a build would run in.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
 
 with when_run():
@@ -28,21 +27,16 @@ def pin() -> None:
     """Add JAX releases to ci/pins.yaml."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PinAddOptions(DryRun):
     """Options of `pin add`."""
 
-    version: str
-    repository: str
-    ref: str
-    default: bool
+    version: str = own("VERSION", required=True)
+    repository: str = own("--repository URL", "Repository of --ref; default: jax-ml/jax.")
+    ref: str = own("--ref REF", "Branch, tag or commit; default: jax-vVERSION.")
+    default: bool = own("--default", "Build this release where none is named.", default=False)
 
 
 @command("add", PinAddOptions, parent=pin)
-@click.argument("version")
-@option("--repository", default="", metavar="URL", help="Repository of --ref; default: jax-ml/jax.")
-@option("--ref", default="", metavar="REF", help="Branch, tag or commit; default: jax-vVERSION.")
-@option("--default", is_flag=True, help="Build this release where none is named.")
 def add(app: App, options: PinAddOptions) -> None:
     """Look a release up in its sources and wheels, and add it to ci/pins.yaml.
 
@@ -65,21 +59,17 @@ def add(app: App, options: PinAddOptions) -> None:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class BumpOptions(DryRun):
     """Options of `bump`."""
 
-    what: str | None
-    to: str
-    check: bool
+    what: str = own("WHAT", only=KINDS)
+    to: str = own("--to [NAME=]VERSION", "The version; default: the newest there is.")
+    check: bool = own(
+        "--check", "Only say what is newer; status 1 where something is.", default=False
+    )
 
 
 @command("bump", BumpOptions)
-@click.argument("what", required=False, type=click.Choice(KINDS))
-@option(
-    "--to", default="", metavar="[NAME=]VERSION", help="The version; default: the newest there is."
-)
-@option("--check", is_flag=True, help="Only say what is newer; status 1 where something is.")
 def bump(app: App, options: BumpOptions) -> int:
     """Take a newer JAX, XLA, ROCm, Bazel, base image, action or tool, once verified.
 

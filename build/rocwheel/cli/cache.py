@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import BY_FIELDS, NUMBER, DryRun, command, group, option, options_of, own
+from rocwheel.cli.command import NUMBER, DryRun, command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError
-from rocwheel.option import opt
+from rocwheel.option import OptionSet, opt
 
 with when_run():
     from rocwheel import housekeeping
@@ -19,14 +18,12 @@ with when_run():
     from rocwheel.model import byte_count
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheOptions:
+class CacheOptions(OptionSet):
     """The option that names the cache folder."""
 
     cache_dir: str = opt(
         "Inputs", "--cache-dir DIR", "Default: ROCWHEEL_CACHE_DIR, ~/.cache/rocwheel."
     )
-    declared = BY_FIELDS
 
     def folder(self, app: App) -> Path:
         """Return the cache. Raises ConfigError for a folder that was named and is not there."""
@@ -56,17 +53,16 @@ def list_kept(app: App, options: CacheOptions) -> None:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class CleanOptions(CacheOptions, DryRun):
     """Options of `cache clean`."""
 
-    older_than: float | None
+    older_than: float | None = own(
+        "--older-than DAYS", "Remove what was not used for so long.", kind=NUMBER, default=None
+    )
     to_size: str = own("--to-size SIZE", "Remove the longest unused until this is left: 60G.")
 
 
 @command("clean", CleanOptions, parent=cache)
-@option("--older-than", type=NUMBER, metavar="DAYS", help="Remove what was not used for so long.")
-@options_of(CleanOptions)
 def clean(app: App, options: CleanOptions) -> None:
     """Remove what was not used for long, or down to a size; what is in use stays."""
     if options.older_than is None and not options.to_size:

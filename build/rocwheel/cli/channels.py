@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import click
-
 from rocwheel.choices import ROLES
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, group, once, options_of, own
+from rocwheel.cli.command import command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions
 from rocwheel.errors import ConfigError
@@ -25,9 +21,11 @@ def channels() -> None:
     """Print what each role may do in a channel's bucket."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RightsOptions(TargetOptions):
-    role: str
+    role: str = own(
+        "--role", "What the machine does; docs/how-to/buckets.md has a table.",
+        only=ROLES, required=True,
+    )  # fmt: skip
     repository: str = own(
         "--repository OWNER/NAME",
         "Print the role's trust policy for GitHub Actions of this repository, too.",
@@ -35,13 +33,6 @@ class RightsOptions(TargetOptions):
 
 
 @command("rights", RightsOptions, parent=channels)
-@once(
-    "--role",
-    type=click.Choice(ROLES),
-    required=True,
-    help="What the machine does; docs/how-to/buckets.md has a table.",
-)
-@options_of(RightsOptions)
 def show_rights(app: App, options: RightsOptions) -> None:
     """Print the S3 policy of a role: what it may do in the channel's bucket, and nothing more.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, options_of, own
+from rocwheel.cli.command import command, own
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError, HostError
+from rocwheel.option import OptionSet
 
 with when_run():
     import json
@@ -18,8 +17,7 @@ with when_run():
     from rocwheel.process import Command
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckInstallOptions:
+class CheckInstallOptions(OptionSet):
     """Options of `check-install`."""
 
     python: str = own(
@@ -29,7 +27,6 @@ class CheckInstallOptions:
 
 
 @command("check-install", CheckInstallOptions)
-@options_of(CheckInstallOptions)
 def check_install(app: App, options: CheckInstallOptions) -> int:
     """Check whether the ROCm JAX wheels of a Python work on this machine.
 

@@ -1,24 +1,18 @@
 """What a command of rocwheel is: a function of the App and one frozen value, its options.
 
-    @dataclass(frozen=True, kw_only=True)
-    class PruneOptions(TargetOptions, PersonOptions, DryRun): ...
+    class PruneOptions(TargetOptions, PersonOptions, DryRun):
+        orphans: bool = own("--orphans", "Also what no set holds.", default=False)
 
     @command("prune", PruneOptions)
-    @option("--orphans", is_flag=True, help=...)
     def prune(app: App, options: PruneOptions) -> None: ...
 
-Options are declared once: as fields of the value that a room takes (`rocwheel.option`), of which
-`options_of` makes click's; or with `option` (click's, with a section of `--help`), and shared as
-decorators (`section`). A class of values that several commands inherit has them as `declared`,
-which is BY_FIELDS where they are its own fields; a command gets those of all its bases. A command's
-options and the fields of its value have the same names, which is checked when the command is made.
-Fields without an option keep their default.
+Options are declared once, as fields of the value (`rocwheel.option`): a command has those of its
+value, of what that inherits and of the values within it. Other fields keep their default.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import os
 from collections.abc import Callable
@@ -27,16 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-import rocwheel.option as fields
 from rocwheel.cli.app import App
 from rocwheel.cli.imports import carry_out
+from rocwheel.option import KEY, OptionField, OptionSet, listed, opt
 
 if TYPE_CHECKING:  # what `--help` does not need
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-T = TypeVar("T")
-Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+T = TypeVar("T", bound=OptionSet)
 
 OWN: Final = "Options"
 TALK: Final = "Talk"
@@ -50,7 +43,9 @@ SECTIONS: Final = (
 class Option(click.Option):
     """An option that knows the section of `--help` it belongs to."""
 
-    section = OWN
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
 
 
 class Once(Option):
@@ -95,30 +90,31 @@ class _Amount(click.FloatRange):
 
 
 NUMBER: Final = _Amount(0, 1_000_000)
-option = functools.partial(click.option, cls=Option)
-once = functools.partial(click.option, cls=Once)
-BY_FIELDS: Any = True  # the options that a class declares are its own fields
-own = functools.partial(fields.opt, OWN)  # a field that is an option of one command
+own = functools.partial(opt, OWN)  # a field that is an option of one command
 
 
 def given_words(
-    options: object, cwd: Path, *, paths: frozenset[str] = frozenset(), leave: frozenset[str]
+    kind: type[OptionSet],
+    cwd: Path,
+    *,
+    instead: Mapping[str, Any] | None = None,
+    paths: frozenset[str] = frozenset(),
+    leave: frozenset[str],
 ) -> tuple[str, ...]:
     """Return the options that were given, as words that mean the same in any folder.
 
-    `paths` are options that name files though their values are text; `leave` are left out.
+    `instead` has values in place of given ones; `paths` are options that name files though their
+    values are text; `leave` are left out.
     """
-    words, context = [], click.get_current_context()
-    params = {p.name: p for p in context.command.params if isinstance(p, Option)}
-    own = dataclasses.fields(options)  # type: ignore[arg-type]
-    given = context.params | {
-        item.name: getattr(options, item.name) for item in own if fields.KEY not in item.metadata
-    }
-    for name in sorted(name for name, _ in _names(type(options))):
-        default = context.get_parameter_source(name) is ParameterSource.DEFAULT
-        if name not in params or default or name in leave:
-            continue
+    words, context = list[str](), click.get_current_context()
+    given, params = (
+        context.params | dict(instead or {}),
+        {p.name: p for p in context.command.params},
+    )
+    for name in sorted(declared(kind).keys() & params.keys() - leave):
         value, spelt = given[name], params[name]
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            continue
         if isinstance(value, bool):
             words += (spelt.opts if value else spelt.secondary_opts)[:1]
             continue
@@ -129,45 +125,23 @@ def given_words(
     return tuple(words)
 
 
-def section(title: str, *options: Decorator) -> Decorator:
-    """Options of one section of `--help`, as one decorator for every command that takes them."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for add in reversed(options):
-            function = add(function)
-            function.__click_params__[-1].section = title  # type: ignore[attr-defined]
-        return function
-
-    return decorate
+def declared(kind: type[OptionSet], without: Collection[type] = ()) -> dict[str, OptionField]:
+    """Return the options of a value by name, inherited ones first; not those of `without`."""
+    options: dict[str, OptionField] = {}
+    for base in kind.__bases__:
+        options |= declared(base, without)
+    for made in vars(kind).get("declares", {}).values() if kind not in without else ():
+        options |= {made.name: made} if isinstance(made, OptionField) else declared(made)
+    return options
 
 
-def together(*decorators: Decorator) -> Decorator:
-    """Several decorators as one."""
-    return lambda function: functools.reduce(lambda f, add: add(f), reversed(decorators), function)
-
-
-def options_of(*kinds: type, only: Collection[str] = ()) -> Decorator:
-    """Return the options that the own fields of values are, as one decorator; or `only` some."""
-    return together(
-        *(
-            section(made.section, _click_option(made))
-            for kind in kinds
-            for item in dataclasses.fields(kind)
-            if item.name in vars(kind)["__annotations__"] and (not only or item.name in only)
-            if isinstance(made := item.metadata.get(fields.KEY), fields.OptionField)
-        )
-    )
-
-
-def _click_option(made: fields.OptionField) -> Decorator:
+def _param(made: OptionField) -> click.Parameter:
+    """Return the parameter of click that an option is."""
     from pathlib import Path
 
     from rocwheel.cli import known
 
-    settings: dict[str, Any] = {"help": made.about, "metavar": made.metavar}
-    names = (*made.names, made.name)
-    if made.default is False:
-        return option(*names, is_flag=True, **settings)
+    settings: dict[str, Any] = {"type": made.kind, "required": made.required}
     if made.only:
         settings["type"] = click.Choice(made.only)
     elif made.is_path:
@@ -177,43 +151,54 @@ def _click_option(made: fields.OptionField) -> Decorator:
     elif made.values:
         offered = getattr(known, made.values) if isinstance(made.values, str) else None
         settings["type"] = known.OneOf(offered or known.of(*made.values), many=made.many)
-    elif isinstance(made.default, int):
+    elif made.kind is None and type(made.default) is int:
         settings["type"] = click.IntRange(min=1)
-    if made.default == () and not made.many:
-        return option(*names, multiple=True, **settings)
-    shown = {"default": made.default, "show_default": True} if made.default else {}
-    return once(*names, required=made.required, **settings, **shown)
+    if made.default and made.nargs == 1:
+        settings["default"] = made.default
+    if made.is_argument:
+        metavar = made.names[0] if made.param else None
+        return click.Argument([made.name], metavar=metavar, nargs=made.nargs, **settings)
+    settings |= {"help": made.about, "envvar": made.envvar}
+    kind, names = Option, (*made.names, made.name)
+    if made.default is False:
+        settings["is_flag"] = True
+    elif made.default == () and (made.repeats or not made.many):
+        settings |= {"multiple": True, "metavar": made.metavar}
+    else:
+        kind = Once
+        settings |= {"metavar": made.metavar, "show_default": bool(made.default)}
+    return kind(names, section=made.section, **settings)
 
 
 def _value(kind: type[T], given: dict[str, Any], app: App) -> T:
     """Make the value of what was given. Raises ConfigError."""
     values = {}
-    for item in dataclasses.fields(kind):  # type: ignore[arg-type]
-        made = item.metadata.get(fields.KEY)
-        if isinstance(made, fields.OptionField):
+    for item in kind.fields():
+        made = item.metadata.get(KEY)
+        if isinstance(made, OptionField):
             values[item.name] = _meant(made, given.get(made.name), app)
         elif made is not None:
             values[item.name] = _value(made, given, app)
-        elif item.name in given:
-            values[item.name] = given[item.name]
     return kind(**values)
 
 
-def _meant(made: fields.OptionField, value: Any, app: App) -> Any:
+def _meant(made: OptionField, value: Any, app: App) -> Any:
     """Return what a field holds: paths below the working directory, lists taken apart."""
     value = made.default if value is None else value
     if made.is_path:
         many = isinstance(value, tuple)
         return tuple(app.cwd / path for path in value) if many else app.path(value)
     parse = made.parse or str
+    if made.repeats:
+        value = ",".join(value)
     if not isinstance(value, str):
         return value
-    return tuple(dict.fromkeys(map(parse, fields.listed(value)))) if made.many else parse(value)
+    return tuple(dict.fromkeys(map(parse, listed(value)))) if made.many else parse(value)
 
 
-def params_of(*decorators: Decorator) -> list[click.Parameter]:
-    """Return the options that decorators declare."""
-    return click.command("taken")(together(*decorators)(lambda: None)).params
+def params_of(*kinds: type[OptionSet], without: Collection[type] = ()) -> list[click.Parameter]:
+    """Return the parameters of click that the options of values are."""
+    return [_param(made) for kind in kinds for made in declared(kind, without).values()]
 
 
 def before_the_command(params: Iterable[click.Parameter]) -> list[click.Parameter]:
@@ -309,16 +294,16 @@ def command(
     options: type[T],
     *,
     parent: click.Group | None = None,
+    without: Collection[type] = (),
 ) -> Callable[[Function[T]], click.Command]:
     """Make a command of `function(app, options)`; its status is what it returns, None is 0.
 
-    Raises TypeError when the options declared and the fields of `options` do not agree.
+    Options that are declared by a class of `without` it does not have: they keep their default.
     """
 
     def decorate(function: Function[T]) -> click.Command:
-        entry = common_options(_entry(function, options))
-        made = click.command(name, cls=SectionedCommand)(entry)
-        _compare(made, options)
+        params = [*params_of(options, without=without), *COMMON]
+        made = click.command(name, cls=SectionedCommand, params=params)(_entry(function, options))
         if parent is not None:
             parent.add_command(made)
         return made
@@ -328,17 +313,14 @@ def command(
 
 def group_command(name: str, options: type[T]) -> Callable[[Function[T]], click.Group]:
     """Make a command that is a group too: its function runs when no command of it is named."""
-
-    def decorate(function: Function[T]) -> click.Group:
-        made = click.group(name, cls=SectionedGroup)(common_options(_entry(function, options)))
-        _compare(made, options)
-        return made
-
-    return decorate
+    params = [*params_of(options), *COMMON]
+    return lambda function: click.group(name, cls=SectionedGroup, params=params)(
+        _entry(function, options)
+    )
 
 
 def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
-    """Return what click calls: `function` with its value and the options it inherits."""
+    """Return what click calls: `function` with its value."""
 
     @functools.wraps(function)
     def run(ctx: click.Context, /, **given: Any) -> int | None:
@@ -349,49 +331,29 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
         app.context = ctx
         return function(app, _value(options, given, app))
 
-    entry = click.pass_context(run)
-    own = entry.__dict__.pop("__click_params__", [])  # the last one is shown first
-    shared = [(base, vars(base).get("declared")) for base in options.__mro__]
-    inherited = (options_of(base) if of is BY_FIELDS else of for base, of in shared if of)
-    together(*inherited)(entry)
-    vars(entry)["__click_params__"] = [*vars(entry).get("__click_params__", []), *own]
-    return entry
+    return click.pass_context(run)
 
 
-def _compare(made: click.Command, options: type) -> None:
-    names = dict(_names(options))  # and whether a command must have it
-    declared = {param.name for param in made.params if param.expose_value}
-    wrong = sorted(map(str, {*filter(names.get, names), *declared} - (declared & names.keys())))
-    if wrong:
-        raise TypeError(f"{made.name}: {options.__name__} and the options differ: {wrong}")
-
-
-def _names(kind: type) -> Iterator[tuple[str, bool]]:
-    """Yield the option that each field stands for, and whether a command must have it."""
-    unset = (dataclasses.MISSING, dataclasses.MISSING)
-    for item in dataclasses.fields(kind):
-        made = item.metadata.get(fields.KEY)
-        if isinstance(made, fields.OptionField):
-            yield made.name, False
-        elif made is not None:
-            yield from _names(made)
-        else:
-            yield item.name, (item.default, item.default_factory) == unset
-
-
-def _talk(*names: str, about: str, **settings: Any) -> Decorator:
-    sets = settings.pop("sets", names[-1].lstrip("-"))
+def _talk(
+    *names: str, about: str, sets: str = "", section: str = TALK, **settings: Any
+) -> click.Parameter:
+    """Return an option that acts on the App and reaches no function."""
 
     def store(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
         if value:
-            setattr(ctx.find_object(App), sets, value)
+            setattr(ctx.find_object(App), sets or names[-1].lstrip("-"), value)
 
-    return option(*names, expose_value=False, callback=store, help=about, **settings)
+    return Option(
+        names, expose_value=False, callback=store, help=about, section=section, **settings
+    )
 
 
-# They act on the App and reach no function.
-talk_options = section(
-    TALK,
+COMMON: Final = (  # of every command
+    _talk(
+        "--ci-dir", sets="ci_dir", section="Inputs", metavar="DIR", envvar="ROCWHEEL_CI_DIR",
+        about="A team's own pins, layouts, policies, channels and suites in place of those that "
+        "rocwheel came with.",
+    ),
     _talk("--json", is_flag=True, about="Print one JSON document on stdout; talk goes to stderr."),
     _talk(
         "-v", "--verbose", "verbosity", flag_value=1, type=int, default=None,
@@ -408,30 +370,16 @@ talk_options = section(
 )  # fmt: skip
 
 
-data_option = section(
-    "Inputs",
-    _talk(
-        "--ci-dir", sets="ci_dir", metavar="DIR", envvar="ROCWHEEL_CI_DIR",
-        about="A team's own pins, layouts, policies, channels and suites in place of those that "
-        "rocwheel came with.",
-    ),
-)  # fmt: skip
-common_options = together(data_option, talk_options)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DryRun:
+class DryRun(OptionSet):
     """The value of `--dry-run`."""
 
-    dry_run: bool = fields.opt(
+    dry_run: bool = opt(
         "Output",
         "--dry-run",
         "Print the plan, every command and file; change nothing.",
         default=False,
     )
-    declared = BY_FIELDS
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NoOptions:
+class NoOptions(OptionSet):
     """What a command without options gets."""

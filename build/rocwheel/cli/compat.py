@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rocwheel.choices import TABLE_FORMS
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, options_of, own
+from rocwheel.cli.command import command, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions, family_of, must_exist
 
@@ -16,7 +14,6 @@ with when_run():
     from rocwheel import compat as tables
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompatOptions(TargetOptions):
     """Options of `compat`."""
 
@@ -24,7 +21,6 @@ class CompatOptions(TargetOptions):
 
 
 @command("compat", CompatOptions)
-@options_of(CompatOptions)
 def compat(app: App, options: CompatOptions) -> None:
     """Print which JAX goes with which ROCm, GPU and CPython.
 

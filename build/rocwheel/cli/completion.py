@@ -7,13 +7,13 @@ part of its path.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command
+from rocwheel.cli.command import command, own
+from rocwheel.option import OptionSet
 
 NAMES: Final = ("rocwheel", "ci_build")
 WORDS: Final = "_ROCWHEEL_WORDS"  # the line up to the cursor, a word to a line, the last unfinished
@@ -60,15 +60,13 @@ fi
 CODE: Final = {"bash": _BASH, "zsh": _ZSH}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompletionOptions:
+class CompletionOptions(OptionSet):
     """The shell that `completion` prints code for."""
 
-    shell: str
+    shell: str = own("SHELL", only=tuple(CODE), required=True)
 
 
 @command("completion", CompletionOptions)
-@click.argument("shell", type=click.Choice(list(CODE)))
 def completion(app: App, options: CompletionOptions) -> None:
     """Print shell completion code, for `rocwheel` and `ci_build`, by name and by path.
 

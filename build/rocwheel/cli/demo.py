@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
-from rocwheel.build_options import BuildOptions, PythonOptions, SourceOptions, VersionOptions
+from rocwheel.build_options import BuildOptions, FamilyOptions, RocmOptions, SourceOptions
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, given_words, options_of, own
+from rocwheel.cli.command import DryRun, command, given_words, own
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import run_here, worker
-from rocwheel.cli.options import place_options, wheelhouse_options
 from rocwheel.errors import InterruptError
 from rocwheel.image.options import BuilderOptions, EngineOptions
 
@@ -31,19 +29,13 @@ with when_run():
 _OWN = frozenset({"dry_run", "wheels_only", "python_versions", "wheelhouse"})
 
 
-@dataclass(frozen=True, kw_only=True)
 class DemoOptions(BuildOptions, DryRun):
     """Options of `demo`: sources, ROCm and compiler are the miniature's own."""
 
     wheels_only: bool = own("--wheels-only", "Build and verify; no night, no index.", default=False)
 
 
-@command("demo", DemoOptions)
-@options_of(DemoOptions, PythonOptions)
-@options_of(SourceOptions, only=("gfx_targets",))
-@options_of(VersionOptions)
-@place_options
-@wheelhouse_options
+@command("demo", DemoOptions, without=[RocmOptions, FamilyOptions, SourceOptions])
 def demo(app: App, options: DemoOptions) -> None:
     """Run the whole main job on the miniature workspace: a night whose store is a folder.
 
@@ -68,7 +60,7 @@ def demo(app: App, options: DemoOptions) -> None:
         prepared = _prepare(app, base)
         if only:
             return _wheels(app, prepared)
-        return _night(app, prepared, given_words(options, app.cwd, leave=_OWN))
+        return _night(app, prepared, given_words(DemoOptions, app.cwd, leave=_OWN))
 
 
 def _prepare(app: App, base: dist.Request) -> job.Prepared:

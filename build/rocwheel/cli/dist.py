@@ -1,29 +1,23 @@
 """`dist_wheels` and `rebuild`; and what else a request has than the options of a command."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-
-import click
 
 from rocwheel.build_options import (
     BazelOptions,
-    BuildCacheOptions,
     BuildOptions,
-    ContainerOptions,
-    RemoteOptions,
+    FamilyOptions,
+    PythonOptions,
     RocmOptions,
     SourceOptions,
-    WheelhouseOptions,
+    TargetsOptions,
+    VersionOptions,
 )
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, options_of, own
+from rocwheel.cli.command import DryRun, command, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.options import build_options
 from rocwheel.cli.rocm import rocm_index, rocm_source
 from rocwheel.cli.trust import SignerOptions
 
@@ -40,7 +34,6 @@ with when_run():
 DIFFERENT = 13  # the status of `wheel diff --exit-code`, too
 
 
-@dataclass(frozen=True, kw_only=True)
 class DistOptions(BuildOptions, SignerOptions, DryRun):
     """Options of `dist_wheels`."""
 
@@ -63,7 +56,6 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
 
 
 @command("dist_wheels", DistOptions)
-@build_options
 def dist_wheels(app: App, options: DistOptions) -> None:
     """Build, repair and verify a wheel set; leave a wheelhouse with its manifest.
 
@@ -85,24 +77,23 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     app.emit(document, document["manifest"])
 
 
-@dataclass(frozen=True, kw_only=True)
 class RebuildOptions(DistOptions):
     """Options of `rebuild`; what decides the bytes comes from the manifest."""
 
-    manifest: Path
+    manifest: Path = own("MANIFEST", is_path=True, required=True)
     wheelhouse: Path = own(
         "--wheelhouse", "Where the set appears.", is_path=True, default=Path("rebuilt")
     )
 
 
-@command("rebuild", RebuildOptions)
-@click.argument("manifest", type=click.Path(path_type=Path))
-@options_of(RocmOptions, only=("therock",))
-@options_of(SourceOptions, only=("jax_source_dir", "xla_source_dir"))
-@options_of(BazelOptions, only=("compiler_path", "bazel_path", "bazel_mirror", "locked"))
-@options_of(RemoteOptions, ContainerOptions, BuildCacheOptions)
-@options_of(WheelhouseOptions, only=("allow_dirty",))
-@options_of(RebuildOptions)
+@command(
+    "rebuild",
+    RebuildOptions,
+    without=[
+        RocmOptions, FamilyOptions, TargetsOptions, SourceOptions, PythonOptions, VersionOptions,
+        BazelOptions,
+    ],
+)  # fmt: skip
 def rebuild(app: App, options: RebuildOptions) -> int:
     """Build a wheel set again from what its manifest says, and compare it byte by byte.
 
@@ -110,29 +101,18 @@ def rebuild(app: App, options: RebuildOptions) -> int:
     so, which --signer signs and `stage` takes along; else what differs is printed, and the exit
     status is 13.
     """
-    path = app.cwd / options.manifest
-    before = Manifest.load(path)
+    before = Manifest.load(options.manifest)
     planned = dist.plan_rebuild(before, request_from(app, options, therock=options.therock))
     if options.dry_run:
         app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
         return 0
-    signer, folder = options.key(app), path if path.is_dir() else path.parent
+    signer, statement = options.key(app), None
     with housekeeping.using(planned.request.cache):
-        again = dist.rebuild(before, folder, planned, runner=app.runner, console=app.console)
-    lines = [f"the build: {item}" for item in again.circumstances]
-    lines += [f"{name}: {line}" for name, found in again.wheels.items() for line in found]
-    document = {
-        "state": "different" if again.wheels else "reproduced",
-        "manifest": before.sha256,
-        "rebuilt": again.result.manifest.sha256,
-        "wheels": again.wheels,
-        "circumstances": again.circumstances,
-        "statement": "",
-    }
-    if not again.wheels:
-        now = app.now().isoformat()
-        stated = evidence.state_build(again.result.wheelhouse, signer, finished=now, again=before)
-        document["statement"] = str(stated)
-    lines.append(f"{before.sha256} {document['state']}")
-    app.emit(document, "\n".join(lines))
-    return DIFFERENT if again.wheels else 0
+        made = dist.rebuild(
+            before, options.manifest, planned, runner=app.runner, console=app.console
+        )
+    if not made.wheels:
+        folder, now = made.result.wheelhouse, app.now().isoformat()
+        statement = evidence.state_build(folder, signer, finished=now, again=before)
+    app.emit(made.to_json(statement), "\n".join(made.lines()))
+    return DIFFERENT if made.wheels else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import click
 
@@ -11,10 +11,9 @@ from rocwheel.build_options import BuildOptions
 from rocwheel.choices import Purpose
 from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, option
+from rocwheel.cli.command import command, own
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.options import build_options
 from rocwheel.cli.rocm import rocm_source
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import HostError
@@ -35,11 +34,16 @@ with when_run():
 VERY_BUILD = "dist_wheels"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DoctorOptions(BuildOptions, StoreOptions):
     """Options of `doctor`: those of a build say which one is meant, those of a store which."""
 
-    purpose: str
+    purpose: str = own(
+        "--for",
+        "What the machine is wanted for; dist_wheels: the very build of its options.",
+        param="purpose",
+        only=(*(purpose.value for purpose in Purpose), VERY_BUILD),
+        default="build",
+    )
 
     def store(self, app: App) -> Store | None:
         """Open the store that is named; try it where a machine of this purpose may write.
@@ -51,22 +55,14 @@ class DoctorOptions(BuildOptions, StoreOptions):
         channel = self.open(app)
         if self.purpose != Purpose.GATE.value:
             return channel.open()
-        if not self.family:
+        if not self.families:
             raise known.lacking("--family, whose verdicts are stored there", known.families)
-        staging, _ = channel.pairs(channel.open(), families.named(self.family).name)[0]
+        first, *_ = families.chosen(self.families, self.own_families)
+        staging, _ = channel.pairs(channel.open(), first.name)[0]
         return channel.open(probe_key=staging.runners_probe)
 
 
 @command("doctor", DoctorOptions)
-@option(
-    "--for",
-    "purpose",
-    type=click.Choice([*(purpose.value for purpose in Purpose), VERY_BUILD]),
-    default="build",
-    show_default=True,
-    help="What the machine is wanted for; dist_wheels: the very build of its options.",
-)
-@build_options
 def doctor(app: App, options: DoctorOptions) -> int:
     """Show what this machine has for building, gating or releasing, and what it lacks.
 

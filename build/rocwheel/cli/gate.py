@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import click
 
-from rocwheel.cli import gate_run, known
+from rocwheel.cli import gate_run
 from rocwheel.cli.app import App
-from rocwheel.cli.command import (
-    DryRun,
-    NoOptions,
-    command,
-    group,
-    group_command,
-    once,
-    option,
-    section,
-)
+from rocwheel.cli.command import DryRun, NoOptions, command, group, group_command, own
 from rocwheel.cli.gate_run import GateCommandOptions, GatedSetOptions
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import Target, trusting
 from rocwheel.cli.trust import SignerOptions
+from rocwheel.option import opt
 
 with when_run():
     import msgspec
@@ -46,7 +36,7 @@ with when_run():
     from rocwheel.trust.policy import Case
     from rocwheel.verdict import KnownSuite, Verdict
 
-_PATH = click.Path(path_type=Path)
+_needed = partial(own, required=True)
 
 
 @group_command("gate", GateCommandOptions)
@@ -88,29 +78,16 @@ def _row(suite: Suite, number: int) -> tuple[str, ...]:
     return suite.name, gpus, source, seconds, str(suite.must_run), families, suite.about
 
 
-@dataclass(frozen=True, kw_only=True)
 class GateMergeOptions(GatedSetOptions, SignerOptions, DryRun):
-    suite: str | None
-    shards: int
-    output: Path
-    folders: tuple[Path, ...]
-
-    declared = section(
-        "Target",
-        once("--suite", metavar="NAME", type=OneOf(known.suites), help="A suite (required)."),
+    suite: str = opt("Target", "--suite NAME", "A suite (required).", values="suites")
+    shards: int = own("--shards", "How many there are.", kind=click.IntRange(min=2), required=True)
+    output: Path = own(
+        "--output", "Where the reports go.", is_path=True, default=Path("gate-results/merged")
     )
+    folders: tuple[Path, ...] = own("FOLDERS", is_path=True, nargs=-1, default=())
 
 
 @command("merge", GateMergeOptions, parent=gate)
-@option("--shards", type=click.IntRange(min=2), required=True, help="How many there are.")
-@option(
-    "--output",
-    type=_PATH,
-    default=Path("gate-results/merged"),
-    show_default=True,
-    help="Where the reports go.",
-)
-@click.argument("folders", nargs=-1, type=_PATH)
 def merge(app: App, options: GateMergeOptions) -> int:
     """Make one verdict of N shards; a missing one is `not-run`.
 
@@ -122,7 +99,7 @@ def merge(app: App, options: GateMergeOptions) -> int:
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
-    with storing.alone(output := app.cwd / options.output):
+    with storing.alone(output := options.output):
         report = session.finish(
             merged, place, output,
             home=app.home, cache=app.cache, console=app.console, whole=app.now(),
@@ -136,8 +113,7 @@ def _shards(
 ) -> tuple[Place | None, Sequence[tuple[Verdict | None, Results]]]:
     """Return what shards left in folders, or in a store and which that is."""
     if options.folders:
-        output, folders = app.cwd / options.output, options.folders
-        return None, [storing.shard_in(app.cwd / folder, seen_from=output) for folder in folders]
+        return None, [storing.shard_in(item, seen_from=options.output) for item in options.folders]
     if not (options.manifest and options.python and options.suite):
         raise click.UsageError(
             "give --manifest, --python and --suite, or the folders of the shards"
@@ -166,19 +142,17 @@ def _known(app: App, name: str) -> KnownSuite:
     return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
 
 
-@dataclass(frozen=True, kw_only=True)
 class GateCalibrateOptions(DryRun):
-    results: tuple[Path, ...]
+    results: tuple[Path, ...] = own("RESULTS", is_path=True, nargs=-1, required=True, default=())
 
 
 @command("calibrate", GateCalibrateOptions, parent=gate)
-@click.argument("results", nargs=-1, required=True, type=_PATH)
 def calibrate(app: App, options: GateCalibrateOptions) -> None:
     """Write down how many tests ran on a family's GPUs: what its verdicts demand from then on.
 
     RESULTS are folders that `gate` or `gate merge` left in --output, of whole runs.
     """
-    runs = [(str(path), storing.results_in(app.cwd / path)) for path in options.results]
+    runs = [(str(path), storing.results_in(path)) for path in options.results]
     counted = calibration.calibrated(app.home.ci, runs, matrix.FAMILIES)
     rows = [
         (suite, family, jax, ", ".join(f"{name} {number:,}" for name, number in numbers.items()))
@@ -217,25 +191,21 @@ def verify(app: App, options: GateCommandOptions) -> int:
     return end.exit_code if end else 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class SkipsImportOptions(DryRun):
-    source: Path
-    jax: str
-    issue: str
-    owner: str
-    expires: str
+    source: Path = _needed(
+        "--from", "A checkout of JAX or of TheRock.", param="source", is_path=True
+    )
+    jax: str = _needed("--jax VERSION", "The release of JAX that it is for.")
+    issue: str = _needed("--issue URL", "Where the work on these tests is tracked.")
+    owner: str = _needed("--owner NAME", "Who looks after the entries.")
+    expires: str = _needed("--expires DATE", "When the entry must be looked at again.")
 
 
 @command("import", SkipsImportOptions, parent=skips_group)
-@option("--from", "source", type=_PATH, required=True, help="A checkout of JAX or of TheRock.")
-@option("--jax", metavar="VERSION", required=True, help="The release of JAX that it is for.")
-@option("--issue", metavar="URL", required=True, help="Where the work on these tests is tracked.")
-@option("--owner", metavar="NAME", required=True, help="Who looks after the entries.")
-@option("--expires", metavar="DATE", required=True, help="When the entry must be looked at again.")
 def import_skips(app: App, options: SkipsImportOptions) -> None:
     """Import what JAX's or TheRock's ROCm jobs leave out of JAX's tests, as a list in ci/skips."""
     about = {"issue": options.issue, "owner": options.owner, "expires": options.expires}
-    checkout = app.cwd / options.source
+    checkout = options.source
     entries = upstream.read(checkout, suites.load_all(app.home.ci), options.jax, about)
     path = upstream.write(
         app.home.ci, checkout, options.jax, entries, today=app.now().date(), dry_run=options.dry_run

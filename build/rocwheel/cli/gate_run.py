@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, given_words, once, option, section, together
+from rocwheel.cli.command import DryRun, given_words, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.cli.trust import SignerOptions
-
-if TYPE_CHECKING:
-    pass
+from rocwheel.option import opt
 
 with when_run():
     import shlex
@@ -45,159 +40,107 @@ with when_run():
     from rocwheel.verdict import State
 
 SLOTS = Path("/run/lock/rocwheel")
-_TEXT_PATH = click.Path(path_type=str)
 _NEEDED = {"suites": known.suites, "python": known.pythons, "family": known.families}
 
 
-@dataclass(frozen=True, kw_only=True)
 class GatedSetOptions(TargetOptions):
     """Options that name a wheel set and a CPython."""
 
-    manifest: str | None
-    python: str | None
-
-    declared = section(
+    python: str = opt("Target", "--python VERSION", "CPython: 3.12 (required).", values="pythons")
+    manifest: str = opt(
         "Target",
-        once(
-            "--python",
-            metavar="VERSION",
-            type=OneOf(known.pythons),
-            help="CPython: 3.12 (required).",
-        ),
-        once(
-            "--manifest",
-            metavar="SHA|PATH",
-            type=known.MANIFEST,
-            help="The staged wheel set: SHA-256 of its manifest (6 digits or more), or the file.",
-        ),
+        "--manifest SHA|PATH",
+        "The staged wheel set: SHA-256 of its manifest (6 digits or more), or the file.",
+        values="MANIFEST",
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
     """Options of `gate` and `skips verify`."""
 
-    suites: tuple[str, ...]
-    wheels: str | None
-    device: str
-    rocm: str | None
-    jax_tests: str | None
-    requirements: tuple[str, ...]
-    shard: str
-    tests: tuple[str, ...]
-    failed_of: str | None
-    lanes: int
-    jobs: int
-    patience: float
-    slots: Path
-    runner: str
-    output: str | None
-    installed: Path | None
-    folders: tuple[Path, ...]
-    declared = together(
-        section(
-            "Target",
-            option(
-                "--suite",
-                "suites",
-                multiple=True,
-                metavar="NAME",
-                type=OneOf(known.suites),
-                help="A suite of ci/suites (required); repeatable.",
-            ),
-        ),
-        once(
-            "--wheels",
-            type=_TEXT_PATH,
-            metavar="DIR",
-            help="Local wheels instead of staged ones; nothing is stored.",
-        ),
-        option(
-            "--device",
-            type=click.Choice(["gpu", "nvidia", "cpu"]),
-            default="gpu",
-            show_default=True,
-            help="The family's own GPUs; others only by name, and without storing a verdict.",
-        ),
-        once(
-            "--rocm",
-            metavar="SOURCE",
-            type=known.FILE,
-            help="ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's own.",
-        ),
-        once(
-            "--jax-tests",
-            type=_TEXT_PATH,
-            metavar="DIR",
-            help="A JAX checkout with the tests; default: the commit the wheels were built of.",
-        ),
-        option(
-            "--with",
-            "requirements",
-            multiple=True,
-            metavar="NAME==VERSION",
-            help="A further package in the environment; repeatable.",
-        ),
-        once("--shard", default="1/1", metavar="I/N", help="One part of N."),
-        option("--test", "tests", multiple=True, metavar="ID", help="Only this test or file."),
-        once(
-            "--failed-of",
-            metavar="PATH",
-            type=_TEXT_PATH,
-            help="Only what failed in these results, with the same packages.",
-        ),
-        option(
-            "--lanes",
-            type=click.IntRange(min=0),
-            default=0,
-            help="Most test processes at once; default: one per device.",
-        ),
-        option(
-            "--jobs",
-            type=click.IntRange(min=0),
-            default=0,
-            help="Processes on one GPU; default: what the suite, memory and CPUs allow.",
-        ),
-        option(
-            "--patience",
-            type=click.FloatRange(min=0),
-            default=3600.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to wait for devices that others hold.",
-        ),
-        once(
-            "--installed",
-            type=click.Path(path_type=Path),
-            metavar="PYTHON",
-            help="The Python of an environment that has the set and a ROCm in /opt/rocm, as a "
-            "runtime image has, instead of a fresh one; nothing is stored.",
-        ),
-        option(
-            "--packages",
-            "folders",
-            type=click.Path(path_type=Path),
-            multiple=True,
-            metavar="DIR",
-            help="With --installed: a folder of packages that the suite needs beside it.",
-        ),
-        option(
-            "--slots",
-            type=click.Path(path_type=Path),
-            default=SLOTS,
-            show_default=True,
-            help="Lock files of the devices, shared by everything on this machine.",
-        ),
-        option("--runner", default="", metavar="LABEL", help="Label of this runner."),
-        section(
-            "Output",
-            once(
-                "--output",
-                type=_TEXT_PATH,
-                metavar="DIR",
-                help="Where reports and logs go; default: gate-results/<suite>-<python>.",
-            ),
-        ),
+    suites: tuple[str, ...] = opt(
+        "Target",
+        "--suite NAME",
+        "A suite of ci/suites (required); repeatable.",
+        values="suites",
+        param="suites",
+        default=(),
+    )
+    wheels: str = own(
+        "--wheels DIR", "Local wheels instead of staged ones; nothing is stored.", values="FILE"
+    )
+    device: str = own(
+        "--device",
+        "The family's own GPUs; others only by name, and without storing a verdict.",
+        only=("gpu", "nvidia", "cpu"),
+        default="gpu",
+    )
+    rocm: str = own(
+        "--rocm SOURCE",
+        "ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's own.",
+        values="FILE",
+    )
+    jax_tests: str = own(
+        "--jax-tests DIR",
+        "A JAX checkout with the tests; default: the commit the wheels were built of.",
+        values="FILE",
+    )
+    requirements: tuple[str, ...] = own(
+        "--with NAME==VERSION",
+        "A further package in the environment; repeatable.",
+        param="requirements",
+        default=(),
+    )
+    shard: str = own("--shard I/N", "One part of N.", default="1/1")
+    tests: tuple[str, ...] = own("--test ID", "Only this test or file.", param="tests", default=())
+    failed_of: str = own(
+        "--failed-of PATH",
+        "Only what failed in these results, with the same packages.",
+        values="FILE",
+    )
+    lanes: int = own(
+        "--lanes",
+        "Most test processes at once; default: one per device.",
+        kind=click.IntRange(min=0),
+        default=0,
+    )
+    jobs: int = own(
+        "--jobs",
+        "Processes on one GPU; default: what the suite, memory and CPUs allow.",
+        kind=click.IntRange(min=0),
+        default=0,
+    )
+    patience: float = own(
+        "--patience SECONDS",
+        "How long to wait for devices that others hold.",
+        kind=click.FloatRange(min=0),
+        default=3600.0,
+    )
+    installed: Path | None = own(
+        "--installed PYTHON",
+        "The Python of an environment that has the set and a ROCm in /opt/rocm, as a runtime image "
+        "has, instead of a fresh one; nothing is stored.",
+        is_path=True,
+    )
+    folders: tuple[Path, ...] = own(
+        "--packages DIR",
+        "With --installed: a folder of packages that the suite needs beside it.",
+        param="folders",
+        is_path=True,
+        default=(),
+    )
+    slots: Path = own(
+        "--slots",
+        "Lock files of the devices, shared by everything on this machine.",
+        is_path=True,
+        default=SLOTS,
+    )
+    runner: str = own("--runner LABEL", "Label of this runner.")
+    output: Path | None = opt(
+        "Output",
+        "--output DIR",
+        "Where reports and logs go; default: gate-results/<suite>-<python>.",
+        is_path=True,
     )
 
 
@@ -212,7 +155,7 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
     if options.folders and not options.installed:
         raise click.UsageError("--packages goes with --installed")
     wanted = tuple(suites.load(app.home.ci, name) for name in named)
-    python = PythonVersion.parse(options.python or "")
+    python = PythonVersion.parse(options.python)
     family, manifest, place, wheels = _wheels(app, options, python)
     asked = GateOptions(
         family=family,
@@ -222,7 +165,7 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         home=app.home,
         shard=Shard.parse(options.shard),
         device=DeviceChoice(options.device),
-        rocm=options.rocm or "",
+        rocm=options.rocm,
         jax_tests=app.cwd / options.jax_tests if options.jax_tests else None,
         requirements=options.requirements,
         lanes=options.lanes,
@@ -230,13 +173,13 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         choice=choice,
         tests=frozenset(options.tests),
         patience=options.patience,
-        installed=app.path(options.installed),
-        folders=tuple(app.cwd / folder for folder in options.folders),
+        installed=options.installed,
+        folders=options.folders,
     )
     return session.prepare(
         asked,
         wanted,
-        output=Path(options.output) if options.output else None,
+        output=options.output,
         failed_of=app.cwd / options.failed_of if options.failed_of else None,
         command=lambda suite: _command_line(app, options, suite),
         host=Host(
@@ -290,10 +233,14 @@ _NOT_AGAIN = frozenset({"failed_of", "output", "dry_run", "shard", "signer"})
 def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
     """Return the options given, as a line that means the same anywhere."""
     paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
-    alone = replace(options, suites=(suite,))
-    if "://" in (options.rocm or ""):
-        alone = replace(alone, rocm=without_secrets(options.rocm or ""))
-    words = given_words(alone, app.cwd, paths=_PATHS | paths, leave=_NOT_AGAIN)
+    rocm = without_secrets(options.rocm) if "://" in options.rocm else options.rocm
+    words = given_words(
+        GateCommandOptions,
+        app.cwd,
+        instead={"suites": (suite,), "rocm": rocm},
+        paths=_PATHS | paths,
+        leave=_NOT_AGAIN,
+    )
     data = () if app.home == home.find(None) else (f"--ci-dir={app.home.ci}",)
     return shlex.join(("gate", *data, *words))
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import click
-
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, group, option, options_of
+from rocwheel.cli.command import command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import HostError
 from rocwheel.image.options import BuilderOptions, EngineOptions
@@ -25,25 +21,22 @@ with when_run():
     from rocwheel.image import contents, found
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImageBuildOptions(EngineOptions):
     """Options of `image build`."""
 
-    image: BuilderOptions = nested(BuilderOptions)  # noqa: RUF009 - a field
+    image: BuilderOptions = nested(BuilderOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImageShowOptions(EngineOptions):
     """Options of `image show`."""
 
-    reference: str
+    reference: str = own("REFERENCE", required=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ImagePruneOptions(EngineOptions):
     """Options of `image prune`."""
 
-    dry_run: bool = False
+    dry_run: bool = own("--dry-run", "Say what would be removed; remove nothing.", default=False)
 
 
 def engine_of(app: App, options: EngineOptions) -> container.ContainerEngine:
@@ -57,7 +50,6 @@ def images() -> None:
 
 
 @command("build", ImageBuildOptions, parent=images)
-@options_of(BuilderOptions, EngineOptions)
 def build(app: App, options: ImageBuildOptions) -> None:
     """Make the builder image of a recipe, unless there is one of the same inputs.
 
@@ -79,8 +71,6 @@ def build(app: App, options: ImageBuildOptions) -> None:
 
 
 @command("show", ImageShowOptions, parent=images)
-@options_of(EngineOptions)
-@click.argument("reference")
 def show(app: App, options: ImageShowOptions) -> None:
     """Show what an image is and what it has for building wheels."""
     engine = engine_of(app, options)
@@ -111,8 +101,6 @@ def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]
 
 
 @command("prune", ImagePruneOptions, parent=images)
-@options_of(EngineOptions)
-@option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 def prune(app: App, options: ImagePruneOptions) -> None:
     """Remove what runs that were cut short left behind; never anything of others."""
     engine = engine_of(app, options)

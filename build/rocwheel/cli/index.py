@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, option, options_of, own, section
+from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import (
     PersonOptions,
@@ -19,6 +18,7 @@ from rocwheel.cli.target import (
     TargetOptions,
 )
 from rocwheel.errors import HostError, StoreError
+from rocwheel.option import opt
 
 with when_run():
     from rocwheel.console import Unit, count
@@ -32,20 +32,15 @@ with when_run():
     from rocwheel.release.operations import Tally
 
 
-@dataclass(frozen=True, kw_only=True)
 class WhereOptions(TargetOptions):
     """Options that name one of the two indexes of a family, staging or release."""
 
-    in_staging: bool
-
-    declared = section(
+    in_staging: bool = opt(
         "Target",
-        option(
-            "--staging/--release",
-            "in_staging",
-            default=False,
-            help="Which of the two indexes; default: the release.",
-        ),
+        "--staging/--release",
+        "Which of the two indexes; default: the release.",
+        param="in_staging",
+        default=False,
     )
 
     def places(self, target: Target) -> list[Place]:
@@ -58,7 +53,6 @@ def index() -> None:
     """Check an index, repair it, take files over."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class IndexCheckOptions(WhereOptions):
     resolve: bool = own(
         "--resolve", "Also let pip resolve each set for each CPython.", default=False
@@ -82,7 +76,6 @@ class IndexCheckOptions(WhereOptions):
 
 
 @command("check", IndexCheckOptions, parent=index)
-@options_of(IndexCheckOptions)
 def check(app: App, options: IndexCheckOptions) -> int:
     """Download everything an index lists; compare hashes, metadata, links, log, closure."""
     resolver, target = options.resolver(app), Target(app, options)
@@ -100,18 +93,15 @@ def check(app: App, options: IndexCheckOptions) -> int:
     return StoreError.exit_code if problems else 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class IndexRepairOptions(WhereOptions, PersonOptions, DryRun):
-    skip_entry: tuple[str, ...]
+    skip_entry: tuple[str, ...] = own(
+        "--skip-entry N|KEY",
+        "Let a lost or damaged entry of the log change nothing, for ever; needs --reason.",
+        default=(),
+    )
 
 
 @command("repair", IndexRepairOptions, parent=index)
-@option(
-    "--skip-entry",
-    multiple=True,
-    metavar="N|KEY",
-    help="Let a lost or damaged entry of the log change nothing, for ever; needs --reason.",
-)
 def repair(app: App, options: IndexRepairOptions) -> None:
     """Let every page show what the log says, and delete what was pruned and is still there.
 
@@ -126,7 +116,6 @@ def repair(app: App, options: IndexRepairOptions) -> None:
     _tell(app, done, "every page is as the log says", dry_run=options.dry_run)
 
 
-@dataclass(frozen=True, kw_only=True)
 class IndexAdoptOptions(WhereOptions, PersonOptions, DryRun):
     """Options of `index adopt`."""
 
@@ -157,10 +146,9 @@ def _tell(
     app.emit({"places": documents}, "\n".join(lines) or nothing)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ServeOptions(TargetOptions):
     host: str = own("--host", "Address to listen on.", default="127.0.0.1")
-    port: int
+    port: int = own("--port", "0 takes a free one.", kind=click.IntRange(0, 65535), default=8000)
 
     def site(self, app: App, target: Target) -> Site:
         """Start the server, which listens. Raises HostError."""
@@ -180,14 +168,6 @@ class ServeOptions(TargetOptions):
 
 
 @command("serve", ServeOptions)
-@options_of(ServeOptions)
-@option(
-    "--port",
-    default=8000,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="0 takes a free one.",
-)
 def serve(app: App, options: ServeOptions) -> None:
     """Serve a store over local HTTP as pip and uv see it, until Ctrl-C.
 

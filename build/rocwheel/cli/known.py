@@ -76,6 +76,11 @@ def families(_ctx: click.Context) -> tuple[str, ...]:
     return tuple(matrix.FAMILIES)
 
 
+def families_or_all(ctx: click.Context) -> tuple[str, ...]:
+    """GPU families of the matrix, and the word for all of them."""
+    return (*families(ctx), "all")
+
+
 def gfx_targets(_ctx: click.Context) -> Collection[str]:
     """Targets of any family."""
     import amdgpu_family_matrix as matrix

@@ -1,26 +1,20 @@
 """`nightly plan`, `run` and `cell`: from a settings file to cells that ran."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, options_of
+from rocwheel.cli.command import DryRun, command, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
+    NightCellOptions,
     NightOptions,
     NightTarget,
-    cell_named,
     document_of,
-    night_argument,
-    night_named,
     nightly,
-    own,
     run_here,
     whole,
     worker,
@@ -47,7 +41,6 @@ with when_run():
 SCHEDULERS: Final = ("local", "slurm", "github")
 
 
-@dataclass(frozen=True, kw_only=True)
 class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     """Options of `nightly plan`."""
 
@@ -70,7 +63,6 @@ class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
 
 
 @command("plan", NightPlanOptions, parent=nightly)
-@options_of(NightPlanOptions)
 def plan(app: App, options: NightPlanOptions) -> int:
     """Decide what a night does, and store it: resolved once, never changed.
 
@@ -159,7 +151,6 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     return planning.plan(setting, recipes, absent, seen)
 
 
-@dataclass(frozen=True, kw_only=True)
 class NightRunOptions(NightOptions, DryRun):
     """Options of `nightly run`."""
 
@@ -177,8 +168,6 @@ class NightRunOptions(NightOptions, DryRun):
 
 
 @command("run", NightRunOptions, parent=nightly)
-@night_argument
-@options_of(NightRunOptions)
 def run(app: App, options: NightRunOptions) -> int:
     """Run a planned night until nothing more can be done; run again, it continues.
 
@@ -281,22 +270,17 @@ def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> 
     return CommandError.exit_code
 
 
-@dataclass(frozen=True, kw_only=True)
-class NightCellOptions(NightOptions, DryRun):
+class NightWorkOptions(NightCellOptions, DryRun):
     """Options of `nightly cell`."""
 
-    cell: str
     engine: str = own("--engine NAME", "Who runs it.", default=SCHEDULERS[0])
     job: str = own("--job ID", "The engine's own name for this attempt.")
     leash: bool = own("--leash", "Stop when standard input closes.", default=False)
     program: str = own("--program COMMAND", "How the cell's command is started.")
 
 
-@command("cell", NightCellOptions, parent=nightly)
-@night_named
-@cell_named
-@options_of(NightCellOptions)
-def cell(app: App, options: NightCellOptions) -> int:
+@command("cell", NightWorkOptions, parent=nightly)
+def cell(app: App, options: NightWorkOptions) -> int:
     """Run one cell here and record how it ended: what every engine calls.
 
     The exit status is 0 for a pass and otherwise the one of the state, as of `gate`.
@@ -317,7 +301,7 @@ def cell(app: App, options: NightCellOptions) -> int:
 
 
 def _run_cell(
-    target: NightTarget, night: str, options: NightCellOptions, here: cells.Worker
+    target: NightTarget, night: str, options: NightWorkOptions, here: cells.Worker
 ) -> Ended | None:
     signals = cells.Signals()
     if options.leash:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import click
-
-from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import OWN, group
+from rocwheel.cli.command import group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
-from rocwheel.option import opt
 
 with when_run():
     import shlex
@@ -32,19 +25,24 @@ with when_run():
     from rocwheel.process import HostRunner
 
 LATEST: Final = "latest"
-own = partial(opt, OWN)
 
 
-@dataclass(frozen=True, kw_only=True)
 class NightOptions(StoreOptions):
     """Options that name a night of a store."""
 
-    night: str
+    night: str = own("NIGHT", values="nights", default=LATEST)
 
 
-night_argument = click.argument("night", default=LATEST, type=OneOf(known.nights))
-night_named = click.argument("night", type=OneOf(known.nights))
-cell_named = click.argument("cell", type=OneOf(known.cells))
+class NamedNightOptions(StoreOptions):
+    """Options that name a night of a store; it is not the latest of itself."""
+
+    night: str = own("NIGHT", values="nights", required=True)
+
+
+class NightCellOptions(NamedNightOptions):
+    """Options that name a cell of a night."""
+
+    cell: str = own("CELL", values="cells", required=True)
 
 
 class NightTarget:

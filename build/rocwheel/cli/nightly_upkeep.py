@@ -1,12 +1,9 @@
 """`nightly status`, `check`, `retry`, `drop`, `stop`, `clear`, `reproduce`, `prune`, `notify`."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,17 +11,15 @@ import click
 
 from rocwheel.choices import ROLES
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, options_of
+from rocwheel.cli.command import DryRun, command, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
+    NamedNightOptions,
+    NightCellOptions,
     NightOptions,
     NightTarget,
-    cell_named,
     document_of,
-    night_argument,
-    night_named,
     nightly,
-    own,
     whole,
     worker,
 )
@@ -56,7 +51,6 @@ def _seconds(text: str) -> float:
 
 
 @command("status", NightOptions, parent=nightly)
-@night_argument
 def status(app: App, options: NightOptions) -> int:
     """Show where every cell of a night stands, as the store knows it.
 
@@ -96,7 +90,6 @@ def _lines(
         yield f"stopped by {held.by}: {held.reason}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NightCheckOptions(StoreOptions):
     """Options of `nightly check`."""
 
@@ -104,7 +97,6 @@ class NightCheckOptions(StoreOptions):
 
 
 @command("check", NightCheckOptions, parent=nightly)
-@options_of(NightCheckOptions)
 def check(app: App, options: NightCheckOptions) -> int:
     """Fail when something is wrong with the newest night that no failing cell says.
 
@@ -137,9 +129,8 @@ def _what_next(
     return "; ".join(lines) or f"look: {target.line('status', night)}, and {page}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class NightOrderOptions(NightOptions, PersonOptions, DryRun):
-    """Options of `nightly retry`, `drop` and `stop`."""
+class NightOrderOptions(NamedNightOptions, PersonOptions, DryRun):
+    """Options of `nightly stop`, and of other orders."""
 
     cell: str = ""
 
@@ -164,38 +155,41 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
     app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
 
 
-@command("retry", NightOrderOptions, parent=nightly)
-@night_named
-@click.argument("cell", default="")
-def retry(app: App, options: NightOrderOptions) -> None:
+class NightRetryOptions(NightOrderOptions):
+    """Options of `nightly retry`."""
+
+    cell: str = own("CELL", values="cells")
+
+
+@command("retry", NightRetryOptions, parent=nightly)
+def retry(app: App, options: NightRetryOptions) -> None:
     """Allow a cell one more attempt; without CELL, let a stopped night go on. Needs --reason."""
     _order(app, options, "retry" if options.cell else "go-on")
 
 
-@command("drop", NightOrderOptions, parent=nightly)
-@night_named
-@cell_named
-def drop(app: App, options: NightOrderOptions) -> None:
+class NightDropOptions(NightCellOptions, NightOrderOptions):
+    """Options of `nightly drop`."""
+
+
+@command("drop", NightDropOptions, parent=nightly)
+def drop(app: App, options: NightDropOptions) -> None:
     """Let a cell be: it counts as not run, and what needs it does not run. Needs --reason."""
     _order(app, options, "drop")
 
 
 @command("stop", NightOrderOptions, parent=nightly)
-@night_named
 def stop(app: App, options: NightOrderOptions) -> None:
     """Start no further cell of a night; what runs, ends. Needs --reason."""
     _order(app, options, "stop")
 
 
-@dataclass(frozen=True, kw_only=True)
 class NightClearOptions(StoreOptions, PersonOptions, DryRun):
     """Options of `nightly clear`."""
 
-    host: str
+    host: str = own("HOST", required=True)
 
 
 @command("clear", NightClearOptions, parent=nightly)
-@click.argument("host")
 def clear(app: App, options: NightClearOptions) -> None:
     """Let a host have cells again that was given none because everything ended `infra` there."""
     target = NightTarget(app, options)
@@ -208,18 +202,13 @@ def clear(app: App, options: NightClearOptions) -> None:
     app.emit({"host": options.host, "by": mark.by}, said)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NightReproduceOptions(NightOptions):
+class NightReproduceOptions(NightCellOptions):
     """Options of `nightly reproduce`."""
 
-    cell: str
     run: bool = own("--run", "Run it, instead of printing the line.", default=False)
 
 
 @command("reproduce", NightReproduceOptions, parent=nightly)
-@night_named
-@cell_named
-@options_of(NightReproduceOptions)
 def reproduce(app: App, options: NightReproduceOptions) -> int:
     """Print the line that does here exactly what a cell did; the night does not hear of it.
 
@@ -242,7 +231,6 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
     return 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class NightPruneOptions(StoreOptions, DryRun):
     """Options of `nightly prune`."""
 
@@ -251,7 +239,6 @@ class NightPruneOptions(StoreOptions, DryRun):
 
 
 @command("prune", NightPruneOptions, parent=nightly)
-@options_of(NightPruneOptions)
 def prune(app: App, options: NightPruneOptions) -> None:
     """Remove nights, kept builds and wheel sets that retention no longer keeps."""
     target, who = NightTarget(app, options), PersonOptions(by="", reason="retention").who(app)
@@ -267,7 +254,6 @@ def prune(app: App, options: NightPruneOptions) -> None:
     app.emit({"nights": list(plan.nights), "builds": builds}, text)
 
 
-@dataclass(frozen=True, kw_only=True)
 class NightRehearseOptions(StoreOptions):
     """Options of `nightly rehearse`."""
 
@@ -281,7 +267,6 @@ class NightRehearseOptions(StoreOptions):
 
 
 @command("rehearse", NightRehearseOptions, parent=nightly)
-@options_of(NightRehearseOptions)
 def rehearse(app: App, options: NightRehearseOptions) -> int:
     """Try what nights of a channel need, and change nothing: before the first, and after changes.
 
@@ -319,7 +304,6 @@ def _rehearsed(
         return list(tried.run(options.role, options.family))
 
 
-@dataclass(frozen=True, kw_only=True)
 class NightNotifyOptions(NightOptions, DryRun):
     """Options of `nightly notify`."""
 
@@ -332,8 +316,6 @@ class NightNotifyOptions(NightOptions, DryRun):
 
 
 @command("notify", NightNotifyOptions, parent=nightly)
-@night_argument
-@options_of(NightNotifyOptions)
 def notify_command(app: App, options: NightNotifyOptions) -> None:
     """Tell a file or URL how a night differs from the one before; without a difference, nothing.
 

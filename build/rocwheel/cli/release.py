@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import NUMBER, DryRun, command, option, options_of, own, section
+from rocwheel.cli.command import NUMBER, DryRun, command, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import (
     ManifestOptions,
@@ -22,6 +20,7 @@ from rocwheel.cli.target import (
 )
 from rocwheel.cli.trust import SignerOptions
 from rocwheel.errors import PromotionError, RocwheelError, StoreError
+from rocwheel.option import opt
 
 with when_run():
     import amdgpu_family_matrix as matrix
@@ -39,13 +38,11 @@ with when_run():
 LOOK = 10  # staged sets that `status` judges
 
 
-@dataclass(frozen=True, kw_only=True)
 class StageOptions(TargetOptions, PersonOptions, DryRun):
-    wheelhouse: Path
+    wheelhouse: Path = own("WHEELHOUSE", is_path=True, default=Path("wheelhouse/current"))
 
 
 @command("stage", StageOptions)
-@click.argument("wheelhouse", type=click.Path(path_type=Path), default=Path("wheelhouse/current"))
 def stage(app: App, options: StageOptions) -> None:
     """Upload a wheel set to the staging index, whole and once.
 
@@ -53,7 +50,7 @@ def stage(app: App, options: StageOptions) -> None:
     file with its hash; run again, it uploads only what is missing.
     """
     target, dry_run = Target(app, options, makes_store=True), options.dry_run
-    path, person = app.cwd / options.wheelhouse, options.who(app)
+    path, person = options.wheelhouse, options.who(app)
     planned = staging.plan(path, target.family, target.channel, target.store, who=person)
     sha256 = planned.operation.manifest.sha256
     if dry_run or not planned.is_done:
@@ -64,7 +61,6 @@ def stage(app: App, options: StageOptions) -> None:
     _finish(app, sha256, planned.to_json(dry_run=dry_run))
 
 
-@dataclass(frozen=True, kw_only=True)
 class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
     approve: tuple[str, ...] = own(
         "--approve SUITE:CPYTHON",
@@ -87,7 +83,6 @@ class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
 
 
 @command("promote", PromoteOptions)
-@options_of(PromoteOptions)
 def promote(app: App, options: PromoteOptions) -> int:
     """Make a staged and gated wheel set installable from the release index, or change nothing.
 
@@ -121,27 +116,12 @@ def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) 
     return {**planned.to_json(state="published"), "bytes_through_client": moved}
 
 
-@dataclass(frozen=True, kw_only=True)
 class YankOptions(TargetOptions, PersonOptions, SignerOptions, DryRun):
-    manifest: str
-    files: tuple[str, ...]
-
-
-_files = section(
-    "Target",
-    option(
-        "--manifest",
-        default="",
-        metavar="SHA|PATH",
-        type=known.MANIFEST,
-        help="A whole set.",
-    ),
-    option("--file", "files", multiple=True, metavar="NAME", help="One wheel."),
-)
+    manifest: str = opt("Target", "--manifest SHA|PATH", "A whole set.", values="MANIFEST")
+    files: tuple[str, ...] = opt("Target", "--file NAME", "One wheel.", param="files", default=())
 
 
 @command("yank", YankOptions)
-@_files
 def yank(app: App, options: YankOptions) -> None:
     """Yank a whole set or single files (PEP 592).
 
@@ -151,13 +131,11 @@ def yank(app: App, options: YankOptions) -> None:
 
 
 @command("unyank", YankOptions)
-@_files
 def unyank(app: App, options: YankOptions) -> None:
     """Take a yank back, for a whole set or single files."""
     _change(app, options, Action.UNYANK)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SetOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
     files: tuple[str, ...] = ()
 
@@ -203,7 +181,6 @@ def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None
     app.emit(document, f"{set_id or ' '.join(sorted(files))} {document['state']}")
 
 
-@dataclass(frozen=True, kw_only=True)
 class PruneOptions(TargetOptions, PersonOptions, DryRun):
     orphans: bool = own(
         "--orphans",
@@ -214,7 +191,6 @@ class PruneOptions(TargetOptions, PersonOptions, DryRun):
 
 
 @command("prune", PruneOptions)
-@options_of(PruneOptions)
 def prune(app: App, options: PruneOptions) -> None:
     """Remove what the channel's retention no longer keeps, and what killed runs left."""
     target, person = Target(app, options), options.who(app, reason="retention")
@@ -232,26 +208,22 @@ def prune(app: App, options: PruneOptions) -> None:
     app.emit({"places": documents}, f"{sets} {'to prune' if options.dry_run else 'pruned'}")
 
 
-@dataclass(frozen=True, kw_only=True)
 class StatusOptions(TargetOptions):
-    older_than: float | None
-    look: int
+    older_than: float | None = own(
+        "--older-than HOURS",
+        "Only sets that were staged longer ago and are not released.",
+        kind=NUMBER,
+        default=None,
+    )
+    look: int = own(
+        "--look",
+        "Staged sets whose verdicts are read, the youngest; 0 asks the log alone.",
+        kind=click.IntRange(min=0),
+        default=LOOK,
+    )
 
 
 @command("status", StatusOptions)
-@option(
-    "--older-than",
-    type=NUMBER,
-    metavar="HOURS",
-    help="Only sets that were staged longer ago and are not released.",
-)
-@option(
-    "--look",
-    type=click.IntRange(min=0),
-    default=LOOK,
-    show_default=True,
-    help="Staged sets whose verdicts are read, the youngest; 0 asks the log alone.",
-)
 def status(app: App, options: StatusOptions) -> int:
     """Show every wheel set: staged, gated, released; its age, and what holds it up.
 

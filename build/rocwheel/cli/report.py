@@ -1,16 +1,13 @@
 """`report`: pages for people, published beside the index and never inside it."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, options_of
+from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.nightly_options import LATEST, NightTarget, own
+from rocwheel.cli.nightly_options import LATEST, NightTarget
 from rocwheel.cli.target import FamiliesOptions, judging
 
 with when_run():
@@ -24,7 +21,6 @@ def report() -> None:
     """Make pages for people."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class StateOptions(FamiliesOptions, DryRun):
     """Options of `report state`."""
 
@@ -34,7 +30,6 @@ class StateOptions(FamiliesOptions, DryRun):
 
 
 @command("state", StateOptions, parent=report)
-@options_of(StateOptions)
 def state(app: App, options: StateOptions) -> None:
     """Sum up a night and publish the page of all families at <store>/status/.
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from rocwheel.build_options import BuildCacheOptions, RocmOptions
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.options import fetch_options
 
 with when_run():
     from rocwheel import rocm
     from rocwheel.rocm import by_pip, therock
 
 
-@dataclass(frozen=True, kw_only=True)
 class FetchOptions(RocmOptions, BuildCacheOptions, DryRun):
     """Options of `fetch_rocm`."""
 
@@ -54,7 +50,6 @@ def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
 
 
 @command("fetch_rocm", FetchOptions)
-@fetch_options
 def fetch_rocm(app: App, options: FetchOptions) -> None:
     """Fetch, check and cache a ROCm tree; print the path of its root."""
     plan = _plan(app, options)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group_command, options_of
+from rocwheel.cli.command import DryRun, command, group_command
 from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import PersonOptions, Target, TargetOptions
@@ -22,11 +20,10 @@ with when_run():
     from rocwheel.runtime.job import ImageRequest
 
 
-@dataclass(frozen=True, kw_only=True)
 class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
     """Options of `runtime_images`."""
 
-    image: ImageOptions = nested(ImageOptions)  # noqa: RUF009 - a field
+    image: ImageOptions = nested(ImageOptions)
 
     def check(self) -> None:
         """Raise UsageError for what is missing."""
@@ -41,7 +38,6 @@ class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
 
 
 @group_command("runtime_images", RuntimeOptions)
-@options_of(ImageOptions, EngineOptions)
 def runtime_images(app: App, options: RuntimeOptions) -> int:
     """Make, test and push a runtime image of a released wheel set.
 
@@ -74,7 +70,6 @@ def _request(app: App, options: RuntimeOptions) -> ImageRequest:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ListOptions(TargetOptions):
     """Options of `runtime_images list`."""
 

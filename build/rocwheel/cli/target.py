@@ -1,19 +1,16 @@
 """Where and as whom: options that name a channel or store, a family, a wheel set, a person."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import BY_FIELDS
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError, StoreError
-from rocwheel.option import opt
+from rocwheel.option import OptionSet, opt
 
 with when_run():
     from urllib.parse import urlsplit
@@ -37,8 +34,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreOptions:
+class StoreOptions(OptionSet):
     """Options that name a channel or a store."""
 
     channel: str = _target(
@@ -54,7 +50,6 @@ class StoreOptions:
         "Where the channels are defined; default: channels.yaml of the data in use.",
         is_path=True,
     )
-    declared = BY_FIELDS
 
     def open(self, app: App) -> channels.Channel:
         """Return the channel they name; its store is not opened. Raises UsageError, ConfigError."""
@@ -68,7 +63,6 @@ class StoreOptions:
         return channel
 
 
-@dataclass(frozen=True, kw_only=True)
 class FamiliesOptions(StoreOptions):
     """Options that name a channel or a store, and a file of further GPU families."""
 
@@ -77,7 +71,6 @@ class FamiliesOptions(StoreOptions):
         "Families of your own beside the matrix; only with a --store of this machine.",
         is_path=True,
     )
-    declared = BY_FIELDS
 
     def own_families(self, app: App) -> dict[str, matrix.Family]:
         """Families of --families; none without it. Raises ConfigError where they may not go."""
@@ -98,21 +91,17 @@ def _on_this_machine(app: App, store: str) -> bool:
     return store.startswith("file:") or urlsplit(endpoint).hostname in LOOPBACK
 
 
-@dataclass(frozen=True, kw_only=True)
 class TargetOptions(FamiliesOptions):
     """Options that name an index: a channel or a store, and the GPU family."""
 
     family: str = _target("--family NAME", "GPU family (required).", values="families")
-    declared = BY_FIELDS
 
 
-@dataclass(frozen=True, kw_only=True)
-class PersonOptions:
+class PersonOptions(OptionSet):
     """Options that say who acts, and why."""
 
     by: str = _person("--by NAME", "Who; default: GitHub's actor, or the user.")
     reason: str = _person("--reason TEXT", "Why; kept in the record.")
-    declared = BY_FIELDS
 
     def who(self, app: App, *, reason: str = "") -> Who:
         """Return who acts: --by, else GitHub's actor, else the user."""
@@ -120,7 +109,6 @@ class PersonOptions:
         return Who(by=name, now=app.now(), reason=self.reason or reason, is_checked=True)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ManifestOptions(TargetOptions):
     """Options that name a wheel set in an index."""
 
@@ -130,7 +118,6 @@ class ManifestOptions(TargetOptions):
         values="MANIFEST",
         required=True,
     )
-    declared = BY_FIELDS
 
 
 class Target:

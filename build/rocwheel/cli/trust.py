@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -11,9 +11,10 @@ from urllib.parse import unquote
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, group, option, section
+from rocwheel.cli.command import command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError
+from rocwheel.option import OptionSet, opt
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
@@ -27,25 +28,16 @@ with when_run():
     from rocwheel.manifest import MANIFEST
     from rocwheel.trust import TrustError, chain, envelope, evidence, online, policy, signers
 
-_PATH = click.Path(path_type=Path)
 
-
-@dataclass(frozen=True, kw_only=True)
-class SignerOptions:
+class SignerOptions(OptionSet):
     """The option that names the key a command signs with."""
 
-    signer: str
-
-    declared = section(
+    signer: str = opt(
         "Person",
-        option(
-            "--signer",
-            default="",
-            envvar="ROCWHEEL_SIGNER",
-            metavar="URI",
-            help="Sign what this command states: file:/path/key.pem, awskms:alias/NAME or "
-            "hsm:SLOT?label=TOKEN.",
-        ),
+        "--signer URI",
+        "Sign what this command states: file:/path/key.pem, awskms:alias/NAME or "
+        "hsm:SLOT?label=TOKEN.",
+        envvar="ROCWHEEL_SIGNER",
     )
 
     def key(self, app: App) -> Signer | None:
@@ -66,21 +58,17 @@ def trust() -> None:
     """Make keys, sign statements, verify what was built, tested and released."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeygenOptions:
+class KeygenOptions(OptionSet):
     """Options of `trust keygen`."""
 
-    file: Path
-    role: str
-    days: int
+    file: Path = own("FILE", is_path=True, required=True)
+    role: str = own(
+        "--role", "What the key is for.", only=("builder", "runner", "promoter"), required=True
+    )
+    days: int = own("--days", "How long it is valid.", default=365)
 
 
 @command("keygen", KeygenOptions, parent=trust)
-@click.argument("file", type=_PATH)
-@option("--role", type=click.Choice(["builder", "runner", "promoter"]), required=True,
-        help="What the key is for.")  # fmt: skip
-@option("--days", type=click.IntRange(min=1), default=365, show_default=True,
-        help="How long it is valid.")  # fmt: skip
 def keygen(app: App, options: KeygenOptions) -> None:
     """Make an Ed25519 key that its owner alone can read; print its entry of ci/trust.yaml."""
     today = app.now().date()
@@ -90,14 +78,13 @@ def keygen(app: App, options: KeygenOptions) -> None:
 
 def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
     """Make a key; print what ci/trust.yaml says of it."""
-    key = signers.generate(app.cwd / file)
+    key = signers.generate(file)
     public = "".join(f"      {line}\n" for line in signers.public_pem(key).splitlines())
     rest = "".join(f"    {field}: {value}\n" for field, value in fields.items())
     text = f"  {file.stem}:\n    algorithm: {key.scheme}\n{rest}    public: |\n{public}"
     app.emit({"name": file.stem, "keyid": key.keyid, "entry": text}, text.rstrip("\n"))
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShowOptions(SignerOptions):
     """Options of `trust show`."""
 
@@ -121,21 +108,19 @@ def show(app: App, options: ShowOptions) -> None:
     app.emit({"keys": [row[0] for row in rows], "required": rules}, "\n".join(lines))
 
 
-@dataclass(frozen=True, kw_only=True)
 class SignOptions(SignerOptions):
     """Options of `trust sign`."""
 
-    file: Path
+    file: Path = own("FILE", is_path=True, required=True)
 
 
 @command("sign", SignOptions, parent=trust)
-@click.argument("file", type=_PATH)
 def sign(app: App, options: SignOptions) -> None:
     """Sign a statement that a machine without a key wrote, such as a wheelhouse's provenance.
 
     FILE is the statement, or the wheelhouse.
     """
-    path = app.cwd / options.file
+    path = options.file
     path = path / evidence.PROVENANCE if path.is_dir() else path
     signer = options.key(app)
     if signer is None:
@@ -152,19 +137,15 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotateOptions:
+class RotateOptions(OptionSet):
     """Options of `trust rotate`."""
 
-    name: str
-    file: Path
-    overlap: int
+    name: str = own("NAME", required=True)
+    file: Path = own("FILE", is_path=True, required=True)
+    overlap: int = own("--overlap", "Days in which both count.", default=14)
 
 
 @command("rotate", RotateOptions, parent=trust)
-@click.argument("name")
-@click.argument("file", type=_PATH)
-@option("--overlap", type=click.IntRange(min=1), default=14, show_default=True, help="Days in which both count.")  # fmt: skip # noqa: E501
 def rotate(app: App, options: RotateOptions) -> None:
     """Make the key that follows NAME, in FILE; print its entry and the last day of the old one."""
     known = policy.load(app.home.ci / policy.FILE)
@@ -178,27 +159,25 @@ def rotate(app: App, options: RotateOptions) -> None:
     _entry(app, options.file, {**fields, **{n: v for n, v in scopes.items() if v}})
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifyOptions:
+class VerifyOptions(OptionSet):
     """Options of `trust verify`."""
 
-    what: str
-    keys: Path | None
-    statements: str
+    what: str = own("WHEEL|MANIFEST|URL", param="what", required=True)
+    keys: Path | None = own("--keys", "The trust file; default: ci/trust.yaml.", is_path=True)
+    statements: str = own(
+        "--statements PATH|URL",
+        "The set's statements, or the index that has them; default: bundle.jsonl beside it.",
+    )
 
 
 @command("verify", VerifyOptions, parent=trust)
-@click.argument("what", metavar="WHEEL|MANIFEST|URL")
-@option("--keys", type=_PATH, help="The trust file; default: ci/trust.yaml.")
-@option("--statements", default="", metavar="PATH|URL",
-        help="The set's statements, or the index that has them; default: bundle.jsonl beside it.")  # fmt: skip # noqa: E501
 def verify(app: App, options: VerifyOptions) -> int:
     """Verify who built, tested and released a wheel: one line per link.
 
     MANIFEST is a manifest.json or its folder; URL a wheel in an index, which is read to its end, or
     an index, whose pages' digests are verified. Ends with 9 where a link is broken or missing.
     """
-    known = policy.load(app.path(options.keys) or app.home.ci / policy.FILE)
+    known = policy.load(options.keys or app.home.ci / policy.FILE)
     documents, lines = list[dict[str, Any]](), list[str]()
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         for name, sha256, bundle in _asked(app, options, client):

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rocwheel.build_options import FamilyOptions
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.errors import ConfigError, WheelError
-from rocwheel.option import listed
+from rocwheel.option import OptionSet, listed
 
 with when_run():
     import shutil
 
-    from rocwheel import parallel
+    from rocwheel import families, parallel
     from rocwheel.model import gfx_target
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
@@ -27,45 +28,35 @@ if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as l
     from rocwheel.wheel import wheel_policy as policies
 
 DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has
-_PATH = click.Path(path_type=Path)
 
 
-_wheels = click.argument("wheels", nargs=-1, required=True, metavar="WHEEL...", type=_PATH)
-_policy = option(
-    "--policy", type=_PATH, help="Policy file; default: wheel_policy.yaml of the data in use."
-)
-_output = option(
-    "--output",
-    required=True,
-    metavar="DIR",
-    type=click.Path(),
-    help="Folder for the new wheels; a file that is there is never overwritten.",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WheelsOptions:
+class WheelsOptions(OptionSet):
     """The arguments that name wheels."""
 
-    wheels: tuple[Path, ...]
+    wheels: tuple[Path, ...] = own(
+        "WHEEL...", param="wheels", is_path=True, nargs=-1, required=True, default=()
+    )
 
-    def paths(self, app: App) -> list[Path]:
+    def paths(self) -> list[Path]:
         """Return the paths of the wheels, below the working directory. Raises ConfigError."""
-        paths = [app.cwd / path for path in self.wheels]
-        for path in paths:
+        for path in self.wheels:
             # A misspelt path says nothing about a wheel: it has not the exit code of a bad one.
             if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises for a name too long
                 raise ConfigError(
                     f"{path}: No such file or directory", hint="name an existing wheel"
                 )
-        return paths
+        return [*self.wheels]
 
 
-@dataclass(frozen=True, kw_only=True)
 class OutputOptions(WheelsOptions, DryRun):
     """What commands that write wheels have in common."""
 
-    output: str
+    output: str = own(
+        "--output DIR",
+        "Folder for the new wheels; a file that is there is never overwritten.",
+        values="FILE",
+        required=True,
+    )
 
     def folder(self, app: App) -> Path:
         """Return the folder for the new wheels. Raises UsageError for the empty text."""
@@ -74,17 +65,18 @@ class OutputOptions(WheelsOptions, DryRun):
         return app.cwd / self.output
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolicyOptions:
+class PolicyOptions(OptionSet):
     """The option that names the policy wheels are judged by."""
 
-    policy: Path | None
+    policy: Path | None = own(
+        "--policy", "Policy file; default: wheel_policy.yaml of the data in use.", is_path=True
+    )
 
     def load(self, app: App) -> policies.WheelPolicy:
         """Read the policy. Raises ConfigError."""
         from rocwheel.wheel import wheel_policy as policies
 
-        return policies.load(app.path(self.policy) or app.home.ci / "wheel_policy.yaml")
+        return policies.load(self.policy or app.home.ci / "wheel_policy.yaml")
 
 
 @group("wheel")
@@ -93,13 +85,12 @@ def wheel() -> None:
 
 
 @command("inspect", WheelsOptions, parent=wheel)
-@_wheels
 def inspect(app: App, options: WheelsOptions) -> None:
     """Show names, sizes, shared objects, GPU code, provenance."""
     from rocwheel.wheel import inspect as inspection
     from rocwheel.wheel import show
 
-    reports = parallel.each(inspection.inspect_with_manifest, options.paths(app))
+    reports = parallel.each(inspection.inspect_with_manifest, options.paths())
     width = shutil.get_terminal_size().columns
     app.emit(
         {"wheels": [show.document(report) for report in reports]},
@@ -107,32 +98,25 @@ def inspect(app: App, options: WheelsOptions) -> None:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelVerifyOptions(WheelsOptions, PolicyOptions):
+class WheelVerifyOptions(WheelsOptions, PolicyOptions, FamilyOptions):
     """Options of `wheel verify`."""
 
-    gfx_targets: str | None
-    rocm_root: Path | None
-    installs: bool
+    gfx_targets: str | None = own(
+        "--gfx-targets LIST",
+        "gfx targets there must be GPU code for, and no others.",
+        default=None,
+    )
+    rocm_root: Path | None = own(
+        "--rocm-root DIR",
+        "ROCm tree that must have every ROCm library the wheels need.",
+        is_path=True,
+    )
+    installs: bool = own(
+        "--installs", "Also install them with pip and with uv, into scratch folders.", default=False
+    )
 
 
 @command("verify", WheelVerifyOptions, parent=wheel)
-@_wheels
-@_policy
-@option(
-    "--gfx-targets", metavar="LIST", help="gfx targets there must be GPU code for, and no others."
-)
-@option(
-    "--rocm-root",
-    metavar="DIR",
-    type=_PATH,
-    help="ROCm tree that must have every ROCm library the wheels need.",
-)
-@option(
-    "--installs",
-    is_flag=True,
-    help="Also install them with pip and with uv, into scratch folders.",
-)
 def verify(app: App, options: WheelVerifyOptions) -> int:
     """Say whether wheels or a wheelhouse may ship, and why not.
 
@@ -142,42 +126,40 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     from rocwheel.wheel import show
     from rocwheel.wheel import verify as judging
 
-    root = app.path(options.rocm_root)
-    sonames = judging.sonames_below(root) if root else None
-    expected = judging.Expectation(gfx_targets=_targets(options.gfx_targets), rocm_sonames=sonames)
+    sonames = judging.sonames_below(options.rocm_root) if options.rocm_root else None
+    expected = judging.Expectation(**_gpu_code(options), rocm_sonames=sonames)
     tried = judging.Installers(app.runner) if options.installs else None
-    paths, policy = options.paths(app), options.load(app)
+    paths, policy = options.paths(), options.load(app)
     verdicts = judging.verify_given(paths, policy, expected, installers=tried)
     text = "\n".join(show.verdict_lines(verdicts, tried))
     app.emit(show.verdict_document(verdicts, tried), text)
     return 0 if show.ships(verdicts) else WheelError.exit_code
 
 
-def _targets(text: str | None) -> frozenset[str] | None:
-    """Read --gfx-targets. Raises UsageError for nothing, ConfigError for no gfx target."""
-    targets = frozenset(map(gfx_target, listed(text)))
-    if text is not None and not targets:
+def _gpu_code(options: WheelVerifyOptions) -> dict[str, Any]:
+    """Return what --gfx-targets and --family expect.
+
+    Raises UsageError for nothing, ConfigError for what there is not, or where they disagree.
+    """
+    targets = frozenset(map(gfx_target, listed(options.gfx_targets)))
+    if options.gfx_targets is not None and not targets:
         raise click.UsageError("--gfx-targets names no target: leave it out, or write gfx942")
-    return targets or None
+    asked = families.chosen(options.families, options.own_families)
+    of_families = {item.name: item.targets for item in asked}
+    if targets:
+        families.refuse_lacking(of_families, targets)
+    return {"gfx_targets": targets or None, "families": of_families}
 
 
-@dataclass(frozen=True, kw_only=True)
 class WheelRetagOptions(OutputOptions):
     """Options of `wheel retag`."""
 
-    python_tag: str
-    abi_tag: str
-    platform_tag: str
+    python_tag: str = own("--python-tag TAG", "New interpreter tag: cp312, py3.")
+    abi_tag: str = own("--abi-tag TAG", "New ABI tag: cp312, cp314t, none.")
+    platform_tag: str = own("--platform-tag TAG", "New platform tag: manylinux_2_28_x86_64.")
 
 
 @command("retag", WheelRetagOptions, parent=wheel)
-@_wheels
-@option("--python-tag", default="", metavar="TAG", help="New interpreter tag: cp312, py3.")
-@option("--abi-tag", default="", metavar="TAG", help="New ABI tag: cp312, cp314t, none.")
-@option(
-    "--platform-tag", default="", metavar="TAG", help="New platform tag: manylinux_2_28_x86_64."
-)
-@_output
 def retag(app: App, options: WheelRetagOptions) -> None:
     """Give wheels other tags.
 
@@ -188,7 +170,7 @@ def retag(app: App, options: WheelRetagOptions) -> None:
     if not (options.python_tag or options.abi_tag or options.platform_tag):
         raise click.UsageError("give --platform-tag, --python-tag or --abi-tag")
     plans = rename.plan_retag(
-        options.paths(app),
+        options.paths(),
         python=options.python_tag,
         abi=options.abi_tag,
         platform=options.platform_tag,
@@ -196,21 +178,17 @@ def retag(app: App, options: WheelRetagOptions) -> None:
     _rename(app, plans, options)
 
 
-@dataclass(frozen=True, kw_only=True)
 class WheelReversionOptions(OutputOptions):
     """Options of `wheel reversion`."""
 
-    version: str
-    post_release: int | None
-    local: str
+    version: str = own("--version V", "The whole new version.")
+    post_release: int | None = own(
+        "--post-release N", "Make it .postN.", kind=click.IntRange(0), default=None
+    )
+    local: str = own("--local L", "Make it +L, for example rocm7.10.0.")
 
 
 @command("reversion", WheelReversionOptions, parent=wheel)
-@_wheels
-@option("--version", "version", default="", metavar="V", help="The whole new version.")
-@option("--post-release", type=click.IntRange(0), metavar="N", help="Make it .postN.")
-@option("--local", default="", metavar="L", help="Make it +L, for example rocm7.10.0.")
-@_output
 def reversion(app: App, options: WheelReversionOptions) -> None:
     """Give wheels of a set another version; all or none.
 
@@ -224,18 +202,14 @@ def reversion(app: App, options: WheelReversionOptions) -> None:
     change = rename.NewVersion(
         version=options.version, post=options.post_release, local=options.local
     )
-    _rename(app, rename.plan_reversion(options.paths(app), change), options)
+    _rename(app, rename.plan_reversion(options.paths(), change), options)
 
 
-@dataclass(frozen=True, kw_only=True)
 class WheelRepairOptions(OutputOptions, PolicyOptions):
     """Options of `wheel repair`."""
 
 
 @command("repair", WheelRepairOptions, parent=wheel)
-@_wheels
-@_policy
-@_output
 def repair(app: App, options: WheelRepairOptions) -> None:
     """Make wheels fit to ship: tag, RUNPATH, modes, version modules.
 
@@ -246,7 +220,7 @@ def repair(app: App, options: WheelRepairOptions) -> None:
     from rocwheel.wheel import show
 
     rules = options.load(app)
-    plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths(app))
+    plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths())
     out, runner, console = options.folder(app), app.runner, app.console
     if options.dry_run:
         parallel.each(partial(repairing.check, out=out, runner=runner, console=console), plans)
@@ -259,16 +233,18 @@ def repair(app: App, options: WheelRepairOptions) -> None:
     app.emit({"wheels": documents}, "\n".join(str(result.path) for result in results))
 
 
-@dataclass(frozen=True, kw_only=True)
 class WheelDiffOptions(WheelsOptions):
     """Options of `wheel diff`."""
 
-    exit_code: bool
+    wheels: tuple[Path, ...] = own(
+        "A B", param="wheels", is_path=True, nargs=2, required=True, default=()
+    )
+    exit_code: bool = own(
+        "--exit-code", f"End with status {DIFFERENT} when they differ.", default=False
+    )
 
 
 @command("diff", WheelDiffOptions, parent=wheel)
-@click.argument("wheels", nargs=2, metavar="A B", type=_PATH)
-@option("--exit-code", is_flag=True, help=f"End with status {DIFFERENT} when they differ.")
 def diff(app: App, options: WheelDiffOptions) -> int:
     """Show what differs, down to what shared objects need and have GPU code for.
 
@@ -276,7 +252,7 @@ def diff(app: App, options: WheelDiffOptions) -> int:
     """
     from rocwheel.wheel import diff as comparing
 
-    differences = comparing.diff(*options.paths(app))
+    differences = comparing.diff(*options.paths())
     app.emit(
         {"differences": [asdict(item) for item in differences]},
         "\n".join(map(str, differences)) if differences else None,

@@ -4,41 +4,22 @@
 sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next one takes.
 """
 
-from rocwheel.dist.assemble import Result, build
-from rocwheel.dist.build_request import Plan, Request, plan, resolved
-from rocwheel.dist.inputs import Inputs, gather, preview
-from rocwheel.dist.output import (
-    contents,
-    document,
-    dry_run,
-    fetching,
-    lines,
-    pasteable,
-    table,
-    writing,
-)
-from rocwheel.dist.rebuilding import Rebuilt, rebuild
-from rocwheel.dist.rebuilding import plan as plan_rebuild
-
-__all__ = [
-    "Inputs",
-    "Plan",
-    "Rebuilt",
-    "Request",
-    "Result",
-    "build",
-    "contents",
-    "document",
-    "dry_run",
-    "fetching",
-    "gather",
-    "lines",
-    "pasteable",
-    "plan",
-    "plan_rebuild",
-    "preview",
-    "rebuild",
-    "resolved",
-    "table",
-    "writing",
-]
+from rocwheel.dist.assemble import Result as Result
+from rocwheel.dist.assemble import build as build
+from rocwheel.dist.build_request import Plan as Plan
+from rocwheel.dist.build_request import Request as Request
+from rocwheel.dist.build_request import plan as plan
+from rocwheel.dist.build_request import resolved as resolved
+from rocwheel.dist.inputs import Inputs as Inputs
+from rocwheel.dist.inputs import gather as gather
+from rocwheel.dist.inputs import preview as preview
+from rocwheel.dist.output import contents as contents
+from rocwheel.dist.output import document as document
+from rocwheel.dist.output import dry_run as dry_run
+from rocwheel.dist.output import fetching as fetching
+from rocwheel.dist.output import lines as lines
+from rocwheel.dist.output import pasteable as pasteable
+from rocwheel.dist.output import table as table
+from rocwheel.dist.output import writing as writing
+from rocwheel.dist.rebuilding import plan_rebuild as plan_rebuild
+from rocwheel.dist.rebuilding import rebuild as rebuild

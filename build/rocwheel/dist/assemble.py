@@ -140,6 +140,7 @@ def _wheel(
         python=python.interpreter if python else "py3",
         abi=python.abi if python else "none",
         gfx_targets=frozenset(planned.gfx_targets if kind.needs_rocm else ()),
+        families={item.name: item.targets for item in planned.families},
         rocm_sonames=frozenset(root.facts.sonames) if kind.needs_rocm else None,
         siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
     )
@@ -223,6 +224,7 @@ def _upstream_jaxlib(
 def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
     planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
     request, compiler = planned.request, spec.compiler
+    names = tuple(item.name for item in planned.families)
     # others must be able to fetch it, too
     is_local = is_loopback(urlsplit(root.delivery.url).netloc)
     return Manifest(
@@ -253,6 +255,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
             **({"xla_patches": tree.xla_patches} if tree.xla_dir else {}),
         },
         wheels=entries,
+        families=names if len(names) > 1 else (),
     )
 
 

@@ -41,7 +41,6 @@ STARTUP_OPTIONS: Final = frozenset(
 BOTH: Final = re.compile("watchfs|(experimental|incompatible)_.*")  # either kind
 
 
-@dataclass(frozen=True, kw_only=True)
 class Executor(ContainerOptions):
     """Where Bazel shall run: on this machine, or in a container of an image, and its rights."""
 
@@ -54,7 +53,6 @@ class Executor(ContainerOptions):
         return "linux-sandbox" if self.sandbox or self.kind == "host" else "processwrapper-sandbox"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Request(Wanted, source.SourceRequest):
     """A request for a build; what is empty or None comes from the pin, the tree or the tarball."""
 
@@ -91,6 +89,7 @@ class Plan:
     policy: WheelPolicy
     failures: tuple[bazel.KnownFailure, ...]  # what a failed action may mean
     gfx_targets: tuple[str, ...]
+    families: tuple[matrix.Family, ...]  # of --family, by name
 
 
 def resolved(request: Request, *, runner: Runner) -> Request:
@@ -149,6 +148,7 @@ def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
             f"JAX {pin.name}: an unverified pin, and --locked",
             hint=f"verify it: rocwheel pin add {pin.name}",
         )
+    asked = families.chosen(request.families, request.own_families)
     return Plan(
         request=request,
         rocm=planned,
@@ -156,7 +156,8 @@ def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
         pins=pins,
         policy=policy_file.load(ci / "wheel_policy.yaml"),
         failures=bazel.load_failures(ci / "known_failures.yaml"),
-        gfx_targets=_targets(request, planned.family),
+        gfx_targets=_targets(request, {item.name: item.targets for item in asked}, planned),
+        families=asked,
     )
 
 
@@ -214,27 +215,37 @@ def _check_bazel_words(request: Request) -> None:
             raise ConfigError(f"--{name}: {what} startup option of Bazel", hint=hint)
 
 
-def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, ...]:
-    """Explicit list, else the family, else an error; never what this machine happens to have."""
+def _targets(
+    request: Request, asked: Mapping[str, tuple[str, ...]], of: rocm.RocmPlan
+) -> tuple[str, ...]:
+    """Explicit list, else the families', else an error; never what this machine happens to have."""
+    if of.targets and (missing := families.lacking(asked, of.targets)):
+        raise ConfigError(
+            f"{of.name}: has no code for {missing}",
+            hint="name a ROCm for all of them: TheRock's multiarch tarball, or --device all",
+        )
+    _check_targets(request.gfx_targets)
     if request.gfx_targets:
-        known = matrix.known_targets()
-        for target in request.gfx_targets:
-            if family := matrix.of_product(target):
-                raise ConfigError(
-                    f"{target!r}: a product, not a gfx target",
-                    hint=f"write {','.join(family.targets)}, or --family {family.name}",
-                )
-            if gfx_target(target) not in known:
-                hint = matrix.RETIRED_TARGETS.get(target) or suggest(target, known)
-                raise ConfigError(f"{target!r}: unknown gfx target", hint=hint)
-        return tuple(dict.fromkeys(request.gfx_targets))
-    if request.family:
-        return families.named(request.family).targets
-    if of_tarball:
-        return of_tarball.targets
-    if request.devices and "all" not in request.devices:
-        return _targets(replace(request, gfx_targets=request.devices), None)
+        families.refuse_lacking(asked, request.gfx_targets)
+    of_families = tuple(dict.fromkeys(target for each in asked.values() for target in each))
+    if targets := request.gfx_targets or of_families or of.targets:
+        _check_targets(targets)
+        return tuple(dict.fromkeys(targets))
     raise ConfigError(
         "gfx targets: neither given nor in the tarball's name",
-        hint="add --family gfx94X-dcgpu or --gfx-targets gfx942,gfx1100",
+        hint="add --family gfx94X-dcgpu (a list, or all) or --gfx-targets gfx942,gfx1100",
     )
+
+
+def _check_targets(targets: tuple[str, ...]) -> None:
+    """Refuse what is no gfx target. Raises ConfigError that says what was meant."""
+    known = matrix.known_targets()
+    for target in targets:
+        if family := matrix.of_product(target):
+            raise ConfigError(
+                f"{target!r}: a product, not a gfx target",
+                hint=f"write {','.join(family.targets)}, or --family {family.name}",
+            )
+        if gfx_target(target) not in known:
+            hint = matrix.RETIRED_TARGETS.get(target) or suggest(target, known)
+            raise ConfigError(f"{target!r}: unknown gfx target", hint=hint)

@@ -207,7 +207,7 @@ def check_rocm(tree: source.SourceTree, root: Path, *, name: str, targets: tuple
     if not (root / "amdgcn").exists() and (root / "lib/llvm/amdgcn/bitcode").is_dir():
         hint = f"ln -s lib/llvm/amdgcn {root}/amdgcn, or name the tarball, which gets this link"
     elif all("oclc_isa_version" in line for line in missing):
-        hint = "leave these targets out of --gfx-targets, or use a ROCm that has them"
+        hint = "leave them out of --family or --gfx-targets, or use a ROCm that has them"
     raise RocmError(
         f"{name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
         hint=hint,

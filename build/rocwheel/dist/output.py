@@ -53,6 +53,8 @@ def dry_run(
         )
     yield from fetching(planned, found)
     yield f"# JAX {tree.jax_version} at {tree.root}"
+    yield f"# gfx targets {', '.join(spec.gfx_targets)}"
+    yield from (f"#   {item.name}: {', '.join(item.targets)}" for item in planned.families)
     yield from (f"# {note}" for note in found.notes)
     for title, command in found.commands(bazel.invocations(spec)):
         yield f"# {title}"

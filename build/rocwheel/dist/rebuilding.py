@@ -33,12 +33,35 @@ _SAME: Final = {  # of a manifest's options and of a request's fields
 class Rebuilt:
     """A set that was built again, compared with the one before."""
 
+    before: Manifest
     result: Result
     wheels: Mapping[str, tuple[str, ...]]  # those that differ, and in what
     circumstances: tuple[str, ...]  # in which the two builds differ
 
+    @property
+    def state(self) -> str:
+        return "different" if self.wheels else "reproduced"
 
-def plan(manifest: Manifest, request: Request) -> Plan:
+    def lines(self) -> Iterator[str]:
+        """Yield the comparison for a person."""
+        yield from (f"the build: {line}" for line in self.circumstances)
+        for name, differences in self.wheels.items():
+            yield from (f"{name}: {line}" for line in differences)
+        yield f"{self.before.sha256} {self.state}"
+
+    def to_json(self, statement: Path | None) -> dict[str, Any]:
+        """Return the comparison for a program."""
+        return {
+            "state": self.state,
+            "manifest": self.before.sha256,
+            "rebuilt": self.result.manifest.sha256,
+            "wheels": self.wheels,
+            "circumstances": self.circumstances,
+            "statement": str(statement or ""),
+        }
+
+
+def plan_rebuild(manifest: Manifest, request: Request) -> Plan:
     """Plan to build a set again; `request` says where and with what, the manifest all else.
 
     ROCm is the recorded one, by digest, where the request names none. Raises ConfigError for what
@@ -50,6 +73,7 @@ def plan(manifest: Manifest, request: Request) -> Plan:
     again = replace(
         request,
         rocm_version=manifest.rocm.version,
+        families=manifest.families,
         gfx_targets=manifest.gfx_targets,
         pythons=tuple(map(PythonVersion.parse, manifest.pythons)),
         jaxlib="built" if any(w.kind == "jaxlib" for w in manifest.built) else "upstream",
@@ -95,14 +119,14 @@ def _unnamed(what: str, identity: str, option: str) -> ConfigError:
 
 def rebuild(
     manifest: Manifest,
-    folder: Path,
+    path: Path,
     planned: Plan,
     *,
     runner: HostRunner,
     console: Console,
     place: BuildEnvironment | None = None,
 ) -> Rebuilt:
-    """Build a set again and compare it with its wheels in `folder`, or with their digests alone.
+    """Build a set again and compare it with its wheels at `path`, or with their digests alone.
 
     Raises ConfigError for another builder image, and what `dist.build` raises.
     """
@@ -115,13 +139,13 @@ def rebuild(
     old, new = ({w.filename: w.sha256 for w in m.built} for m in (manifest, result.manifest))
     wheels: dict[str, tuple[str, ...]] = {}
     for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
-        paths = folder / name, result.wheelhouse / name
+        paths = (path if path.is_dir() else path.parent) / name, result.wheelhouse / name
         differences = map(str, diff(*paths)) if all(path.is_file() for path in paths) else ()
         wheels[name] = tuple(differences) or (f"{old.get(name)} -> {new.get(name)}",)
     was, now = (dict(_facts(to_builtins(item))) for item in (manifest, result.manifest))
     differ = (name for name in sorted(was.keys() | now.keys()) if was.get(name) != now.get(name))
     circumstances = tuple(f"{name}: {was.get(name)} -> {now.get(name)}" for name in differ)
-    return Rebuilt(result=result, wheels=wheels, circumstances=circumstances)
+    return Rebuilt(before=manifest, result=result, wheels=wheels, circumstances=circumstances)
 
 
 def _facts(document: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:

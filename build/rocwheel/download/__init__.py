@@ -6,46 +6,20 @@ with a known SHA-256 into its place. TLS certificates are always verified; a sou
 leads to http. Proxies and the CA bundle come from the mapping that is given.
 """
 
-from rocwheel.download.client import (
-    BLOCK,
-    Client,
-    DownloadError,
-    Fingerprint,
-    Retry,
-    session,
-)
-from rocwheel.download.resume import (
-    Download,
-    WrongBytesError,
-    consumed,
-    save,
-)
-from rocwheel.download.urls import (
-    has_password,
-    has_secret,
-    proxies,
-    reason,
-    shown,
-    shown_setting,
-    without_secrets,
-)
-
-__all__ = [
-    "BLOCK",
-    "Client",
-    "Download",
-    "DownloadError",
-    "Fingerprint",
-    "Retry",
-    "WrongBytesError",
-    "consumed",
-    "has_password",
-    "has_secret",
-    "proxies",
-    "reason",
-    "save",
-    "session",
-    "shown",
-    "shown_setting",
-    "without_secrets",
-]
+from rocwheel.download.client import BLOCK as BLOCK
+from rocwheel.download.client import Client as Client
+from rocwheel.download.client import DownloadError as DownloadError
+from rocwheel.download.client import Fingerprint as Fingerprint
+from rocwheel.download.client import Retry as Retry
+from rocwheel.download.client import session as session
+from rocwheel.download.resume import Download as Download
+from rocwheel.download.resume import WrongBytesError as WrongBytesError
+from rocwheel.download.resume import consumed as consumed
+from rocwheel.download.resume import save as save
+from rocwheel.download.urls import has_password as has_password
+from rocwheel.download.urls import has_secret as has_secret
+from rocwheel.download.urls import proxies as proxies
+from rocwheel.download.urls import reason as reason
+from rocwheel.download.urls import shown as shown
+from rocwheel.download.urls import shown_setting as shown_setting
+from rocwheel.download.urls import without_secrets as without_secrets

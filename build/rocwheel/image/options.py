@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from rocwheel.choices import CONTAINER_ENGINES
-from rocwheel.option import opt
+from rocwheel.option import OptionSet, opt
 
 _inputs, _container, _command = (partial(opt, name) for name in ("Inputs", "Container", "Options"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
+class EngineOptions(OptionSet):
     """The option that names the container engine."""
 
     engine: str = _container(
@@ -20,8 +18,7 @@ class EngineOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuilderOptions:
+class BuilderOptions(OptionSet):
     """Options that name a builder image: a recipe of ci/images.yaml, and what replaces its base."""
 
     recipe: str = _inputs(

@@ -4,18 +4,12 @@
 fetch-rocm.md` for what a user sees.
 """
 
-from rocwheel.rocm.obtain import digest_of, fetch
-from rocwheel.rocm.origin import Origin, RocmPlan, check_local, plan, recorded
-from rocwheel.rocm.rocm_root import RocmRoot, missing
-
-__all__ = [
-    "Origin",
-    "RocmPlan",
-    "RocmRoot",
-    "check_local",
-    "digest_of",
-    "fetch",
-    "missing",
-    "plan",
-    "recorded",
-]
+from rocwheel.rocm.obtain import digest_of as digest_of
+from rocwheel.rocm.obtain import fetch as fetch
+from rocwheel.rocm.origin import Origin as Origin
+from rocwheel.rocm.origin import RocmPlan as RocmPlan
+from rocwheel.rocm.origin import check_local as check_local
+from rocwheel.rocm.origin import plan as plan
+from rocwheel.rocm.origin import recorded as recorded
+from rocwheel.rocm.rocm_root import RocmRoot as RocmRoot
+from rocwheel.rocm.rocm_root import missing as missing

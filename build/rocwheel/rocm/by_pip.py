@@ -71,6 +71,13 @@ def checked(text: str) -> Requirement:
     return wanted
 
 
+def devices(text: str) -> tuple[str, ...]:
+    """Return the gfx targets whose code a requirement brings; () for all, or if it names none."""
+    mark = "device-"
+    named = sorted(e.removeprefix(mark) for e in checked(text).extras if e.startswith(mark))
+    return () if "all" in named else tuple(named)
+
+
 def pinned(text: str) -> str | None:
     """Return the version that a requirement pins; None for an open one. Raises ConfigError."""
     match = _PINNED.match(str(checked(text).specifier))

@@ -12,8 +12,9 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from rocwheel import files
@@ -33,7 +34,7 @@ from rocwheel.errors import FetchError, HostError
 from rocwheel.manifest import ON_DISK, RocmDelivery, RocmPackage
 from rocwheel.rocm import by_pip, rocm_root, tarball_name
 from rocwheel.rocm.origin import Origin, RocmPlan, source_key
-from rocwheel.rocm.read_ahead import ReadAhead
+from rocwheel.rocm.read_ahead import Blocks, ReadAhead
 from rocwheel.rocm.rocm_root import RocmRoot
 from rocwheel.rocm.tarball import inflate
 from rocwheel.rocm.tree_cache import TREE, Cache, CachedTree, FetchedSource
@@ -63,48 +64,18 @@ def fetch(
     Raises FetchError (network, checksum, bad archive), RocmError (not the ROCm it should be),
     HostError (no room, no permission).
     """
+    job = _Job(
+        plan=plan,
+        console=console,
+        budget=budget_bytes,
+        env=env or {},
+        retry=retry or Retry(),
+        limits=limits or UnpackLimits(),
+    )
     try:
-        if plan.origin is Origin.DIRECTORY:
-            facts = rocm_root.inspect(Path(plan.source), name=plan.source)
-            root = Path(plan.source) / facts.root
-            return _root(plan, facts, root, sha256=rocm_root.listing_digest(root), cached=True)
-        return _Job(
-            plan=plan,
-            console=console,
-            budget=budget_bytes,
-            env=env or {},
-            retry=retry or Retry(),
-            limits=limits or UnpackLimits(),
-        ).run()
+        return job.folder() if plan.origin is Origin.DIRECTORY else job.run()
     except OSError as exc:
         raise _refused(exc, plan.cache) from exc
-
-
-def _root(
-    plan: RocmPlan,
-    facts: rocm_root.Facts,
-    root: Path,
-    *,
-    sha256: str,
-    cached: bool,
-    delivery: RocmDelivery = ON_DISK,
-    unpacked: int = 0,
-    lease: files.Lock | None = None,
-) -> RocmRoot:
-    named = plan.named or by_pip.version_of(delivery.packages)
-    return RocmRoot(
-        root=root,
-        version=rocm_root.agreed_version(facts, asked=plan.asked, named=named, name=plan.name),
-        facts=facts,
-        sha256=sha256,
-        origin=_RECORDED.get(plan.origin, "tarball"),
-        name=plan.name,
-        family=plan.family,
-        cached=cached,
-        delivery=delivery,
-        bytes=unpacked,
-        lease=lease,
-    )
 
 
 @dataclass(kw_only=True)
@@ -122,22 +93,27 @@ class _Job:
     def __post_init__(self) -> None:
         self.cache = Cache(self.plan.cache)
 
+    def folder(self) -> RocmRoot:
+        """Take a folder of the user's as it is."""
+        facts = rocm_root.inspect(Path(self.plan.source), name=self.plan.source)
+        root = Path(self.plan.source) / facts.root
+        return self._root(facts, root, sha256=rocm_root.listing_digest(root), cached=True)
+
     def run(self) -> RocmRoot:
         root = self._cached(self.plan.sha256)
         if root and self.budget is None:
             return root  # without a write: the cache may be read-only
         if root is None:
             self.cache.prepare()
-            waiting = f"   another run fetches {self.plan.name}; waiting for it"
-            with self.cache.claim(
-                self.plan.key, waiting=lambda: self.console.info(waiting)
-            ) as staging:
-                # by the run we waited for
-                fetch = {
-                    Origin.URL: self._from_url,
-                    Origin.TARBALL: self._from_file,
-                    Origin.PIP: self._from_pip,
-                }[self.plan.origin]
+            note = f"   another run fetches {self.plan.name}; waiting for it"
+            fetch = {
+                Origin.URL: self._from_url,
+                Origin.TARBALL: self._from_file,
+                Origin.PIP: self._from_pip,
+            }[self.plan.origin]
+            waiting = partial(self.console.info, note)
+            with self.cache.claim(self.plan.key, waiting=waiting) as staging:
+                # it may be there by now: from the run we waited for
                 root = self._cached(self.plan.sha256) or fetch(staging)
         self.cache.trim(budget=self.budget, removed=self._trimmed)
         return root
@@ -151,10 +127,9 @@ class _Job:
             size=status.st_size, modified=f"{status.st_mtime_ns} {status.st_dev} {status.st_ino}"
         )
         seen = self.cache.recall(self.plan.key)
-        if seen and seen.remote.same(state) and self.plan.sha256 is None:
-            root = self._cached(seen.sha256)
-            if root:
-                return root
+        is_same = seen and seen.remote.same(state) and self.plan.sha256 is None
+        if seen and is_same and (root := self._cached(seen.sha256)):
+            return root
         expected, beside = self.plan.sha256, path.with_name(f"{path.name}.sha256")
         if not expected and beside.exists():
             text = beside.read_text(encoding="utf-8", errors="replace")
@@ -165,16 +140,14 @@ class _Job:
     def _from_pip(self, staging: Path) -> RocmRoot:
         plan = self.plan
         seen = self.cache.recall(plan.key) if plan.named and not plan.packages else None
-        root = self._cached(seen.sha256) if seen else None
-        if root:
+        if seen and (root := self._cached(seen.sha256)):
             return root
         self.console.info(f"   pip download {plan.source}")
         asked = by_pip.Pip(text=plan.source, index=plan.index, env=self.env, packages=plan.packages)
         packages = asked.download(staging / "packages")
         sha256 = by_pip.digest_of(packages)
         known = Fingerprint(size=None)
-        root = self._cached(sha256)
-        if root:
+        if root := self._cached(sha256):
             self._remember(known, sha256)
             return root
         folder = asked.install(staging / "packages", staging / TREE)
@@ -254,7 +227,7 @@ class _Job:
         title = f"{'fetching' if plan.origin is Origin.URL else 'unpacking'} {plan.name}"
         self.hashed = 0
 
-        def hashed() -> Iterator[bytes]:
+        def hashed() -> Blocks:
             for block in blocks:
                 digest.update(block)
                 self.hashed += len(block)
@@ -317,7 +290,7 @@ class _Job:
         self.console.info(f"   {count(unpacked.files, 'file')}, {size(unpacked.bytes)}, in {held}")
         for link in links:
             self.console.info(f"   added the link {link}, which this release lacks")
-        return self._root(entry, held, lease, cached=False)
+        return self._held(entry, held, lease, cached=False)
 
     def _remember(self, known: Fingerprint, sha256: str) -> None:
         if not self.plan.packages:  # which a manifest chose, and not the source
@@ -326,25 +299,29 @@ class _Job:
 
     def _cached(self, sha256: str | None) -> RocmRoot | None:
         held = self.cache.lease(sha256) if sha256 else None
-        return self._root(*held, cached=True) if held else None
+        return self._held(*held, cached=True) if held else None
 
-    def _root(
+    def _held(
         self, entry: CachedTree, folder: Path, lease: files.Lock, *, cached: bool
     ) -> RocmRoot:
-        return _root(
-            self.plan,
-            entry.facts,
-            folder / entry.facts.root,
-            sha256=entry.sha256,
-            cached=cached,
-            delivery=RocmDelivery(
-                url=self.plan.address,
-                size=entry.packed,
-                packages=entry.packages,
-                links=entry.links,
-            ),
-            unpacked=entry.bytes,
-            lease=lease,
+        delivery = RocmDelivery(
+            url=self.plan.address, size=entry.packed, packages=entry.packages, links=entry.links
+        )
+        more = {"delivery": delivery, "bytes": entry.bytes, "lease": lease, "cached": cached}
+        root = folder / entry.facts.root
+        return self._root(entry.facts, root, sha256=entry.sha256, **more)
+
+    def _root(self, facts: rocm_root.Facts, root: Path, **more: Any) -> RocmRoot:
+        plan, packages = self.plan, more.get("delivery", ON_DISK).packages
+        named = plan.named or by_pip.version_of(packages)
+        return RocmRoot(
+            root=root,
+            version=rocm_root.agreed_version(facts, asked=plan.asked, named=named, name=plan.name),
+            facts=facts,
+            origin=_RECORDED.get(plan.origin, "tarball"),
+            name=plan.name,
+            family=plan.family,
+            **more,
         )
 
     # Room and company.

@@ -53,6 +53,13 @@ class RocmPlan:
         return self.asked or self.named
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        """The gfx targets it has code for, by its name; () where that is all, or is not known."""
+        if self.origin is Origin.PIP:
+            return by_pip.devices(self.source)
+        return self.family.targets if self.family else ()
+
+    @property
     def shown(self) -> str:
         """The source for messages: without credentials and signatures."""
         return without_secrets(self.source) if self.origin is Origin.URL else self.source

@@ -8,10 +8,12 @@ the last stage ends all of them.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Final, final
+from contextlib import closing
+from queue import SimpleQueue
+from typing import Final, TypeAlias, final
 
+Blocks: TypeAlias = Generator[bytes, None, None]
 AHEAD: Final = 8  # blocks; bounds memory
 STOP_SECONDS: Final = 5.0
 
@@ -21,20 +23,14 @@ class ReadAhead:
     """A generator that runs ahead in a thread."""
 
     def __init__(
-        self,
-        blocks: Generator[bytes, None, None] | Iterator[bytes],
-        *,
-        name: str,
-        cancel: Callable[[], None] | None = None,
+        self, blocks: Blocks, *, name: str, cancel: Callable[[], None] | None = None
     ) -> None:
         """`cancel`, called from another thread, wakes a generator that waits for something."""
         self._blocks = blocks
         self._cancel = cancel
-        self._ready: deque[bytes] = deque()
-        self._changed = threading.Condition()
-        self._ended = False
+        self._ready = SimpleQueue[bytes | BaseException]()  # how it ended comes last
+        self._room = threading.Semaphore(AHEAD)
         self._stopped = False
-        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> ReadAhead:
@@ -43,15 +39,14 @@ class ReadAhead:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._thread.join(
-            STOP_SECONDS
-        )  # a daemon: one that hangs in a system call holds up nothing
+        # a daemon: one that hangs in a system call holds up nothing
+        self._thread.join(STOP_SECONDS)
 
     def stop(self) -> None:
-        """End the stage at its next block, and what it waits for now."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+        """End the stage at its next block, and what it or its reader waits for now."""
+        self._stopped = True
+        self._room.release()
+        self._ready.put(StopIteration())
         if self._cancel and self._thread.is_alive():
             self._cancel()
 
@@ -59,39 +54,22 @@ class ReadAhead:
         return self
 
     def __next__(self) -> bytes:
-        with self._changed:
-            while not self._ready:
-                if self._stopped:
-                    raise StopIteration
-                if self._ended:
-                    if self._error is not None:
-                        raise self._error
-                    raise StopIteration
-                self._changed.wait()
-            block = self._ready.popleft()
-            self._changed.notify_all()
-            return block
+        item = self._ready.get()
+        if isinstance(item, BaseException):
+            self._ready.put(item)  # for who asks again
+            raise item
+        self._room.release()
+        return item
 
     def _run(self) -> None:
-        error = None
+        end: BaseException = StopIteration()
         try:
-            for block in self._blocks:
-                if not self._put(block):
-                    break
+            with closing(self._blocks):
+                for block in self._blocks:
+                    self._room.acquire()
+                    if self._stopped:
+                        break
+                    self._ready.put(block)
         except BaseException as exc:  # noqa: BLE001 - handed to the thread that reads
-            error = exc
-        finally:
-            close = getattr(self._blocks, "close", None)
-            if close:
-                close()
-            with self._changed:
-                self._error, self._ended = error, True
-                self._changed.notify_all()
-
-    def _put(self, block: bytes) -> bool:
-        with self._changed:
-            while len(self._ready) >= AHEAD and not self._stopped:
-                self._changed.wait()
-            self._ready.append(block)
-            self._changed.notify_all()
-            return not self._stopped
+            end = exc
+        self._ready.put(end)

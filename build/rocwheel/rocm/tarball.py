@@ -19,6 +19,7 @@ from decimal import Decimal
 from typing import IO, Final, cast
 
 from rocwheel.download import WrongBytesError
+from rocwheel.rocm.read_ahead import Blocks
 
 INFLATED: Final = 1 << 20  # bytes handed on at a time: few calls, and still in the CPU's cache
 PACKED: Final = 1 << 18
@@ -44,7 +45,7 @@ class Compression(enum.Enum):
         return cls.NONE if head[257:262] == b"ustar" else None
 
 
-def inflate(packed: Iterable[bytes], *, name: str) -> Iterator[bytes]:
+def inflate(packed: Iterable[bytes], *, name: str) -> Blocks:
     """Decompress to the very end of `packed`; blocks of at most `INFLATED` bytes.
 
     Raises WrongBytesError for damage, for a stream that ends too early and for what is no archive.
@@ -152,15 +153,7 @@ class _Raw(io.RawIOBase):
         return count
 
     def read(self, count: int = -1) -> bytes:
-        """Return one block at most; b"" only at the end."""
-        if not self._rest:
-            block = next(self._blocks, b"")
-            while not block and (more := next(self._blocks, None)) is not None:
-                block = more
-            self._rest = memoryview(block)
-        taken = self._rest if count < 0 else self._rest[:count]
-        self._rest = self._rest[len(taken) :]
-        return bytes(taken)
+        return super().read(count) or b""  # never None: it does not wait
 
 
 def cut(name: str) -> WrongBytesError:

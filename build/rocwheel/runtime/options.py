@@ -1,21 +1,17 @@
 """What people may ask of a runtime image: each option is a field, and `runtime.job` takes it."""
 
-# ruff: noqa: RUF009 - each call is a `dataclasses.field`
-
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rocwheel.choices import IMAGE_PROFILES
-from rocwheel.option import opt
+from rocwheel.option import OptionSet, opt
 
 _inputs, _output, _target = (partial(opt, name) for name in ("Inputs", "Output", "Target"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageOptions:
+class ImageOptions(OptionSet):
     """Options that name a runtime image of a wheel set, and what is done with it."""
 
     manifest: str = _inputs("--manifest SHA|PATH", "The wheel set (required).")

@@ -30,7 +30,6 @@ from rocwheel.source_layout import Assignment, Layout, VersionClass
 from rocwheel.values import replace
 
 
-@dataclass(frozen=True, kw_only=True)
 class SourceRequest(SourceOptions):
     """A request for sources: pin, folders, overrides; everything may be left out."""
 

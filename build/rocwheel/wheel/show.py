@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import amdgpu_family_matrix as matrix
 from rocwheel.console import columns, count, printable, size
 from rocwheel.wheel import hip
 from rocwheel.wheel.verify.rules import Severity
@@ -36,7 +37,7 @@ def document(report: WheelReport) -> dict[str, Any]:
         "filename": report.path.name,
         **{name: getattr(report, name) for name in PLAIN},
         "gpu_code": {
-            target: {"objects": number, "bytes": total}
+            target: {"objects": number, "bytes": total, "family": matrix.of_target(target)}
             for target, (number, total) in report.gpu_code.items()
         },
         "sboms": {name: [part._asdict() for part in parts] for name, parts in report.sboms.items()},
@@ -84,10 +85,10 @@ def _lines(report: WheelReport, width: int) -> Iterator[str]:
     yield from _table(("size", "packed", "member"), members)
     if report.gpu_code:
         code = [
-            (target, str(number), size(total))
+            (target, str(number), size(total), matrix.of_target(target))
             for target, (number, total) in report.gpu_code.items()
         ]
-        yield from _table(("gfx target", "code objects", "size unpacked"), code)
+        yield from _table(("gfx target", "code objects", "size unpacked", "family"), code)
     if report.elf:
         yield ""
         yield "  shared objects"

@@ -76,7 +76,9 @@ class RequiredMembers(Value, frozen=True, kw_only=True):
 class KindPolicy(Value, frozen=True, kw_only=True):
     """What is true of one kind of wheel."""
 
-    size: int  # bytes
+    size: int  # bytes, for as many gfx targets as `targets`
+    targets: int = 0
+    per_target: int = 0  # bytes, for each one more
     packages: tuple[str, ...]  # all that is installed is below these; `{rocm}` is the ROCm number
     gpu_code: bool
     tag: Literal["cpython", "py3-none"]  # cp312-cp312, cp314-cp314t; or interpreter and ABI
@@ -85,6 +87,10 @@ class KindPolicy(Value, frozen=True, kw_only=True):
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
     requires: Mapping[str, AllowedRequirement]  # by normalised name
     extras: tuple[str, ...]  # patterns of names that an extra may require
+
+    def budget(self, targets: int) -> int:
+        """Return how many bytes a wheel with code for so many gfx targets may have."""
+        return self.size + self.per_target * max(0, targets - self.targets)
 
 
 class Runpath(Value, frozen=True, kw_only=True):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import inspect
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from rocwheel.build_options import BuildOptions, WheelhouseOptions
 from rocwheel.cli import COMMANDS, STAGES, ci_build
 from rocwheel.cli.app import App
-from rocwheel.cli.command import SECTIONS, command, option
+from rocwheel.cli.command import SECTIONS, DryRun, command, declared, own
+from rocwheel.option import OptionSet
 
 CLI = Path(__file__).parents[3] / "build" / "rocwheel" / "cli"
 LONGEST = 15
@@ -60,28 +61,32 @@ def test_no_command_takes_its_options_by_string():
         assert "**options" not in file.read_text(), file
 
 
-def test_options_classes_are_frozen():
-    for file in CLI.glob("*.py"):
-        if file.stem == "__init__":
-            continue
-        module = __import__(f"rocwheel.cli.{file.stem}", fromlist=["x"])
-        for _, found in inspect.getmembers(module, inspect.isclass):
-            if found.__module__ == module.__name__ and dataclasses.is_dataclass(found):
-                assert found.__dataclass_params__.frozen, found
+def test_a_value_is_frozen_and_a_dataclass_only_once_there_is_one():
+    class Base(OptionSet):
+        first: int = own("--first", default=1)
+
+    class Derived(Base, DryRun):
+        second: str = own("--second TEXT")
+
+    assert list(declared(Derived)) == ["first", "dry_run", "second"]
+    assert not dataclasses.is_dataclass(Base)
+    assert not dataclasses.is_dataclass(Derived)
+    value = Derived(second="two")
+    assert (value.first, value.second, value.dry_run) == (1, "two", False)
+    assert dataclasses.replace(value, first=2) == Derived(first=2, second="two")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        value.first = 3
+    assert Base(first=4).first == 4
 
 
-def test_a_command_whose_options_and_value_differ_is_a_bug_at_once():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Options:
-        there: str
-        missing: str
+def test_options_that_a_command_is_without_keep_their_default():
+    @command("probe", BuildOptions, without=[WheelhouseOptions])
+    def probe(_app, options):
+        """Probe."""
+        assert options.wheelhouse == Path("/w/wheelhouse")
 
-    with pytest.raises(TypeError, match="missing"):
-
-        @command("probe", Options)
-        @option("--there")
-        def probe(_app, _options):
-            """Nothing."""
+    assert "wheelhouse" not in {param.name for param in probe.params}
+    assert probe.main([], standalone_mode=False, obj=App({}, Path("/w"))) is None
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

@@ -12,7 +12,6 @@ from rocwheel.cli import COMMANDS, ci_build
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command
 from rocwheel.cli.dist import DistOptions
-from rocwheel.cli.options import build_options
 from rocwheel.errors import ConfigError
 
 
@@ -22,7 +21,6 @@ def ask(monkeypatch, tmp_path):
     calls = []
 
     @command("dist_wheels", DistOptions)
-    @build_options
     def probe(app, options):
         calls.append((app, options))
 

@@ -25,12 +25,10 @@ def seen(monkeypatch):
     """What a stand-in for `dist_wheels` with the real options is called with."""
     from rocwheel.cli.command import command
     from rocwheel.cli.dist import DistOptions
-    from rocwheel.cli.options import build_options
 
     calls = []
 
     @command("dist_wheels", DistOptions)
-    @build_options
     def probe(app, options):
         calls.append((app, options))
 
@@ -161,15 +159,13 @@ def test_options_of_a_value_are_read_before_the_command_gets_it_and_can_be_writt
 ):
     from rocwheel.build_options import BuildOptions
     from rocwheel.cli.command import command, given_words
-    from rocwheel.cli.options import build_options
     from rocwheel.model import PythonVersion
 
     calls = []
 
     @command("dist_wheels", BuildOptions)
-    @build_options
     def probe(app, options):
-        calls.append((options, given_words(options, app.cwd, leave=frozenset({"compiler"}))))
+        calls.append((options, given_words(BuildOptions, app.cwd, leave=frozenset({"compiler"}))))
 
     monkeypatch.setattr(cli, "_probe", probe, raising=False)
     monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))

@@ -129,6 +129,16 @@ def test_a_rocm_that_is_here_stands_in_the_line(lines, tmp_path):
     assert f"word --repo_env=ROCM_PATH={folder}" in paste(plugin)
 
 
+def test_a_dry_run_shows_the_targets_of_each_family(lines):
+    shown = lines(
+        therock=URL.replace("gfx94X-dcgpu", "multiarch"), families=("gfx1151", "gfx120X-all")
+    )
+    at = shown.index("# gfx targets gfx1151, gfx1200, gfx1201")
+    assert shown[at + 1 : at + 3] == ["#   gfx1151: gfx1151", "#   gfx120X-all: gfx1200, gfx1201"]
+    plugin = next(line for line in invocations(shown) if "jax_rocm_plugin_wheel" in line)
+    assert "TF_ROCM_AMDGPU_TARGETS=gfx1151,gfx1200,gfx1201" in plugin
+
+
 def test_a_dry_run_refuses_the_rocm_that_the_build_would_refuse(lines, tmp_path):
     folder = tarballs.rocm_folder(tmp_path / "rocm")
     (folder / "include/miopen/version.h").unlink()

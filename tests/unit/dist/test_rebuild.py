@@ -43,7 +43,7 @@ def manifest_of(planned: dist.Plan, seen: dist.inputs.Preview) -> Manifest:
     delivery = RocmDelivery(url=planned.rocm.source, size=1)
     root = SimpleNamespace(
         version="7.10.0a20251120", facts=SimpleNamespace(header_version="7.10.0"), sha256="a" * 64,
-        origin="tarball", name=TARBALL, delivery=delivery,
+        origin="tarball", name=planned.rocm.name, delivery=delivery,
     )  # fmt: skip
     wheels = tuple(
         WheelEntry(
@@ -68,11 +68,12 @@ def manifest_of(planned: dist.Plan, seen: dist.inputs.Preview) -> Manifest:
         {"jaxlib": "built", "compiler": "hermetic", "cpu_features": "default"},
         {"wheel_suffix": "+mine.dirty", "gfx_targets": ("gfx1100", "gfx90a")},
         {"wheel_suffix": "", **FORK},
+        {"families": ("gfx110X-all", "gfx94X-dcgpu"), "therock": URL.replace("gfx94X-dcgpu", "multiarch")},
         {"bazel_options": ("--copt=-O1", "--jobs=3"), "bazel_startup_options": ("--host_jvm_args=-Xmx2g",)},
     ],
 )  # fmt: skip
 def test_a_manifest_asks_for_the_build_that_it_is_of(tmp_path, runner, changes):
-    first = dist.plan(request(tmp_path / "one", therock=URL, **changes))
+    first = dist.plan(request(tmp_path / "one", **{"therock": URL, **changes}))
     seen = inputs.preview(first, runner=runner)
     manifest = manifest_of(first, seen)
     second = dist.plan_rebuild(manifest, request(tmp_path / "two"))
@@ -82,7 +83,8 @@ def test_a_manifest_asks_for_the_build_that_it_is_of(tmp_path, runner, changes):
         "wheel_suffix", "startup_options", "options", "layout", "version_class", "rocm",
     ):  # fmt: skip
         assert getattr(spec, name) == getattr(seen.spec, name), name
-    assert (second.rocm.source, second.rocm.sha256) == (URL, "a" * 64), "by digest"
+    assert (second.rocm.source, second.rocm.sha256) == (first.rocm.source, "a" * 64), "by digest"
+    assert second.families == (first.families if len(first.families) > 1 else ())
     assert second.sources.checkout.commit == manifest.jax.commit
     assert str(tmp_path / "two") in str(second.sources.root)
 

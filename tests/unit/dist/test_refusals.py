@@ -79,6 +79,7 @@ def test_each_way_therock_publishes_is_planned_with_its_version(options, fetched
     [("gfx942", False), ("gfx942,gfx1100", True), ("gfx1100", True)],
 )
 def test_targets_that_the_tarballs_family_lacks_are_warned_of(targets, warned, tmp_path, capsys):
-    assert cli.main([*LINE, f"--gfx-targets={targets}", f"--cache-dir={tmp_path}/new"]) == 0
+    line = [word for word in LINE if not word.startswith("--family")]
+    assert cli.main([*line, f"--gfx-targets={targets}", f"--cache-dir={tmp_path}/new"]) == 0
     warning = "its libraries have no code for gfx1100; gfx94X-dcgpu is gfx942"
     assert (warning in capsys.readouterr().err) == warned

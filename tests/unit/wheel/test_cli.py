@@ -45,7 +45,10 @@ def test_inspect_shows_what_a_person_asks_first(plugin: str, capsys) -> None:
     out = capsys.readouterr().out
     assert "project        jax-rocm7-plugin 0.9.1" in out
     assert "requires       jax-rocm7-pjrt==0.9.1" in out
-    assert "\n  gfx1100     1             8 B\n  gfx942      1             8 B\n" in out
+    head, newer, older = [line.split() for line in out.splitlines() if "gfx" in line]
+    assert head == ["gfx", "target", "code", "objects", "size", "unpacked", "family"]
+    assert newer == ["gfx1100", "1", "8", "B", "gfx110X-all"]
+    assert older == ["gfx942", "1", "8", "B", "gfx94X-dcgpu"]
     lines = out.splitlines()
     first = lines[next(n for n, line in enumerate(lines) if line.endswith("  member")) + 1]
     assert first.endswith("  jax_rocm7_plugin/_linalg.so")  # the largest first
@@ -96,6 +99,18 @@ def test_inspect_fits_a_narrow_terminal(pjrt: str, tmp_path, capsys, monkeypatch
     assert " ".join(lines).count("librocm_library_number_") == len(needed)
 
 
+def test_verify_names_the_family_that_a_wheel_lacks_a_target_of(plugin: str, capsys) -> None:
+    run("verify", plugin, "--family=gfx94X-dcgpu")
+    assert "has besides gfx1100" in capsys.readouterr().out
+    run("verify", plugin, "--family=gfx94X-dcgpu,gfx110X-all", status=6)
+    run("verify", plugin, "--family=gfx94X-dcgpu", "--family=gfx110X-all", status=6)
+    assert capsys.readouterr().out.count("lacks gfx1101, gfx1102, gfx1103 of gfx110X-all") == 2
+    run("verify", plugin, "--family=gfx90a", "--gfx-targets=gfx942", status=3)
+    assert "--gfx-targets: lacks gfx90a of gfx90a" in capsys.readouterr().err
+    run("verify", plugin, "--family=gfx94x", status=3)
+    assert "did you mean gfx94X-dcgpu?" in capsys.readouterr().err
+
+
 def test_inspect_gives_everything_as_one_document(plugin: str, pjrt: str, capsys) -> None:
     run("inspect", "--json", plugin, pjrt)
     first, second = json.loads(capsys.readouterr().out)["wheels"]
@@ -104,8 +119,8 @@ def test_inspect_gives_everything_as_one_document(plugin: str, pjrt: str, capsys
     assert first["elf"][0]["highest"]["GLIBC"] == "2.17"
     assert first["elf"][0]["bundles"][0]["targets"] == ["gfx942", "gfx1100"]
     assert first["gpu_code"] == {
-        "gfx1100": {"objects": 1, "bytes": 8},
-        "gfx942": {"objects": 1, "bytes": 8},
+        "gfx1100": {"objects": 1, "bytes": 8, "family": "gfx110X-all"},
+        "gfx942": {"objects": 1, "bytes": 8, "family": "gfx94X-dcgpu"},
     }
     assert first["provenance"]["git"] == "a1" * 20
     assert second["elf"][0]["exports_pjrt"]

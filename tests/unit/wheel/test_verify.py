@@ -559,6 +559,43 @@ def test_one_broken_rule_is_found_with_its_remedy(title: str, tmp_path: Path) ->
     assert all((item.severity is Severity.WARNING) is warns for item in findings)
 
 
+# gfx942 and gfx1100 are what the wheel has code for
+@pytest.mark.parametrize(
+    ("families", "targets", "severity", "text"),
+    [
+        ({"x": ("gfx942",), "y": ("gfx1100",)}, ("gfx942", "gfx1100"), None, ""),
+        ({"x": ("gfx942",), "y": ("gfx1100", "gfx1101")}, None, Severity.ERROR, "lacks gfx1101 of y"),
+        # also where the list of targets forgot it
+        ({"x": ("gfx942", "gfx950")}, ("gfx942",), Severity.ERROR, "lacks gfx950 of x"),
+        # an asked target of no family
+        ({"x": ("gfx942",)}, ("gfx942", "gfx90a"), Severity.ERROR, "lacks gfx90a; has besides gfx1100"),
+        # what is beyond is listed
+        ({"x": ("gfx942",)}, ("gfx942",), Severity.WARNING, "has besides gfx1100"),
+    ],
+)  # fmt: skip
+def test_each_familys_targets_are_there_and_what_is_beyond_is_listed(
+    families, targets, severity, text, tmp_path: Path
+) -> None:
+    meant = Expectation(families=families, gfx_targets=frozenset(targets) if targets else None)
+    for made in (PLUGIN, PJRT):
+        findings = verify(made.write(tmp_path), policy=POLICY, expected=meant)
+        assert [item.rule for item in findings] == (["gfx.targets"] if severity else [])
+        assert all(item.severity is severity and text in item.message for item in findings)
+
+
+def test_a_budget_grows_with_the_gfx_targets_that_were_asked_for(tmp_path: Path) -> None:
+    path = PLUGIN.write(tmp_path)
+    size = path.stat().st_size
+    small = {"size": size - 100, "targets": 2, "per_target": 50}
+    kinds = {kind: replace(rules, **small) for kind, rules in POLICY.kinds.items()}
+    policy = replace(POLICY, kinds=kinds)
+    (finding,) = verify(path, policy=policy)
+    assert finding.message == f"{size} bytes, the budget for 2 gfx targets is {size - 100}"
+    families = {"x": ("gfx942", "gfx1100"), "y": ("gfx90a", "gfx950")}
+    wider = Expectation(families=families, gfx_targets=frozenset(sum(families.values(), ())))
+    assert {item.rule for item in verify(path, policy=policy, expected=wider)} == {"gfx.targets"}
+
+
 def test_a_wheel_heavier_than_its_budget_is_found(tmp_path: Path) -> None:
     path = PLUGIN.write(tmp_path)
     kinds = {kind: replace(rules, size=1000) for kind, rules in POLICY.kinds.items()}
@@ -729,6 +766,12 @@ def test_a_wheelhouse_agrees_with_its_manifest_or_says_where_not(tmp_path: Path)
     wider = replace(made, gfx_targets=("gfx1100", "gfx942", "gfx90a"))
     found = verify_wheelhouse(tmp_path, wider, policy=POLICY)
     assert {item.rule for items in found.values() for item in items} == {"gfx.targets"}
+
+    of_two = replace(made, families=("gfx110X-all", "gfx94X-dcgpu"))
+    found = verify_wheelhouse(tmp_path, of_two, policy=POLICY)
+    lacks = "lacks gfx1101, gfx1102, gfx1103 of gfx110X-all"
+    assert [[item.message.partition("; ")[0][-len(lacks):] for item in items]
+            for items in found.values()] == [[lacks], [lacks]]  # fmt: skip
 
     with_file(PLUGIN, "jax_rocm7_plugin/more.py").write(tmp_path)
     found = verify_wheelhouse(tmp_path, made, policy=POLICY)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from rocwheel import families
 from rocwheel.console import brief
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, ElfFacts
@@ -32,6 +33,7 @@ class Expectation:
     python: str = ""  # interpreter tag: cp312, py3
     abi: str = ""  # cp312, cp314t, none
     gfx_targets: frozenset[str] | None = None
+    families: Mapping[str, Collection[str]] = field(default_factory=dict)  # name -> gfx targets
     rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
     siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
     partial: bool = False  # wheels of the set may lie elsewhere: `siblings` has those that are here
@@ -176,14 +178,21 @@ class Libraries(JudgedWheel):
             if self.kind is not None and self.policy.kinds[self.kind].gpu_code:
                 yield finding("gfx.none", "no GPU code in any shared object")
             return
-        wanted = frozenset(self.report.gpu_code if meant is None else meant)
+        each = self.expected.families
+        of_families = frozenset(target for targets in each.values() for target in targets)
+        if meant is None and not each:
+            meant = frozenset(self.report.gpu_code)
+        wanted = of_families | (meant or frozenset())
         for item in self.report.elf:
             for bundle in item.bundles:
                 if bundle.targets != wanted:
                     what = _difference(sorted(bundle.targets), sorted(wanted))
-                    yield finding(
-                        "gfx.targets", f"{item.path}: bundle at {bundle.offset:#x} {what}"
-                    )
+                    if missing := families.lacking(each, bundle.targets):
+                        what = f"lacks {missing}; {what}"
+                    # a set of families is for these at least: what is beyond is only listed
+                    is_beyond = bool(each) and bundle.targets > wanted
+                    text = f"{item.path}: bundle at {bundle.offset:#x} {what}"
+                    yield finding("gfx.targets", text, warn=is_beyond)
                     break
 
 

@@ -197,6 +197,8 @@ class Judge(JudgedWheel):
     def _size(self) -> Iterator[Finding]:
         if self.kind is None:
             return
-        budget = self.policy.kinds[self.kind].size
+        number = len(self.expected.gfx_targets or self.report.gfx_targets)
+        budget = self.policy.kinds[self.kind].budget(number)
         if self.report.size > budget:
-            yield finding("size.budget", f"{self.report.size} bytes, the budget is {budget}")
+            of = f" for {count(number, 'gfx target')}" if number else ""
+            yield finding("size.budget", f"{self.report.size} bytes, the budget{of} is {budget}")
