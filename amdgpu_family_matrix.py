@@ -15,7 +15,6 @@ never counted on the family's GPUs. No family has one now; that is the state to 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import difflib
 import enum
@@ -484,6 +483,8 @@ def gate_matrix(
 
 def main(argv: Sequence[str]) -> int:
     """Print families; exit status 2 for unusable arguments."""
+    import argparse
+
     parser = argparse.ArgumentParser(
         description="Print AMD GPU families: gfx targets, runners, release policy."
     )

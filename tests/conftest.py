@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from io import StringIO
 
+import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
 from support.counted import COUNTED
 
 from rocwheel import home
-from rocwheel.cli import command
 from rocwheel.console import Console
 from rocwheel.gate.suite import suites
 from rocwheel.process import HostRunner, base_env
@@ -188,13 +188,17 @@ def counted_on_gpus():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def imports_looked_for_once():
-    """Look once in a process for what a command imports when it runs, not each time it is called.
+def services_read_once():
+    """Read once in a process what AWS's services are, not for each client of a store."""
+    create = functools.cache(botocore.session.create_loader)
 
-    That takes a tenth of a second where all commands were imported: a process of its own knows few.
-    """
+    def loader(search_path: str | None):
+        known = create(search_path)
+        known.search_paths[:] = dict.fromkeys(known.search_paths)  # each session adds boto3's
+        return known
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "carry_out", functools.cache(command.carry_out))
+        patch.setattr(botocore.session, "create_loader", loader)
         yield
 
 

@@ -11,20 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from packaging.version import Version
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
-from rocwheel import assets, source
+from rocwheel import source
 from rocwheel.console import columns
 from rocwheel.errors import ObjectStaleError
-from rocwheel.ledger import log, verdicts
-from rocwheel.ledger.state import Standing
-from rocwheel.places import Place
 from rocwheel.source import Pins
-from rocwheel.verdict import State
+
+if TYPE_CHECKING:  # what tables of the data do not need
+    from rocwheel.places import Place
 
 NOT_KNOWN: Final = "not known"
 RELEASED: Final = ("family", "JAX", "ROCm", "CPython", "exercised")
@@ -94,6 +93,10 @@ def gpus(families: Iterable[Family]) -> Table:
 
 def released(places: Iterable[Place]) -> Table:
     """Return what is released, with the suites that passed on each CPython. Raises StoreError."""
+    from rocwheel.ledger import log, verdicts
+    from rocwheel.ledger.state import Standing
+    from rocwheel.verdict import State
+
     rows = []
     for place in places:
         sets = [s for s in log.read(place).sets.values() if s.standing is Standing.LISTED and s.jax]
@@ -139,6 +142,8 @@ def render(tables: Iterable[Table], form: str) -> str:
     """Return the tables in one of `choices.TABLE_FORMS`."""
     lines = [line for table in tables for line in getattr(table, form)()]
     if form == "html":
+        from rocwheel import assets
+
         head = (
             '<!doctype html><html lang="en"><meta charset="utf-8"><title>JAX and ROCm</title>'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'

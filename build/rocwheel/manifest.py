@@ -119,6 +119,12 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         """The wheels this set stages and promotes."""
         return tuple(wheel for wheel in self.wheels if wheel.origin == "built")
 
+    def check_family(self, family: str) -> None:
+        """Refuse a family that is not one of several it names. Raises ConfigError."""
+        if self.families and family not in self.families:
+            names = ", ".join(self.families)
+            raise ConfigError(f"{family}: the set is for {names}", hint="choose another --family")
+
     @classmethod
     def load(cls, path: Path) -> Manifest:
         """Read `manifest.json`, or the one in a wheelhouse folder. Raises ConfigError."""

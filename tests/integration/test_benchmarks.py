@@ -39,7 +39,7 @@ RUNS = {
     "runtime_images.py": (
         ("--base-image={base}", "--work={work}", "--pairs=1"), r"pushed: \d+\.\d+ MB",
     ),
-    "startup.py": (("2",), r"ratio, median of 2 pairs: \d+\.\d+"),
+    "startup.py": (("2",), r"\| `compat` \| \d+\.\d ms \| \d"),
     "trust.py": (("--small",), r"trust verify of one wheel \| \d\.\d+ s"),
     "wheel.py": (("--rounds=1", "--slow-rounds=1", "--folder={work}"), r"peak MiB.*\n.*\n.*\d"),
     "wheel_sets.py": (("--rounds=1",), r"patchelf's own peak: \d+ MiB"),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import signal
 import sys
@@ -156,16 +157,36 @@ def as_called(text: str) -> str:
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
+    app = ctx.find_object(App) or start()
+    commit, is_changed = _checkout(app) or _tool(app)
+    click.echo(f"rocwheel {__version__} ({commit[:12]}{', changed' if is_changed else ''})")
+    ctx.exit()
+
+
+def _checkout(app: App) -> tuple[str, bool] | None:
+    """Return the commit of a checkout and whether files differ, of one git that is asked."""
+    root = os.path.abspath(f"{__file__}/../../../..")  # noqa: PTH100
+    if not os.path.exists(f"{root}/.git"):  # noqa: PTH110
+        return None
+    from rocwheel.process import Command
+
+    safe = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")  # as `rocwheel.git` asks
+    argv = ("git", "-C", root, *safe, "--no-optional-locks", "status", "--porcelain=2", "--branch")
+    with suppress(RocwheelError):
+        head, _, *rest = app.runner.capture(Command(argv=argv)).splitlines()
+        return head.split()[-1], not all(line.startswith("#") for line in rest)
+    return None
+
+
+def _tool(app: App) -> tuple[str, bool]:
+    """Return what an installed rocwheel was built from, or the digest of an unpacked one."""
     from functools import partial
 
     from rocwheel import home
     from rocwheel.git import identify
 
-    app = ctx.find_object(App) or start()
-    found = home.tool(home.find(None), partial(identify, runner=app.runner))
-    commit = found.commit or found.digest or "unknown"
-    click.echo(f"rocwheel {__version__} ({commit[:12]}{', changed' if found.dirty else ''})")
-    ctx.exit()
+    source = home.tool(home.find(None), partial(identify, runner=app.runner))
+    return source.commit or source.digest or "unknown", source.dirty
 
 
 def _build_params() -> list[click.Parameter]:

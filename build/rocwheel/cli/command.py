@@ -22,7 +22,6 @@ import click
 from click.core import ParameterSource
 
 from rocwheel.cli.app import App
-from rocwheel.cli.imports import carry_out
 from rocwheel.option import KEY, OptionField, OptionSet, listed, opt
 
 if TYPE_CHECKING:  # what `--help` does not need
@@ -236,7 +235,20 @@ class Sections:
 
 
 class SectionedCommand(Sections, click.Command):
-    """A command whose help has sections."""
+    """A command whose help has sections; its options wait, as a group's help shows none."""
+
+    def __init__(
+        self, *args: Any, declares: Callable[[], list[click.Parameter]], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._declares = declares
+        del self.params
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "params":
+            raise AttributeError(name)
+        self.params = self._declares()
+        return self.params
 
 
 class SectionedGroup(Sections, click.Group):
@@ -302,8 +314,11 @@ def command(
     """
 
     def decorate(function: Function[T]) -> click.Command:
-        params = [*params_of(options, without=without), *COMMON]
-        made = click.command(name, cls=SectionedCommand, params=params)(_entry(function, options))
+        made = click.command(
+            name,
+            cls=SectionedCommand,
+            declares=lambda: [*params_of(options, without=without), *COMMON],
+        )(_entry(function, options))
         if parent is not None:
             parent.add_command(made)
         return made
@@ -326,7 +341,6 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
     def run(ctx: click.Context, /, **given: Any) -> int | None:
         if ctx.invoked_subcommand is not None:
             return None
-        carry_out(function)
         app = ctx.ensure_object(App)
         app.context = ctx
         return function(app, _value(options, given, app))

@@ -45,7 +45,7 @@ class Settings:
         table = self.values.get(name, {})
         if not isinstance(table, dict):
             raise self._wrong(name, f"{name}: expected a table", hint=f"write [{name}]")
-        return self._defaults(command, name, table)
+        return self._defaults(command, name, table) if table else {}
 
     def _defaults(self, command: click.Command, path: str, table: dict[str, Any]) -> dict[str, Any]:
         options = {item.opts[0].lstrip("-"): item for item in _options(command)}
@@ -197,8 +197,9 @@ def misspelt(
 ) -> Iterator[str]:
     """Variables that begin as ours do and set nothing, each with the nearest that does."""
     prefixes = tuple(f"ROCWHEEL_{other.upper()}_" for other in others)
-    mine = set(_variables(command, f"ROCWHEEL_{name.upper()}_"))
-    for variable in sorted(item for item in environ if item.startswith("ROCWHEEL_")):
+    ours = sorted(item for item in environ if item.startswith("ROCWHEEL_"))
+    mine = set(_variables(command, f"ROCWHEEL_{name.upper()}_")) if ours else ()
+    for variable in ours:
         of_this = variable.startswith(f"ROCWHEEL_{name.upper()}_")
         of_another = not of_this and variable.startswith(prefixes)
         if variable not in mine and variable not in VARIABLES and not of_another:

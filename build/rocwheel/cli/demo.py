@@ -19,8 +19,7 @@ with when_run():
 
     from rocwheel import demo as job
     from rocwheel import dist, housekeeping, wheelhouse
-    from rocwheel.dist import builder
-    from rocwheel.dist.executor import SEARCH
+    from rocwheel.dist import builder, executor
     from rocwheel.host import debian
     from rocwheel.ledger.nights import Nights
     from rocwheel.release.operations import Who
@@ -48,7 +47,7 @@ def demo(app: App, options: DemoOptions) -> None:
     """
     base = request_from(app, options, therock="")
     only = options.wheels_only or base.executor.kind != "host"
-    if base.executor.kind != "host" and base.executor.image in ("", SEARCH):
+    if base.executor.kind != "host" and base.executor.image in ("", executor.SEARCH):
         if not (image := _image(app, options)):
             line = f"rocwheel image build --engine {base.executor.kind} --recipe {job.RECIPE}"
             return app.emit_plan([line, "# then the demo, in that image"])

@@ -25,7 +25,7 @@ with when_run():
     from rocwheel import doctor as examination
     from rocwheel.console import columns
     from rocwheel.dist import readiness
-    from rocwheel.dist.readiness import NOTE, Row
+    from rocwheel.dist.readiness import Row
     from rocwheel.download import shown_setting
     from rocwheel.host import cgroup
     from rocwheel.index import channels
@@ -116,10 +116,10 @@ def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> 
         replace(row, remedy=as_called(row.remedy), looks=as_called(row.looks)) for row in rows
     )
     is_bad = any(row.state == "bad" for row in rows)
-    table = [line for row in rows if row.name != NOTE for line in _lines(row)]
+    table = [line for row in rows if row.name != readiness.NOTE for line in _lines(row)]
     lines = [
         *columns(("state", "what", "found"), table),
-        *(f"note: {row.found}" for row in rows if row.name == NOTE),
+        *(f"note: {row.found}" for row in rows if row.name == readiness.NOTE),
         *(f"  {line}" for line in install),
     ]
     checks = [{**vars(row), "state": row.state} for row in rows]

@@ -122,7 +122,7 @@ def _shards(
     place, manifest = target.staged(app, options.manifest)
     channel, sha256 = trusting(app, target.channel), manifest.sha256
     every = {item.sha256: item.verdict for item in verdicts.find(place, sha256) if item.verdict}
-    case = Case(trust=channel.trust, channel=channel.name, family=place.family, now=app.now())
+    case = Case(trust=channel.trust, channel=channel.name, family=place.view, now=app.now())
     unsigned, signed = evidence.unsigned(place, sha256, every, case), []
     wanted = (options.python, options.suite, f"/{options.shards}")
     for digest, verdict in every.items():

@@ -23,6 +23,7 @@ with when_run():
 
     from amdgpu_family_matrix import Family
     from rocwheel import home
+    from rocwheel import manifest as records
     from rocwheel.console import ConsoleMode
     from rocwheel.download import without_secrets
     from rocwheel.gate import run as gate_runs
@@ -33,7 +34,7 @@ with when_run():
     from rocwheel.gate.subject import WheelsUnderTest
     from rocwheel.gate.suite import suites
     from rocwheel.gate.suite.discovery import Shard
-    from rocwheel.manifest import MANIFEST, Manifest
+    from rocwheel.manifest import Manifest
     from rocwheel.model import PythonVersion
     from rocwheel.places import Place
     from rocwheel.report import summary
@@ -212,9 +213,10 @@ def _wheels(
             raise click.UsageError("--wheels and --manifest contradict each other: give one")
         folder = app.cwd / options.wheels
         family = family_of(app, options)
-        if not (folder / MANIFEST).is_file():
+        if not (folder / records.MANIFEST).is_file():
             return family, None, None, subject.of_folder(folder, python)
         local = Manifest.load(folder)
+        local.check_family(family.name)
         return family, local, None, subject.of_manifest(local, python, folder)
     if not options.manifest:
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")

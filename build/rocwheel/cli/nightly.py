@@ -26,6 +26,7 @@ with when_run():
     import shlex
 
     import amdgpu_family_matrix as matrix
+    from rocwheel import verdict
     from rocwheel.console import columns, count
     from rocwheel.container.owner import owner
     from rocwheel.download import Client, Retry
@@ -36,7 +37,7 @@ with when_run():
     from rocwheel.pipeline import settings as settings_file
     from rocwheel.pipeline.standing import CellStanding
     from rocwheel.process import Command, base_env
-    from rocwheel.verdict import SILENT, State
+    from rocwheel.verdict import State
 
 SCHEDULERS: Final = ("local", "slurm", "github")
 
@@ -117,6 +118,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     settings = settings.built_in(target.channel.executor, target.channel.builder_image)
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
+    own_words = (f"--families={app.path(options.families)}",) if own else ()
     names = target.nights.names()
     last = next(iter(summing.known(target.nights, names[-1:], app.console.warn)), None)
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
@@ -130,6 +132,8 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
             note=app.console.warn,
             environ=app.environ,
             tool=resolving.tool_of(app.home, app.runner),
+            is_shared=target.channel.is_shared,
+            own=own_words,
         )
         recipes, absent = resolving.resolve(settings, families, world)
         recipes = resolving.with_authors(recipes, last, world)
@@ -143,7 +147,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         ci=app.home.ci,
         by=by,
         now=app.now(),
-        own=(f"--families={app.path(options.families)}",) if own else (),
+        own=own_words,
         images=made_of,
         pools=settings_file.load_pools(options.pools, settings),
     )
@@ -316,7 +320,7 @@ def _go_on(
     """Submit what is to be tried or done again now that this job ends."""
     try:
         standings = standing.stand(target.nights.book(night), app.now())
-        if ended and ended.state not in SILENT and not standing.repeats(standings):
+        if ended and ended.state not in verdict.SILENT and not standing.repeats(standings):
             return
         slurm.SlurmScheduler(
             nights=target.nights, night=night, worker=here, target=target.words

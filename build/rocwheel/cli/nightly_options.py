@@ -18,7 +18,8 @@ with when_run():
     from rocwheel.files import locked
     from rocwheel.gate.machine import accelerators
     from rocwheel.host import cgroup
-    from rocwheel.ledger.nights import PROBE, Book, Nights
+    from rocwheel.ledger import nights as night_files
+    from rocwheel.ledger.nights import Book, Nights
     from rocwheel.pipeline import cell as cells
     from rocwheel.pipeline import local, slurm
     from rocwheel.pipeline.standing import CellStanding
@@ -51,7 +52,7 @@ class NightTarget:
     def __init__(self, app: App, options: StoreOptions) -> None:
         """Raise UsageError or ConfigError for options that cannot be right."""
         self.channel = options.open(app)
-        self.store = self.channel.open(probe_key=PROBE)
+        self.store = self.channel.open(probe_key=night_files.PROBE)
         self.nights = Nights(self.store)
         path = app.path(options.channels_file)
         channel = f"--channel={options.channel}"

@@ -13,7 +13,7 @@ from rocwheel.cli.target import FamiliesOptions, judging
 with when_run():
     import amdgpu_family_matrix as matrix
     from rocwheel.pipeline import upkeep
-    from rocwheel.report.night_page import PAGE
+    from rocwheel.report import night_page
 
 
 @group("report")
@@ -39,7 +39,7 @@ def state(app: App, options: StateOptions) -> None:
     names = target.nights.names()
     night = target.night(options.night) if names or options.night != LATEST else ""
     if options.dry_run:
-        app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(PAGE)])
+        app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(night_page.PAGE)])
         return
     body, shown = _pages(app, options, target).publish(night)
     if options.output:

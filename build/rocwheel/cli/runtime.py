@@ -15,7 +15,6 @@ from rocwheel.runtime.options import ImageOptions
 
 with when_run():
     from rocwheel.console import columns, size
-    from rocwheel.release import wheelset
     from rocwheel.runtime import job, record
     from rocwheel.runtime.job import ImageRequest
 
@@ -58,13 +57,13 @@ def _request(app: App, options: RuntimeOptions) -> ImageRequest:
     """Return what the options ask for. Raises UsageError, ConfigError, StoreError."""
     target = Target(app, options)
     manifest = target.manifest(app, options.image.manifest)
-    place = (target.store, target.family.name, wheelset.rocm_major(manifest))
+    staging, release = target.channel.pair(target.store, manifest, target.family.name)
     return ImageRequest(
         options=options.image,
         manifest=manifest,
         family=target.family,
-        release=target.channel.release(*place),
-        staging=target.channel.staging(*place),
+        release=release,
+        staging=staging,
         families=app.path(options.families),
         who=options.who(app, reason="runtime image"),
     )

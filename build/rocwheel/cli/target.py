@@ -23,7 +23,6 @@ with when_run():
     from rocwheel.ledger import manifests
     from rocwheel.manifest import Manifest
     from rocwheel.places import Place
-    from rocwheel.release import wheelset
     from rocwheel.release.operations import Who
     from rocwheel.store import Store
     from rocwheel.store.file import FileStore
@@ -163,15 +162,15 @@ class Target:
         What the store can do is tried where runners may write.
         """
         manifest = self.manifest(app, text)
-        place = self.channel.staging(self.store, self.family.name, wheelset.rocm_major(manifest))
+        place, _ = self.channel.pair(self.store, manifest, self.family.name)
         store = self.channel.open(probe_key=place.runners_probe)
         return replace(place, store=store), manifest
 
     def release_of(self, app: App, text: str) -> tuple[Place, str]:
         """Release place and SHA-256 of the manifest that --manifest names."""
         manifest = self.manifest(app, text)
-        major = wheelset.rocm_major(manifest)
-        return self.channel.release(self.store, self.family.name, major), manifest.sha256
+        _, release = self.channel.pair(self.store, manifest, self.family.name)
+        return release, manifest.sha256
 
 
 def must_exist(store: Store) -> None:

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 with when_run():
     from datetime import timedelta
 
-    from rocwheel import files
+    from rocwheel import files, manifest
     from rocwheel.console import columns
     from rocwheel.download import Client, Retry
-    from rocwheel.manifest import MANIFEST
     from rocwheel.trust import TrustError, chain, envelope, evidence, online, policy, signers
 
 
@@ -198,7 +197,7 @@ def _asked(app: App, options: VerifyOptions, client: Client) -> Iterator[tuple[s
     what, given = options.what.rstrip("/"), options.statements.rstrip("/")
     if "://" not in what:
         path = app.cwd / what
-        path = path / MANIFEST if path.is_dir() else path
+        path = path / manifest.MANIFEST if path.is_dir() else path
         sha256 = files.sha256(path) if path.is_file() else _read(path).hex()
         if "://" in given:
             bundle = online.statements(client, online.offer(client, given, path.name).where)

@@ -150,8 +150,8 @@ class Channel:
         """
         prefixes = self.prefixes_of(RocmVersion.parse(manifest.rocm.version).major)
         names = ", ".join(manifest.families)
-        if names and family not in {ALL, *manifest.families}:
-            raise ConfigError(f"{family}: the set is for {names}", hint="choose another --family")
+        if family != ALL:
+            manifest.check_family(family)
         if names and self.layout == "family":
             raise ConfigError(
                 f"channel {self.name}: layout: family has no place for a set of several families: "
@@ -166,13 +166,15 @@ class Channel:
             return own
         return self._places(store, family, prefixes, is_shared=True)
 
-    def pairs(self, store: Store, family: str) -> tuple[tuple[Place, Place], ...]:
-        """Staging and release of each ROCm major, for commands that do not know which.
+    def pairs(
+        self, store: Store, family: str, major: int | None = None
+    ) -> tuple[tuple[Place, Place], ...]:
+        """Staging and release of a ROCm major, or of each for commands that do not know which.
 
         Where sets may lie below `all`, these places come first, then the family's own.
         """
         pairs = []
-        for item in self.prefixes.values():
+        for item in self.prefixes.values() if major is None else (self.prefixes_of(major),):
             shared = self._places(store, family, item, is_shared=True)
             if self.is_shared or (self.layout == "by set" and _has_log(shared)):
                 pairs.append(shared)

@@ -135,13 +135,15 @@ def _sets(
 
     def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
         (name, major), ids = item
-        release, family = channel.release(store, name, major), setting.families[name]
-        staging = channel.staging(store, name, major)
-        rows = status.read(
-            staging, release, family, channel, now=setting.now, asks_pages=False
-        ).sets
-        sets = {}
-        for row in rows:
+        family, sets = setting.families[name], {}
+        rows = (
+            (row, release)
+            for staging, release in channel.pairs(store, name, major)
+            for row in status.read(
+                staging, release, family, channel, now=setting.now, asks_pages=False
+            ).sets
+        )
+        for row, release in rows:
             if row.set_id in ids:
                 own = [r for r in recipes if (b := built.get(r.inputs)) and b.sha256 == row.set_id]
                 cells = row.decision.cells if row.decision else ()

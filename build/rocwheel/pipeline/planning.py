@@ -33,7 +33,6 @@ from rocwheel.verdict import SILENT
 HALF_HOUR: Final = 1800
 HOSTED: Final = "ubuntu-24.04"  # the label of GitHub's own machines, for what any machine can do
 HOSTED_CPUS: Final = 4
-OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote", "image"})
 
 
 def plan(
@@ -81,7 +80,6 @@ class _FamilySet:
     recipe: WheelRecipe
     family: Family
     seen: SetSeen
-    build: Cell
     words: tuple[str, ...]  # that choose set, family and store
 
     @property
@@ -119,27 +117,47 @@ class _Made:
             why=f"built before as {manifest[:12]}" if manifest else "these inputs were never built",
             kept="built" if manifest else "",
         )
-        for name in recipe.families:
-            family = self._setting.families[name]
-            seen = self._seen.sets.get((name, manifest), SetSeen())
-            own = (f"--family={name}", *self._setting.own, *self._setting.target)
-            chosen = f"--manifest={manifest or '{' + build.name + '}'}"
-            self._family(_FamilySet(recipe, family, seen, build, words=(chosen, *own)))
+        rest = (*self._setting.own, *self._setting.target)
+        chosen = f"--manifest={manifest or '{' + build.name + '}'}"
+        sets = [
+            _FamilySet(
+                recipe=recipe,
+                family=self._setting.families[name],
+                seen=self._seen.sets.get((name, manifest), SetSeen()),
+                words=(chosen, f"--family={name}", *rest),
+            )
+            for name in recipe.families
+        ]
+        is_one = self._setting.channel.is_shared  # a set for several, which names them
+        for group in [sets] if is_one else [[of] for of in sets]:
+            stage = self._stage(build, group)
+            for of in group:
+                self._family(of, stage)
 
-    def _family(self, of: _FamilySet) -> None:
-        """Add the cells of a wheel set for one family."""
-        seen = of.seen
-        stage = self._add(
-            f"stage.{of.name}",
-            ("stage", "{wheelhouse}", *of.words[1:]),
-            after=(of.build.name,),
-            bring=of.recipe.inputs,
+    def _stage(self, build: Cell, group: Sequence[_FamilySet]) -> Cell:
+        """Add the cell that stages a set; one for several is no family's own."""
+        first, states = group[0], [of.seen.state for of in group]
+        name, whom, tags, words = first.name, "", first.tags, first.words[1:]
+        if len(group) > 1:
+            name, tags = first.recipe.name, {"wheels": first.recipe.name}
+            whom = f", for {', '.join(of.family.name for of in group)}"
+            words = ("--family=all", *words[1:])
+        state = states[0] if all(states) else ""
+        return self._add(
+            f"stage.{name}",
+            ("stage", "{wheelhouse}", *words),
+            after=(build.name,),
+            bring=first.recipe.inputs,
             seconds=120,
             needs=Needs(memory_mib=1024, disk_mib=4096),
-            kept="staged" if seen.state else "",
-            why=f"{seen.state} already" if seen.state else "not staged yet",
-            **of.tags,
+            kept="staged" if state else "",
+            why=(f"{state} already" if state else "not staged yet") + whom,
+            **tags,
         )
+
+    def _family(self, of: _FamilySet, stage: Cell) -> None:
+        """Add the cells that test and release a staged set for one family."""
+        seen = of.seen
         ends = [
             name
             for python in of.recipe.pythons
@@ -347,14 +365,14 @@ def is_to_run(cell: Cell) -> bool:
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     """Return what a workflow's jobs take from a plan: the night, its families, a matrix per kind.
 
-    Without a family only what is not a family's own: each family has a limit of jobs of its own.
+    Without a family only what is not a family's own: each family has a limit of jobs of its own. A
+    set for several families is staged for all of them, so that is no family's own.
     """
     values = {"night": plan.night}
     names = sorted({cell.family for cell in plan.cells if cell.family and is_to_run(cell)})
     values["families"] = json.dumps(names)
     for kind in CELL_KINDS:
-        own = kind in OF_A_FAMILY
-        rows = github_matrix(plan, kind, family) if own == bool(family) else {"include": []}
+        rows = github_matrix(plan, kind, family)
         values[kind] = json.dumps(rows)
         values[f"{kind}_any"] = "true" if rows["include"] else "false"
     return values
@@ -370,14 +388,14 @@ def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
-    """Return the cells of one kind, of one family, for `strategy.matrix`.
+    """Return the cells of one kind, of one family or of none, for `strategy.matrix`.
 
     Raises ConfigError above GitHub's limit.
     """
     cells = [
         cell
         for cell in plan.cells
-        if cell.kind == kind and is_to_run(cell) and family in ("", cell.family)
+        if (cell.kind, cell.family) == (kind, family) and is_to_run(cell)
     ]
     large = [c for c in cells if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
     if large:

@@ -55,6 +55,8 @@ class World:
     note: Callable[[str], None]
     environ: Mapping[str, str]  # what requests to a registry obey
     tool: str  # commit of rocwheel, or its version
+    is_shared: bool = False  # by the channel's layout: one set for all families of an entry
+    own: tuple[str, ...] = ()  # the option that names families of one's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ def resolve(
             raise
         except RocwheelError as exc:
             world.note(f"{item.name}: {exc}")
-            names = resolver.wanted(item) if item.rocm.tarballs else ("",)
+            names = resolver.wanted(item) if resolver.is_apart(item) else ("",)
             absent += (_absent(item, str(exc), name) for name in names)
     return tuple(recipes), tuple(absent)
 
@@ -117,6 +119,11 @@ class _Resolver:
         """Return the families that a set is for."""
         return item.families or tuple(name for name in self.families if name in matrix.FAMILIES)
 
+    def is_apart(self, item: SetSettings) -> bool:
+        """Return whether each family has a set of its own, of its own tarball."""
+        is_one = self.world.is_shared and len(self.wanted(item)) > 1
+        return bool(item.rocm.tarballs) and not is_one
+
     def of(self, item: SetSettings) -> Iterator[WheelRecipe | Cell]:
         """Yield the recipes of a set, and cells for the builds that cannot be."""
         world, wanted, pin = self.world, self.wanted(item), self._pin(item)
@@ -130,6 +137,14 @@ class _Resolver:
             return
         page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
         newest = listing.newest(page, client=world.client, cwd=world.cwd)
+        if not self.is_apart(item):
+            every = therock.known().names.everything
+            if every not in newest:
+                why = f"{without_secrets(page)}: lists no {every} tarball, for all families"
+                raise SourceError(why, hint="name one source")
+            rocm = one_tarball(newest[every].source, "", world)
+            yield self._recipe(item, item.name, wanted, rocm)
+            return
         for name in wanted:
             if name not in newest:
                 why = f"{without_secrets(page)}: lists no tarball of {name}"
@@ -155,6 +170,9 @@ class _Resolver:
             raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
         image = self.image_of(item.image)
         targets = tuple(dict.fromkeys(t for family in of for t in self.families[family].targets))
+        chosen: tuple[str, ...] = (f"--gfx-targets={','.join(targets)}",) if targets else ()
+        if world.is_shared and len(of) > 1:
+            chosen = (f"--family={','.join(of)}", *world.own)
         date = world.now.strftime("%Y%m%d")
         engine = f"--executor={item.executor or EXECUTOR}"
         built_in = (engine, f"--builder-image={image}") if image else ()
@@ -165,7 +183,7 @@ class _Resolver:
             *((f"--rocm-version={item.rocm.version}",) if item.rocm.version else ()),
             *argv,
             f"--python-versions={','.join(pythons)}",
-            *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
+            *chosen,
             *built_in,
             *(option.replace("{date}", date) for option in item.options),
             "--wheelhouse={wheelhouse}",
@@ -178,7 +196,7 @@ class _Resolver:
             "image": image,
             "pythons": list(pythons),
             "gfx": list(targets),
-            "argv": [word for word in words if not word.startswith("--therock-path=")],
+            "argv": [w for w in words if not w.startswith(("--therock-path=", "--families="))],
         }
         return WheelRecipe(
             name=name,

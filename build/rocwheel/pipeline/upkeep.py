@@ -166,11 +166,13 @@ def plan_pruning(
     check_clock(store, left, now=who.clock, where=store.url)
     old = nights.names()[:-keep]
     stay = tuple(name for name in old if _may_go_on(nights, name, who.now))
-    pairs = [pair for name in families for pair in channel.pairs(store, name)]
+    every = (pair for name in families for pair in channel.pairs(store, name))
+    # what is for several families goes for all of them, once
+    pairs = {two.root: (one.of(one.family), two.of(two.family)) for one, two in every}
     return NightPruning(
         nights=tuple(name for name in old if name not in stay),
         stay=stay,
-        sets=tuple(retention.plans(pairs, channel, who=who, orphans=False)),
+        sets=tuple(retention.plans(pairs.values(), channel, who=who, orphans=False)),
     )
 
 

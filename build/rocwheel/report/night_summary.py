@@ -116,13 +116,13 @@ class NightSummary(Value, frozen=True, kw_only=True):
         return "bad" if self.nothing_built else worst(self.cells)
 
     def of_family(self, family: str) -> list[CellSummary]:
-        """Return the cells of a family, and the builds of its wheel sets."""
+        """Return the cells of a family, and those of its wheel sets that are no family's own."""
         own = [cell for cell in self.cells if cell.family == family]
         sets = {cell.wheels for cell in own}
         return own + [
             cell
             for cell in self.cells
-            if cell.kind == "build" and cell.wheels in sets and not cell.family
+            if cell.kind in {"build", "stage"} and cell.wheels in sets and not cell.family
         ]
 
 

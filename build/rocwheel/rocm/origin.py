@@ -38,11 +38,11 @@ class RocmPlan:
     origin: Origin
     source: str  # URL, absolute path, or requirement for pip
     name: str  # base name of the tarball or directory
-    sha256: str | None  # what the tarball must have
-    asked: RocmVersion | None
-    named: RocmVersion | None  # by the tarball's name
-    family: Family | None  # by the tarball's name
     cache: Path
+    sha256: str | None = None  # what the tarball must have
+    asked: RocmVersion | None = None
+    named: RocmVersion | None = None  # by the tarball's name
+    family: Family | None = None  # by the tarball's name
     cached: Path | None = None  # tree that is there already, as far as is known offline
     index: str = ""  # of pip; "" for the user's own settings
     packages: tuple[RocmPackage, ...] = ()  # that pip must install, as a manifest has them
@@ -186,10 +186,8 @@ def _by_pip(
         origin=Origin.PIP,
         source=text if pinned or not asked else by_pip.pin(text, asked),
         name=text,
-        sha256=None,
         asked=asked,
         named=named or asked,
-        family=None,
         cache=cache,
         index=index,
     )

@@ -20,6 +20,7 @@ from support.report import FOUND, rich
 from support.topology import Gpu, machine, mi300x
 from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 
+import amdgpu_family_matrix as matrix
 from rocwheel import rocm
 from rocwheel.cli import main
 from rocwheel.container.owner import owner
@@ -39,10 +40,12 @@ from rocwheel.gate.verdict.judge import with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
 from rocwheel.home import Home
 from rocwheel.host import machine as machines
+from rocwheel.index import channels
 from rocwheel.ledger import manifests, verdicts
 from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Attempt, Outcome, Results
+from rocwheel.store.opening import open_store
 from rocwheel.trust import envelope, evidence, signers
 from rocwheel.values import replace
 from rocwheel.verdict import Counts, Ran, RocmProvided, State, Verdict
@@ -653,6 +656,46 @@ def test_the_command_stores_a_verdict_and_ends_with_its_state(
     assert found.key == document["verdict"]
     assert found.verdict.state is State.NO_RUNNER
     assert Path(document["report"]).is_file()
+
+
+def test_a_set_for_several_families_is_gated_and_merged_for_each_by_itself(
+    at, interpreter, capsys, monkeypatch
+):
+    """Below `all`, in the family's folder; another family, and one that went away, are refused."""
+    python, names = str(interpreter.version), ("gfx1151", FAMILY.name)
+    made = make_set(at / "wh", pythons=(python,), gfx=("gfx1151", "gfx90a"))
+    made = replace(made, families=names)
+    (at / "wh/manifest.json").write_bytes(made.to_bytes())
+    (at / "store").mkdir()
+    url = (at / "store").as_uri()
+    channel, store = channels.of_store(url), open_store(url)
+    common = ["--manifest=wh", f"--store={url}", f"--python={python}", "--suite=smoke"]
+    for number, name in enumerate(names, 1):
+        staging, _ = channel.pair(store, made, name)
+        assert main(["gate", *common, f"--family={name}"]) == State.NO_RUNNER.exit_code
+        (one,) = verdicts.find(staging, made.sha256)
+        assert one.verdict.family == name
+        top = f"v2-staging/all/_rocwheel/verdicts/{made.sha256}/{name}/{python}/smoke"
+        assert one.key == f"{top}/{one.sha256}.json"
+        for part in (1, number):  # of the second family's both shards
+            results = shard(part)
+            results = replace(results, environment={**results.environment, "family": name})
+            verdict = verdict_of(results, made, family=matrix.family(name), python=python)
+            storing.put(staging, verdict, render(results, FOUND, {}))
+    merging = ["gate", "merge", "--shards=2", *common]
+    assert main([*merging, f"--family={names[0]}"]) == State.NOT_RUN.exit_code
+    assert main([*merging, f"--family={names[1]}"]) == 0
+    capsys.readouterr()
+    monkeypatch.delitem(matrix.FAMILIES, "gfx1151")
+    for words, problem in (
+        (["--family=gfx950-dcgpu"], "gfx950-dcgpu: the set is for gfx1151, gfx90a"),
+        (["--family=gfx1151"], "'gfx1151': unknown GPU family"),
+    ):
+        for line in (["gate", *common], merging, ["gate", "--wheels=wh", *common[2:]]):
+            assert main([*line, *words]) == 3
+            said = capsys.readouterr().err
+            assert said.count("error:") == 1
+            assert problem in said
 
 
 def test_reports_of_an_earlier_run_do_not_survive_the_start_of_another(at, interpreter, capsys):

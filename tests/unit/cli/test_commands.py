@@ -89,6 +89,42 @@ def test_options_that_a_command_is_without_keep_their_default():
     assert probe.main([], standalone_mode=False, obj=App({}, Path("/w"))) is None
 
 
+def waiting(tree):
+    """Yield the names of `with when_run()` that are used, annotations aside, and what uses them."""
+    blocks = [x for x in tree.body if isinstance(x, ast.With) and "when_run" in ast.unparse(x)]
+    names = {item.asname or item.name for x in blocks for line in x.body for item in line.names}
+    for part in tree.body:
+        local = {
+            x.id for x in ast.walk(part) if isinstance(x, ast.Name) and type(x.ctx) is ast.Store
+        }
+        for node in ast.walk(part) if part not in blocks else ():
+            for field, value in ast.iter_fields(node):
+                for child in value if isinstance(value, list) else [value]:
+                    if field in {"annotation", "returns"}:
+                        child.__dict__.clear() if child else None
+                    elif isinstance(child, ast.Name) and child.id in names - local:
+                        yield child, node
+
+
+def may_wait(name, use):
+    """Say whether a name that waits can be used so: looked into, called, asked, handed to map."""
+    if isinstance(use, ast.Call) and use.func is not name:
+        return ast.unparse(use.func) in {"isinstance", "map"}
+    return isinstance(use, ast.Attribute | ast.Call)
+
+
+def test_what_waits_until_it_is_used_is_used_as_what_waits_can_be():
+    uses = [
+        (file.name, name, use)
+        for file in CLI.glob("*.py")
+        for name, use in waiting(ast.parse(file.read_text()))
+    ]
+    assert len(uses) > 200
+    assert [
+        (file, name.id, ast.unparse(use)) for file, name, use in uses if not may_wait(name, use)
+    ] == []
+
+
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_option_stands_in_a_section_that_help_shows(path):
     ctx = click.Context(ALL[path], info_name=path[-1], parent=click.Context(ci_build))

@@ -175,19 +175,67 @@ def test_a_workflow_gets_the_cells_of_one_family_at_a_time(setting):
 
 def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
     plan = made(setting)
-    rows = planning.github_matrix(plan, "gate")["include"]
+    rows = planning.github_matrix(plan, "gate", "gfx94X-dcgpu")["include"]
+    assert rows
     assert {row["runner"] for row in rows} <= {
         r.label for r in matrix.family("gfx94X-dcgpu").runners
     }
-    many = replace(setting, families=matrix.FAMILIES)
-    recipe = WheelRecipe(
-        **{
-            **{f: getattr(RECIPE, f) for f in RECIPE.__struct_fields__},
-            "families": tuple(matrix.FAMILIES),
-        }
-    )
+    recipe = values.replace(RECIPE, pythons=tuple(f"3.{minor}" for minor in range(6, 20)))
+    many = planning.plan(setting, [recipe], [], StoreContents())
     with pytest.raises(ConfigError, match="more than the 256"):
-        planning.github_matrix(planning.plan(many, [recipe], [], StoreContents()), "gate")
+        planning.github_matrix(many, "gate", "gfx94X-dcgpu")
+
+
+# --- one set for several families ----------------------------------------------------------------
+
+
+def test_a_set_for_several_families_is_staged_once_and_gated_and_promoted_by_each(setting):
+    shared = replace(setting, channel=replace(setting.channel, layout="both"))
+    plan, apart = made(shared), made(setting)
+    assert names(plan, "stage") == ["stage.jax"]
+    assert names(apart, "stage") == ["stage.jax.gfx94X-dcgpu", "stage.jax.gfx90c"]
+    stage = plan.cell("stage.jax")
+    assert (stage.family, stage.wheels, stage.after) == ("", "jax", ("build.jax",))
+    assert [word for word in stage.argv if word.startswith("--famil")] == ["--family=all"]
+    rows = {name: why for name, _, why in planning.explain(plan)}
+    assert rows["stage.jax"] == "not staged yet, for gfx94X-dcgpu, gfx90c"
+    for kind in ("gate", "merge", "promote"):
+        assert names(plan, kind) == names(apart, kind)
+    later = [cell for cell in plan.cells if cell.family and not cell.absent]
+    assert {cell.family for cell in later} == set(RECIPE.families)
+    for cell in later:
+        assert "stage.jax" in cell.after
+        assert f"--family={cell.family}" in cell.argv
+        other = {"gfx94X-dcgpu": "gfx90c", "gfx90c": "gfx94X-dcgpu"}[cell.family]
+        assert not any(other in name for name in (*cell.after, *cell.settled)), "on its own"
+    whole = planning.github_outputs(plan)
+    assert json.loads(whole["stage"])["include"] == [
+        {"cell": "stage.jax", "runner": "ubuntu-24.04"}
+    ]
+    assert planning.github_outputs(plan, "gfx90c")["stage_any"] == "false"
+    assert planning.github_outputs(apart)["stage_any"] == "false"
+
+
+def test_a_set_that_one_family_has_not_staged_is_staged_and_what_another_released_is_kept(setting):
+    shared = replace(setting, channel=replace(setting.channel, layout="shared"))
+    sets = {
+        ("gfx94X-dcgpu", MANIFEST): SetSeen(state="released"),
+        ("gfx90c", MANIFEST): SetSeen(state="gated"),
+    }
+    plan = made(shared, StoreContents(manifests={RECIPE.inputs: MANIFEST}, sets=sets))
+    assert plan.cell("stage.jax").kept == "staged"
+    assert plan.cell("promote.jax.gfx94X-dcgpu").kept == "released"
+    assert not plan.cell("promote.jax.gfx90c").kept
+    del sets["gfx90c", MANIFEST]
+    plan = made(shared, StoreContents(manifests={RECIPE.inputs: MANIFEST}, sets=sets))
+    assert not plan.cell("stage.jax").kept
+
+
+def test_a_shared_channel_with_sets_of_one_family_goes_on_as_before(setting):
+    shared = replace(setting, channel=replace(setting.channel, layout="both"))
+    recipe = values.replace(RECIPE, families=("gfx90c",))
+    one, other = (planning.plan(s, [recipe], [], StoreContents()) for s in (shared, setting))
+    assert one.to_bytes() == other.to_bytes()
 
 
 # --- settings ------------------------------------------------------------------------------------

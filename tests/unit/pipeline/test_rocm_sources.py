@@ -124,6 +124,53 @@ def test_a_multiarch_tarball_has_no_family_and_tolerates_no_second_source(
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("layout", "there", "made"),
+    [
+        ("shared", ("multiarch", "gfx90a"), {"x": "--family=gfx90a,gfx94X-dcgpu"}),
+        ("shared", ("gfx90a",), {}),
+        ("family", ("multiarch", "gfx90a"), {"x-gfx90a": "--gfx-targets=gfx90a"}),
+    ],
+)
+def test_a_shared_channel_builds_the_newest_multiarch_tarball_once_for_all_families(
+    layout, there, made, tmp_path, runner
+):
+    (tmp_path / "jax").mkdir()
+    for group in there:
+        (tmp_path / name_of(group)).write_bytes(b"ROCm of " + group.encode())
+    (tmp_path / "nightly.yaml").write_text(
+        "sets:\n  - {name: x, source_dir: jax, pythons: ['3.12'], rocm: {tarballs: .},\n"
+        "     families: [gfx90a, gfx94X-dcgpu]}\n"
+        "  - {name: one, source_dir: jax, pythons: ['3.12'], families: [gfx90a],\n"
+        f"     rocm: {{source: {name_of('gfx90a')}}}}}\n"
+    )
+    recipes, absent = resolving.resolve(
+        settings_file.load(tmp_path / "nightly.yaml"),
+        matrix.FAMILIES,
+        resolving.World(
+            ci=CI, cwd=tmp_path, cache=tmp_path, runner=runner, client=None, tool="", environ={},
+            now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=print,
+            is_shared=layout == "shared", own=("--families=/own.yaml",),
+        ),
+    )  # fmt: skip
+    chosen = {
+        recipe.name: " ".join(w for w in recipe.argv if w.startswith(("--gfx", "--famil")))
+        for recipe in recipes
+    }
+    own = " --families=/own.yaml" if layout == "shared" else ""
+    expected = {name: word + own for name, word in made.items()}
+    assert chosen == {**expected, "one": "--gfx-targets=gfx90a"}
+    if layout == "shared" and made:
+        assert recipes[0].families == ("gfx90a", "gfx94X-dcgpu")
+        assert recipes[0].rocm.endswith(name_of("multiarch"))
+    reasons = {cell.name: (cell.family, cell.absent) for cell in absent}
+    if layout == "shared":
+        lacks = ("", ".: lists no multiarch tarball, for all families")
+        assert reasons == ({} if made else {"build.x": lacks})
+    else:
+        assert list(reasons) == ["build.x-gfx94X-dcgpu"]
+
+
 def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_sets(
     tmp_path, runner, monkeypatch
 ):

@@ -17,7 +17,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import files, git, yaml_file
+from rocwheel import files, yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips
 from rocwheel.gate.suite.skips import Skip
@@ -183,6 +183,8 @@ def load_all(ci: Path) -> tuple[Suite, ...]:
 
 def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
     """Return a suite of ours as a verdict must name it to count."""
+    from rocwheel import git
+
     listed = [entry.identity() for entry in entries if suite.name in entry.suites]
     folder = home.tests / suite.source.folder
     names = (  # of our tests; what Python leaves behind is none of them
