@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_760  # lines of all rooms; fewer than 50,000
+MOST = 49_771  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -23,7 +23,7 @@ ROOMS = {
     "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2103, 2100, 0, 1),
     "gate/": (7233, 7150, 0, 4),
-    "host/": (474, 400, 0, 0),
+    "host/": (485, 400, 0, 0),
     "index/ store/": (2378, 2510, 0, 9),
     "ledger/ release/": (4119, 3950, 0, 23),
     "ledger/nights pipeline/": (4084, 3500, 0, 0),
