@@ -18,9 +18,10 @@ import yaml
 from packaging.version import Version
 
 from rocwheel import bazel, files, git, rocm, source
-from rocwheel.console import Console
+from rocwheel.console import Console, count
 from rocwheel.download import Client
 from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
+from rocwheel.gate.suite import discovery, suites
 from rocwheel.home import Home
 from rocwheel.image import registry
 from rocwheel.model import CPYTHONS, is_sha256, suggest
@@ -34,7 +35,11 @@ _USES: Final = re.compile(
 )
 _PACKAGE: Final = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.MULTILINE)
 # What makes each lock: its file, and what uv is asked for beside pyproject.toml.
-LOCKS: Final = {"build/requirements.lock": (), "tests/requirements.lock": ("--group", "dev")}
+# The tests' environment keeps the pip that fills it.
+LOCKS: Final = {
+    "build/requirements.lock": (),
+    "tests/requirements.lock": ("--group", "dev", "--no-emit-package", "pip"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,11 +213,27 @@ def add_pin(
         console=context.console,
     )
     context.texts[path] = pin_edit.added(path, facts, default=default, layouts=layouts)
-    context.console.info(
-        f"   its tests are not counted: benchmarks/jax_tests.py --collect --record {version} does, "
-        "and `jax:` in ci/suites demands them"
-    )
+    _count_tests(facts, context)
     return facts
+
+
+def _count_tests(facts: pin_edit.PinFacts, context: BumpContext) -> None:
+    """Say how many tests of each suite the sources have; warn of a suite that no longer fits."""
+    for suite in suites.load_all(context.home.ci):
+        if suite.source.folder:  # ours, which are the same for every JAX
+            continue
+        try:
+            tests = discovery.find(suite.source, facts.root, discovery.Shard())
+        except ConfigError as exc:
+            context.console.warn(f"suite {suite.name}: {exc}; {exc.hint}")
+            continue
+        texts = ((name, (facts.root / name).read_text(encoding="utf-8")) for name in tests.files)
+        written = sum(1 for name, text in texts for _ in discovery.tests_of(name, text))
+        context.console.info(
+            f"   suite {suite.name}: {count(len(tests.files), 'file')}, "
+            f"{count(written, 'test function')}"
+        )
+    context.console.info("   the tests that they make are counted on GPUs: rocwheel gate calibrate")
 
 
 def _xla(context: BumpContext) -> Iterator[Fact]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -261,9 +262,10 @@ def test_a_lock_takes_what_the_index_has_by_hash(context, tmp_path):
     for version in ("1.0", "1.1", "2.0"):
         wheel(index, "toy", version, {"toy.py": version.encode()})
     wheel(index, "old", "1.0", {"old.py": b""})
+    wheel(index, "pip", "99", {"pip.py": b""})
     (root / "pyproject.toml").write_text(
         '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.10"\n'
-        'dependencies = ["toy", "old; python_version < \'3.11\'"]\n'
+        'dependencies = ["pip", "toy", "old; python_version < \'3.11\'"]\n'
         '[dependency-groups]\ndev = ["toy<2"]\n'
     )
     for name in bump.LOCKS:
@@ -279,12 +281,14 @@ def test_a_lock_takes_what_the_index_has_by_hash(context, tmp_path):
     assert set(found) == set(bump.LOCKS)
     done = [bump.bump("tools", fact, to, context) for fact, to in found.values()]
     # `old` is for CPython 3.10 alone: the lock serves it, whatever runs rocwheel.
-    assert [item.log for item in done] == [("old 1.0", "toy 2.0"), ("old 1.0", "toy 1.1")]
+    logs = [item.log for item in done]
+    # the pip that fills the environment of the tests is not among what it is filled with
+    assert logs == [("old 1.0", "pip 99", "toy 2.0"), ("old 1.0", "toy 1.1")]
     digest = hashlib.sha256(next(index.rglob("toy-2.0-*.whl")).read_bytes()).hexdigest()
     assert f"--hash=sha256:{digest}" in context.texts[root / "build/requirements.lock"]
     context.texts.clear()
     fact, to = bump.named("tools", "build/requirements.lock=toy==1.1", context)
-    assert bump.bump("tools", fact, to, context).log == ("old 1.0", "toy 1.1")
+    assert bump.bump("tools", fact, to, context).log == ("old 1.0", "pip 99", "toy 1.1")
     with pytest.raises(CommandError):
         bump.bump("tools", fact, "toy==3.0", context)
 
@@ -340,7 +344,7 @@ def test_the_command_checks_shows_writes_and_refuses(command, bazels):
     assert (code, "hint:  write NAME=VERSION" in err) == (3, True)
 
 
-def test_the_command_takes_a_jax_and_says_that_its_tests_are_not_counted(
+def test_the_command_takes_a_jax_and_says_what_its_suites_would_have(
     command, context, tmp_path, console, monkeypatch
 ):
     place = jax_release.Place(tmp_path, console)
@@ -357,10 +361,26 @@ def test_the_command_takes_a_jax_and_says_that_its_tests_are_not_counted(
     assert "has no branch or tag 'jax-v0.11.9'" in err
     code, shown, err = command("jax")
     assert code == 0, err
-    assert "its tests are not counted: benchmarks/jax_tests.py --collect --record 0.11.1" in err
+    assert "suite multi_gpu: 14 files, 28 test functions\n" in err
+    assert "suite unit: meets" not in err
+    assert "are counted on GPUs: rocwheel gate calibrate" in err
     pins = yaml.safe_load(path.read_text())["pins"]
     assert [name for name, pin in pins.items() if pin.get("default")] == ["0.11.1"]
     assert pins["0.11.1"]["xla_commit"] == jax_release.XLA
     assert comments(path.read_text()) == comments(before)
     assert f"+    xla_commit: {jax_release.XLA}" in shown
     assert command("jax", "--check")[:2] == (0, "")
+
+
+def test_a_suite_whose_files_moved_is_warned_of_when_a_pin_is_added(context, tmp_path, talk):
+    place = jax_release.Place(tmp_path, context.console)
+    context = replace(context, runner=place.runner)
+    (place.jax / "tests" / "pmap_test.py").unlink()
+    (place.jax / "tests" / "x_test.py").write_text("def test_a(): ...\n" * 5)
+    place.commit("moved")
+    where = {"repository": str(place.jax), "ref": "moved", "default": False}
+    assert bump.add_pin("0.11.1", context=context, **where).pin.ref == "moved"
+    said = talk.getvalue()
+    assert "tests/pmap_test.py: meets no file; mend `paths` in the suite's file" in said
+    assert said.count("warning: suite ") == 1
+    assert re.search(r"suite unit: \d+ files, \d*[13579] test functions\n", said)

@@ -145,9 +145,12 @@ class Pins:
         return f"; it would be built as {found}, which was not compared with its sources"
 
 
-def load(path: Path, *, layouts: Layouts) -> Pins:
-    """Read the pins; their layouts and versions must be known to `layouts`. Raises ConfigError."""
-    document = yaml_file.load(path)
+def load(path: Path, *, layouts: Layouts, text: str = "") -> Pins:
+    """Read the pins, of a text in place of the file's; `layouts` must know theirs.
+
+    Raises ConfigError.
+    """
+    document = yaml_file.parse(text, name=str(path)) if text else yaml_file.load(path)
     entries = document.to(_File).pins
     pins = []
     for name, entry in entries.items():
