@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_771  # lines of all rooms; fewer than 50,000
+MOST = 49_908  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -29,7 +29,7 @@ ROOMS = {
     "ledger/nights pipeline/": (4084, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
     "cli/trust release/proof trust/": (1763, 1400, 0, 0),
-    "wheel/": (4919, 5250, 0, 0),
+    "wheel/": (5056, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"
