@@ -18,7 +18,7 @@ MOST = 49_908  # lines of all rooms; fewer than 50,000
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4570, 2850, 0, 12),
-    "bazel/ bump dist/ download/ git rocm/ source/": (8400, 7350, 0, 15),
+    "bazel/ bump dist/ download/ git rocm/ source/": (8402, 7350, 0, 15),
     "cli/": (5209, 4900, 0, 6),
     "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2103, 2100, 0, 1),
