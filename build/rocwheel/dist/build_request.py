@@ -104,8 +104,11 @@ def resolved(request: Request, *, runner: Runner) -> Request:
     return replace(request, jax_ref=commit, jax_branch=request.jax_ref)
 
 
-def plan(request: Request) -> Plan:
-    """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
+def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
+    """Check the request and decide; a `recorded` ROCm stands for the one that it names.
+
+    Changes nothing. Raises ConfigError, RocmError, HostError.
+    """
     ci = request.home.ci
     pins = source.pins_of(ci)
     for what, value, valid in (
@@ -128,7 +131,7 @@ def plan(request: Request) -> Plan:
                 f"{option.partition('=')[0]}: credentials among Bazel's options",
                 hint="put them into a file: --remote-header-file",
             )
-    planned = rocm.plan(
+    planned = recorded or rocm.plan(
         request.therock,
         sha256=request.therock_sha256,
         version=request.rocm_version,
