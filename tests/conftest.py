@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import time
 from collections import Counter
 from io import StringIO
 
+import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
 from support.counted import COUNTED
@@ -182,6 +184,21 @@ def counted_on_gpus():
     own, read = home.find(None).ci, suites.calibration
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suites, "calibration", lambda ci: COUNTED if ci == own else read(ci))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def services_read_once():
+    """Read once in a process what AWS's services are, not for each client of a store."""
+    create = functools.cache(botocore.session.create_loader)
+
+    def loader(search_path: str | None):
+        known = create(search_path)
+        known.search_paths[:] = dict.fromkeys(known.search_paths)  # each session adds boto3's
+        return known
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.session, "create_loader", loader)
         yield
 
 

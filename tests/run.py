@@ -81,7 +81,8 @@ def main(arguments: list[str]) -> int:
             root=os.geteuid() == 0,
             say=print,
         )
-        python = virtualenv.python(ROOT / "tests" / "requirements.lock", environ=os.environ)
+        lock = ROOT / "tests" / "requirements.lock"
+        python = virtualenv.python(lock, environ=os.environ, with_uv=True)
     except RocwheelError as exc:
         print(f"{exc.detail}\nerror: {exc}\nhint:  {exc.hint}".strip(), file=sys.stderr)
         return exc.exit_code

@@ -86,20 +86,13 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
     """Ask a repository which commit a branch or tag is; a commit is returned as it is."""
     if is_commit(ref):
         return ref
-    patterns = (f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref)
+    patterns = [f"refs/tags/{ref}^{{}}", f"refs/heads/{ref}", f"refs/tags/{ref}", ref]
     if ref.startswith("refs/"):  # a tag and no branch of its name
-        patterns = (ref, ref, f"{ref}^{{}}", ref)
-    try:
-        output = runner.capture(_git(None, "ls-remote", repository, *patterns))
-    except CommandError as exc:
-        raise _unreachable(repository, exc) from exc
-    found: dict[str, str] = {}
-    for line in output.splitlines():
-        commit, _, name = line.partition("\t")
-        found[name] = commit
-    for name in (patterns[2], *patterns):
-        if name in found:
-            return found[name]
+        patterns = [f"{ref}^{{}}", ref]
+    commits = _remote_refs(repository, *patterns, runner=runner)
+    for name in patterns:
+        if name in commits:
+            return commits[name]
     raise SourceError(
         f"{repository}: has no branch or tag {ref!r}",
         hint="name a branch, a tag or a whole commit",
@@ -111,12 +104,9 @@ def tagged(repository: str, prefix: str, *, runner: Runner) -> dict[Version, str
 
     Of tags for one version (`v4`, `v4.0.0`) it is the longest.
     """
-    try:
-        listed = runner.capture(_git(None, "ls-remote", "--tags", repository, f"{prefix}*"))
-    except CommandError as exc:
-        raise _unreachable(repository, exc) from exc
     tags: dict[Version, str] = {}
-    for name in re.findall(rf"refs/tags/({re.escape(prefix)}\d[\w.]*)$", listed, re.MULTILINE):
+    for listed in _remote_refs(repository, f"refs/tags/{prefix}*", runner=runner):
+        name = listed.removeprefix("refs/tags/")
         try:
             version = Version(name.removeprefix(prefix))
         except InvalidVersion:
@@ -124,6 +114,16 @@ def tagged(repository: str, prefix: str, *, runner: Runner) -> dict[Version, str
         if not version.is_prerelease and len(name) > len(tags.get(version, "")):
             tags[version] = name
     return tags
+
+
+def _remote_refs(repository: str, *patterns: str, runner: Runner) -> dict[str, str]:
+    """Return the commit, or tag's object, of each ref of these patterns, by full name."""
+    try:
+        output = runner.capture(_git(None, "ls-remote", repository, *patterns))
+    except CommandError as exc:
+        raise _unreachable(repository, exc) from exc
+    lines = (line.partition("\t") for line in output.splitlines())
+    return {name: commit for commit, _, name in lines}
 
 
 def log(repository: str, old: str, new: str, *, runner: Runner) -> tuple[str, ...]:

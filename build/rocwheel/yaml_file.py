@@ -42,6 +42,13 @@ _KINDS: Final = {  # of msgspec: our word, and what to do
     "object": ("a mapping", "write `key: value` lines"),
     "str": ("text", "put it in quotes"),
 }
+_OPEN: Final = {  # where a parser was, as it says it: our words, and what to do
+    "a flow sequence": ("a list in brackets", "close it with ], and write a comma between values"),
+    "a flow mapping": ("a mapping in braces", "close it with }, and write a comma between keys"),
+    "a block mapping": ("a mapping", "indent its keys as deep as the first one"),
+    "a block collection": ("a list", "indent its `- ` as deep as the first one"),
+    "a quoted scalar": ("a text in quotes", "close it, and write \\ twice where it is meant"),
+}
 _JSON: Final = {list: "array", bool: "bool", date: "date", int: "int", dict: "object", str: "str"}
 
 
@@ -139,8 +146,11 @@ def parse(text: str, *, name: str) -> Document:
         return Document(name=name, node=node, content=_Builtins(name).of(node, ())[0])
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
-        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        raise ConfigError(f"{where}: {exc.problem}", hint="mend the YAML there") from exc
+        where = f"{name}:{_place(mark)}" if mark else name
+        problem, hint = _syntax(exc)
+        raise ConfigError(f"{where}: {problem}", hint=hint) from exc
+    except UnicodeEncodeError as exc:
+        raise ConfigError(f"{name}: not UTF-8 text: {exc.reason}", hint="save it as UTF-8") from exc
     except yaml.YAMLError as exc:
         problem = " ".join(str(exc).split())
         raise ConfigError(f"{name}: {problem}", hint="the file must be YAML in UTF-8") from exc
@@ -152,6 +162,26 @@ def _loader(text: str) -> Any:
     """Return libyaml's, which takes a tenth of the time, for what cannot overflow its stack."""
     deep = text.count("[") + text.count("{") > DEEP or max(map(len, text.split("\n"))) > DEEP
     return (yaml.SafeLoader if deep else getattr(yaml, "CSafeLoader", yaml.SafeLoader))(text)
+
+
+def _place(mark: yaml.Mark) -> str:
+    return f"{mark.line + 1}:{mark.column + 1}"
+
+
+def _syntax(exc: yaml.MarkedYAMLError) -> tuple[str, str]:
+    """Return what a parser found and what to do, in plain words where there are some."""
+    problem, context = exc.problem or "", exc.context or ""
+    if problem.startswith("mapping values"):
+        hint = "put a value that has `: ` in it in quotes; indent keys of one mapping alike"
+        return "a second `: ` where one value stands", hint
+    if "cannot start any token" in problem:
+        hint = "indent by blanks, not tabs; put a value that begins with @ or ` in quotes"
+        return "no value and no key begins so", hint
+    for ending, (what, hint) in _OPEN.items():
+        if context.endswith(ending) and exc.context_mark:
+            place = _place(exc.context_mark)
+            return f"{what}, begun at {place}, cannot go on so", hint
+    return f"not YAML: {problem}", "mend it there"
 
 
 class _Builtins:

@@ -9,10 +9,14 @@ import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext
+from importlib import util
 from pathlib import Path
 
 import pytest
 from support import engines
+
+from rocwheel.gate.machine.accelerators import Allotment, Maker
+from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -50,6 +54,26 @@ BY_HAND = {"jax_tests.py"}  # needs a JAX checkout with its wheels, and hours
 
 def test_every_benchmark_has_a_small_run() -> None:
     assert {path.name for path in BENCHMARKS.glob("*.py")} == {*RUNS, *BY_HAND}
+
+
+def test_processes_on_a_device_keep_to_cpus_of_their_own_as_those_of_a_gate(monkeypatch) -> None:
+    """A worker that sees all CPUs starts a thread for each: upstream counted 1,021 of them."""
+    spec = util.spec_from_file_location("gate_benchmark", BENCHMARKS / "gate.py")
+    module = util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module.cgroup, "cpus", lambda: 16)
+    gpus = tuple(
+        replace(module.accelerators.cpu().devices[0], maker=Maker.NVIDIA, index=n, node=n, serial=f"{n}")
+        for n in range(2)
+    )  # fmt: skip
+    monkeypatch.setattr(module.accelerators, "nvidia", lambda *_: Allotment(devices=gpus))
+    for device, number in (("cpu", 4), ("nvidia", 8), ("nvidia", 1)):
+        lanes = module.lanes_on(device, number)
+        assert [len(lane.cpus) for lane in lanes] == [16 // number] * number
+        assert len({cpu for lane in lanes for cpu in lane.cpus}) == 16
+        assert {lane.env["OMP_NUM_THREADS"] for lane in lanes} == {str(16 // number)}
+    assert {lane.env["CUDA_VISIBLE_DEVICES"] for lane in module.lanes_on("nvidia", 8)} == {"0", "1"}
 
 
 @pytest.mark.soak

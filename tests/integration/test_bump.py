@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -21,7 +23,6 @@ from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
 from rocwheel.home import Home
 from rocwheel.process import HostRunner, base_env
-from rocwheel.values import replace
 
 pytestmark = [pytest.mark.needs("git")]
 
@@ -36,11 +37,13 @@ def context(tmp_path, console):
     shutil.copytree(ROOT / ".github", root / ".github")
     (tmp_path / "github").mkdir()
     with Client({}, retry=Retry(attempts=1), note=print) as client:
-        yield bump.BumpContext(
+        here = SimpleNamespace(
             home=Home(root=root, ci=root / "ci", tests=root), cache=tmp_path / "cache",
-            cwd=tmp_path, runner=HostRunner(base_env(os.environ)), client=client, console=console,
-            environ=dict(os.environ), github=f"{(tmp_path / 'github').as_uri()}/",
+            cwd=tmp_path, runner=HostRunner(base_env(os.environ)), console=console,
+            environ=dict(os.environ),
         )  # fmt: skip
+        github = f"{(tmp_path / 'github').as_uri()}/"
+        yield bump.BumpContext(here=here, client=client, github=github)
 
 
 def upstream(context: bump.BumpContext, name: str, *tags: str) -> Path:
@@ -70,7 +73,7 @@ def pinned_as(context: bump.BumpContext, name: str, tag: str) -> None:
     """Let the workflows pin what our stand-in of an action has at a tag."""
     folder = Path(context.github.removeprefix("file://")) / name
     sha = git(folder, "rev-parse", f"{tag}^{{commit}}")
-    for path in (context.home.root / ".github/workflows").glob("*.yml"):
+    for path in (context.here.home.root / ".github/workflows").glob("*.yml"):
         lines = [
             f"{line.partition('uses:')[0]}uses: {name}@{sha}  # {tag}"
             if f"{name}@" in line
@@ -116,7 +119,7 @@ def bazels(context):
     """Bazel's releases: a table that names our server, and tags."""
     upstream(context, "bazelbuild/bazel", "7.7.0", "7.7.1", "8.0.0", "7.8.0rc1")
     with FaultServer() as server:
-        path = context.home.ci / "bazel_binaries.yaml"
+        path = context.here.home.ci / "bazel_binaries.yaml"
         start = server.add("x", b"").removesuffix("x")
         path.write_text(
             path.read_text().replace(
@@ -171,7 +174,7 @@ def test_a_digest_that_was_only_copied_is_verified_in_place_or_refused(context, 
 
 
 def test_a_rocm_of_the_same_family_comes_with_its_digest(context):
-    path = context.home.ci / "nightly.yaml"
+    path = context.here.home.ci / "nightly.yaml"
     new = "therock-dist-linux-gfx94X-dcgpu-7.13.0.tar.gz"
     with FaultServer() as server:
         url = server.add(f"rocm/{OLD_ROCM}", b"old")
@@ -208,7 +211,7 @@ def test_the_default_night_pins_no_rocm(context):
 @pytest.mark.needs("docker-registry")
 def test_a_base_image_is_a_newer_tag_of_the_same_kind_with_its_digest(context, tmp_path):
     (tmp_path / "registry-data").mkdir()
-    path = context.home.ci / "images.yaml"
+    path = context.here.home.ci / "images.yaml"
     with registries.serving(tmp_path / "registry-data") as address:
         name = f"{address}/ubuntu"
         text = path.read_text().replace("name: ubuntu\n", f"name: {name}\n")
@@ -233,7 +236,7 @@ def test_a_base_image_is_a_newer_tag_of_the_same_kind_with_its_digest(context, t
 
 
 def test_xla_is_what_jaxs_own_sources_say_and_nothing_else(context, tmp_path):
-    own, path = "0123456789abcdef0123456789abcdef01234567", context.home.ci / "pins.yaml"
+    own, path = "0123456789abcdef0123456789abcdef01234567", context.here.home.ci / "pins.yaml"
     jax = generations.write(tmp_path / "jax", GENERATIONS["0.11.0"])
     revision = jax / "third_party/xla/revision.bzl"
     revision.parent.mkdir(parents=True, exist_ok=True)
@@ -257,30 +260,37 @@ def test_xla_is_what_jaxs_own_sources_say_and_nothing_else(context, tmp_path):
 
 
 def test_a_lock_takes_what_the_index_has_by_hash(context, tmp_path):
-    root, index = context.home.root, tmp_path / "index"
+    root, index = context.here.home.root, tmp_path / "index"
     for version in ("1.0", "1.1", "2.0"):
         wheel(index, "toy", version, {"toy.py": version.encode()})
     wheel(index, "old", "1.0", {"old.py": b""})
+    wheel(index, "pip", "99", {"pip.py": b""})
     (root / "pyproject.toml").write_text(
         '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.10"\n'
-        'dependencies = ["toy", "old; python_version < \'3.11\'"]\n'
+        'dependencies = ["pip", "toy", "old; python_version < \'3.11\'"]\n'
         '[dependency-groups]\ndev = ["toy<2"]\n'
     )
     for name in bump.LOCKS:
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(f"toy==1.0 \\\n    --hash=sha256:{'0' * 64}\n    # via x\n")
-    env = {**base_env(os.environ), "UV_INDEX_URL": index.as_uri(), "UV_NO_CACHE": "1"}
-    context = replace(context, runner=HostRunner(env))
+    env = {
+        **base_env(os.environ),
+        "UV_INDEX_URL": index.as_uri(),
+        "UV_CACHE_DIR": str(tmp_path / "uv"),
+    }
+    context.here.runner = HostRunner(env)
     found = {fact.name: (fact, to) for _, fact, to in bump.newer(("tools",), context)}
     assert set(found) == set(bump.LOCKS)
     done = [bump.bump("tools", fact, to, context) for fact, to in found.values()]
     # `old` is for CPython 3.10 alone: the lock serves it, whatever runs rocwheel.
-    assert [item.log for item in done] == [("old 1.0", "toy 2.0"), ("old 1.0", "toy 1.1")]
+    logs = [item.log for item in done]
+    # the pip that fills the environment of the tests is not among what it is filled with
+    assert logs == [("old 1.0", "pip 99", "toy 2.0"), ("old 1.0", "toy 1.1")]
     digest = hashlib.sha256(next(index.rglob("toy-2.0-*.whl")).read_bytes()).hexdigest()
     assert f"--hash=sha256:{digest}" in context.texts[root / "build/requirements.lock"]
     context.texts.clear()
     fact, to = bump.named("tools", "build/requirements.lock=toy==1.1", context)
-    assert bump.bump("tools", fact, to, context).log == ("old 1.0", "toy 1.1")
+    assert bump.bump("tools", fact, to, context).log == ("old 1.0", "pip 99", "toy 1.1")
     with pytest.raises(CommandError):
         bump.bump("tools", fact, "toy==3.0", context)
 
@@ -306,7 +316,7 @@ def command(context, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ROCWHEEL_CACHE_DIR", str(tmp_path / "cache"))
 
     def run(*words: str) -> tuple[int, str, str]:
-        code = main(["--ci-dir", str(context.home.ci), "bump", *words])
+        code = main(["--ci-dir", str(context.here.home.ci), "bump", *words])
         return code, *capsys.readouterr()
 
     return run
@@ -336,7 +346,7 @@ def test_the_command_checks_shows_writes_and_refuses(command, bazels):
     assert (code, "hint:  write NAME=VERSION" in err) == (3, True)
 
 
-def test_the_command_takes_a_jax_and_says_that_its_tests_are_not_counted(
+def test_the_command_takes_a_jax_and_says_what_its_suites_would_have(
     command, context, tmp_path, console, monkeypatch
 ):
     place = jax_release.Place(tmp_path, console)
@@ -345,7 +355,7 @@ def test_the_command_takes_a_jax_and_says_that_its_tests_are_not_counted(
     upstream.symlink_to(place.jax)
     git(place.jax, "config", "uploadpack.allowAnySHA1InWant", "true")
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
-    path = context.home.ci / "pins.yaml"
+    path = context.here.home.ci / "pins.yaml"
     before = path.read_text()
     assert command("jax", "--check")[:2] == (1, "jax jax: 0.11.0 -> 0.11.1\n")
     code, _, err = command("jax", "--to=0.11.9")
@@ -353,10 +363,26 @@ def test_the_command_takes_a_jax_and_says_that_its_tests_are_not_counted(
     assert "has no branch or tag 'jax-v0.11.9'" in err
     code, shown, err = command("jax")
     assert code == 0, err
-    assert "its tests are not counted: benchmarks/jax_tests.py --collect --record 0.11.1" in err
+    assert "suite multi_gpu: 14 files, 28 test functions\n" in err
+    assert "suite unit: meets" not in err
+    assert "are counted on GPUs: rocwheel gate calibrate" in err
     pins = yaml.safe_load(path.read_text())["pins"]
     assert [name for name, pin in pins.items() if pin.get("default")] == ["0.11.1"]
     assert pins["0.11.1"]["xla_commit"] == jax_release.XLA
     assert comments(path.read_text()) == comments(before)
     assert f"+    xla_commit: {jax_release.XLA}" in shown
     assert command("jax", "--check")[:2] == (0, "")
+
+
+def test_a_suite_whose_files_moved_is_warned_of_when_a_pin_is_added(context, tmp_path, talk):
+    place = jax_release.Place(tmp_path, context.here.console)
+    context.here.runner = place.runner
+    (place.jax / "tests" / "pmap_test.py").unlink()
+    (place.jax / "tests" / "x_test.py").write_text("def test_a(): ...\n" * 5)
+    place.commit("moved")
+    where = {"repository": str(place.jax), "ref": "moved", "default": False}
+    assert bump.add_pin("0.11.1", context=context, **where).pin.ref == "moved"
+    said = talk.getvalue()
+    assert "tests/pmap_test.py: meets no file; mend `paths` in the suite's file" in said
+    assert said.count("warning: suite ") == 1
+    assert re.search(r"suite unit: \d+ files, \d*[13579] test functions\n", said)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
+
+from support.rocm_packages import wheel
 
 from rocwheel.host import machine
 from rocwheel.process import HostRunner, base_env
@@ -16,7 +20,7 @@ import os, sys
 sys.path[:0] = [sys.argv[1]]
 from pathlib import Path
 from rocwheel.host import virtualenv
-print(virtualenv.python(Path(sys.argv[2]), environ=os.environ))
+print(virtualenv.python(Path(sys.argv[2]), environ=os.environ, with_uv=len(sys.argv) > 3))
 """
 
 
@@ -26,12 +30,17 @@ def run(*argv, **env):
     )
 
 
+def block(project: str) -> str:
+    """What our lock has of a project: its version and hashes."""
+    _, line, rest = (ROOT / "build" / "requirements.lock").read_text().partition(f"\n{project}==")
+    return (line + rest.partition("# via")[0].rstrip()).strip() + "\n"
+
+
 def test_an_environment_of_the_oldest_cpython_installs_into_the_newest(tmp_path):
     maker = min(FOUND, key=lambda item: item.version)
     newest = max(FOUND, key=lambda item: item.version)
     lock = tmp_path / "pip.lock"
-    _, line, rest = (ROOT / "build" / "requirements.lock").read_text().partition("\npip==")
-    lock.write_text((line + rest.partition("# via")[0].rstrip()).strip() + "\n")
+    lock.write_text(block("pip"))
     made = run(
         maker.executable, "-c", MAKE, ROOT / "build", lock, XDG_CACHE_HOME=str(tmp_path / "cache")
     )
@@ -40,3 +49,13 @@ def test_an_environment_of_the_oldest_cpython_installs_into_the_newest(tmp_path)
     target = tmp_path / "new" / "bin" / "python"
     listed = run(made.stdout.strip(), "-m", "pip", "--python", target, "list", "--format=json")
     assert (listed.returncode, listed.stdout.strip()) == (0, "[]"), listed.stderr
+
+
+def test_where_uv_cannot_fill_it_pip_does_with_the_indexes_it_is_configured_for(tmp_path):
+    toy = wheel(tmp_path / "links", "toy-of-ours", "1.0", {"toy.py": b""})
+    lock, digest = tmp_path / "both.lock", hashlib.sha256(toy.read_bytes()).hexdigest()
+    lock.write_text(f"{block('uv')}toy-of-ours==1.0 --hash=sha256:{digest}\n")
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PIP_FIND_LINKS": str(toy.parent)}
+    made = run(sys.executable, "-c", MAKE, ROOT / "build", lock, "with uv", **env)
+    assert made.returncode == 0, made.stderr
+    assert run(made.stdout.strip(), "-c", "import toy, uv").returncode == 0

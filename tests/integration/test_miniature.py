@@ -25,6 +25,9 @@ from examples.miniature import make_therock
 from rocwheel.host import debian, machine
 from rocwheel.model import PythonVersion
 from rocwheel.wheel import hip
+from rocwheel.wheel.verify import Expectation, verify
+from rocwheel.wheel.verify.rules import Severity
+from rocwheel.wheel.wheel_policy import load as load_policy
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),
@@ -310,6 +313,28 @@ def test_the_modules_hold_code_objects_for_exactly_the_asked_targets(wheels):
             assert ids == wanted
         segment = elf.get_section_by_name(".hipFatBinSegment")
         assert (segment["sh_size"] if segment else 0) == 24 * len(bundles(elf))
+
+
+def test_real_code_objects_are_held_against_each_of_several_families(wheels):
+    """R44: all targets of each family, in the plugin and in pjrt; what is beyond is listed."""
+    policy = load_policy(WORKSPACE.parents[2] / "ci" / "wheel_policy.yaml")
+    families = {"x": ("gfx90a", "gfx942"), "y": ("gfx1100",), "z": ("gfx1201",)}
+
+    def said(path, **changed):
+        meant = Expectation(families={**families, **changed})
+        findings = verify(path, policy=policy, expected=meant)
+        return [item for item in findings if item.rule == "gfx.targets"]
+
+    for path in (wheels[PLUGIN], wheels[PJRT]):
+        assert said(path) == []
+        lacking = said(path, y=("gfx1100", "gfx1101"))
+        assert lacking
+        assert all("lacks gfx1101 of y" in item.message for item in lacking)
+        assert {item.severity for item in lacking} == {Severity.ERROR}
+        beyond = said(path, z=())
+        assert beyond
+        assert all(item.message.endswith("has besides gfx1201") for item in beyond)
+        assert {item.severity for item in beyond} == {Severity.WARNING}
 
 
 def test_the_libraries_find_rocm_relative_to_themselves_and_show_only_their_entry(wheels):

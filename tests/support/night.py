@@ -4,7 +4,8 @@ Real are plan, engines, store, `stage`, `promote`, pages, everything that decide
 that need hours or an AMD GPU are played, behind the same command line, exit statuses and JSON: the
 build makes a small valid wheel set, the gate stores the verdict a runner of the family would have,
 `runtime_images` leaves the record of an image that nobody made, of a set that is released.
-What they do is said in a file (`$NIGHT_SCRIPT`): `{"gate": {"<cell pattern>": "fail"}, …}`.
+What they do is said in a file (`$NIGHT_SCRIPT`): `{"gate": {"<cell pattern>": "fail"}, …}`; its
+`silence` is the seconds after which a URL that says nothing is given up.
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ gate: {{cpus: 1, memory_mib: 64, disk_mib: 1, hours: 1}}
 shard_minutes: 1
 quarantine: {quarantine}
 """
+CHANNEL = """
+channels:
+  try:
+    store: {store}
+    prefixes: {{"7": {{staging: v2-staging, release: v2}}}}
+    layout: {layout}
+"""
 
 
 @dataclass
@@ -48,6 +56,7 @@ class World:
     suffix: str = "+rocm7.1"
     quarantine: int = 3
     options: object = None  # of the store, for a server that is not AWS
+    layout: str = ""  # of a channel; "" for the store without one
 
     def __post_init__(self) -> None:
         from support.counted import CALIBRATION
@@ -59,6 +68,8 @@ class World:
         (self.folder / "ci" / "calibration.yaml").write_text(CALIBRATION)
         self.settings()
         self.script()
+        text = CHANNEL.format(store=self.store, layout=self.layout or "family")
+        (self.folder / "channels.yaml").write_text(text)
         self.remember("gfx90a", "gfx942", "gfx94X-dcgpu", "gfx950-dcgpu", "gfx1151")
 
     def remember(self, *families: str) -> None:
@@ -68,6 +79,8 @@ class World:
         from rocwheel.store import JSON, Headers
 
         channel = channels.of_store(self.store, self.options)
+        if self.layout:
+            channel = channels.channel(self.folder / "channels.yaml", "try")
         store = channel.open()
         past = history.SuiteHistory(tests={"a": 1000})
         for family in families:
@@ -90,6 +103,8 @@ class World:
 
     @property
     def target(self) -> list[str]:
+        if self.layout:
+            return ["--channel=try", f"--channels-file={self.folder}/channels.yaml"]
         return [f"--store={self.store}"]
 
     def environ(self) -> dict[str, str]:
@@ -159,6 +174,10 @@ def main(argv: list[str]) -> int:
         return _gate(words, plays)
     if words[0] == "runtime_images" and "--push" in " ".join(words):
         return _image(words, plays)
+    if "silence" in plays:
+        from rocwheel.pipeline import notify
+
+        notify.SILENCE = plays["silence"]
     return ci_build(argv)
 
 
@@ -193,9 +212,15 @@ def _perform(what: str) -> str:
 def _dist(words: list[str], plays: dict) -> int:
     from support.wheelset import make_set
 
+    import amdgpu_family_matrix as matrix
     from rocwheel.build_record import BUILD_RECORD
+    from rocwheel.manifest import MANIFEST
+    from rocwheel.values import replace
 
-    what = _perform(_play(plays, "build", _value(words, "gfx-targets")))
+    families = sorted(filter(None, _value(words, "family").split(",")))
+    targets = [target for name in families for target in matrix.family(name).targets]
+    targets = targets or _value(words, "gfx-targets").split(",")
+    what = _perform(_play(plays, "build", ",".join(targets)))
     if what != "pass":
         print(json.dumps({"error": {"kind": "bazel", "message": f"played: {what}", "hint": ""}}))
         return 12
@@ -205,8 +230,11 @@ def _dist(words: list[str], plays: dict) -> int:
         pythons=tuple(_value(words, "python-versions").split(",")),
         suffix=_value(words, "wheel-suffix") or None,
         rocm="7.1.0",
-        gfx=tuple(_value(words, "gfx-targets").split(",")),
+        gfx=tuple(targets),
     )
+    if len(families) > 1:
+        manifest = replace(manifest, families=tuple(families))
+        (folder / MANIFEST).write_bytes(manifest.to_bytes())
     (folder / BUILD_RECORD).write_bytes(b"{}\n")
     print(json.dumps({"wheelhouse": str(folder), "manifest_sha256": manifest.sha256}))
     return 0
@@ -222,10 +250,10 @@ def _gate(words: list[str], plays: dict) -> int:
     suite, python, family = (_value(words, name) for name in ("suite", "python", "family"))
     shard = _value(words, "shard")
     state = State(_perform(_play(plays, "gate", f"{family}.{python}.{suite}.{shard or '1/1'}")))
-    channel = _channel(words)
-    place = channel.staging(channel.open(), family, 7)
-    manifest = manifests.find(place, _value(words, "manifest"))
-    assert manifest is not None
+    channel, digest = _channel(words), _value(words, "manifest")
+    places = [staging for staging, _ in channel.pairs(channel.open(), family, 7)]
+    place = next(place for place in places if manifests.find(place, digest))
+    manifest = manifests.find(place, digest)
     verdict = make_verdict(
         manifest, suite=suite, python=python, state=state, family=matrix.family(family)
     )

@@ -158,6 +158,32 @@ def test_what_needs_other_files_is_located_too():
     assert document.line("entries", 1) == "f.yaml:3"
 
 
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        ("a: 1\n b: 2\n", "2:3: a second `: ` where one value stands", "in quotes"),
+        ("a: b: c\n", "1:5: a second `: ` where one value stands", "indent keys"),
+        ("a:\n\tb: 1\n", "2:1: no value and no key begins so", "blanks, not tabs"),
+        ("a: @x\n", "1:4: no value and no key begins so", "@ or ` in quotes"),
+        (
+            "x: 1\na: [1,\n  2\nb: 3\n",
+            "4:2: a list in brackets, begun at 2:4, cannot go on so",
+            "close",
+        ),
+        ("a: {b: 1\n", "2:1: a mapping in braces, begun at 1:4, cannot go on so", "close"),
+        ("key: |\n  a\n b\n", "3:2: a mapping, begun at 1:1, cannot go on so", "as deep as"),
+        ("- a\nb: 1\n", "2:1: a list, begun at 1:1, cannot go on so", "as deep as"),
+        ("a: 'x\n", "2:1: a text in quotes, begun at 1:4, cannot go on so", "close"),
+        ("a: *x\n", "1:4: not YAML: found undefined alias", "mend it there"),
+        ("a: \ud800\n", "not UTF-8 text", "save it as UTF-8"),
+    ],
+)
+def test_what_is_no_yaml_is_said_in_our_words(text, problem, hint):
+    error = failure(lambda: yaml_file.parse(text, name="bad.yaml"))
+    assert str(error).startswith(f"bad.yaml:{' ' if problem.startswith('not') else ''}{problem}")
+    assert hint in error.hint
+
+
 @pytest.mark.parametrize("text", ["a: 1\na: 2\n", "a: [1\n", "", "a: \x00\n", "&a [*a]\n: x"])
 def test_broken_documents_are_one_located_error(text):
     error = failure(lambda: yaml_file.parse(text, name="bad.yaml"))

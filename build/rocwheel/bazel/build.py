@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -64,25 +64,16 @@ class BazelResult:
         return f"{', '.join(parts)}, {took} (critical path {critical:.1f} s)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Files:
     """Paths of the files that one Bazel invocation writes: log, events, profile."""
 
-    log: Path
-    events: Path
-    profile: Path
-    spawns: Path
-
-    @classmethod
-    def of(cls, invocation: BazelInvocation, folder: Path) -> Files:
+    def __init__(self, invocation: BazelInvocation, folder: Path) -> None:
         names = "-".join(kind.value for kind in invocation.kinds)
         stem = f"{names}-{invocation.python}-{invocation.key}"
-        return cls(
-            log=folder / f"{stem}.log",
-            events=folder / f"{stem}.events.json",
-            profile=folder / f"{stem}.profile.gz",
-            spawns=folder / f"{stem}.spawns.json",
-        )
+        self.log = folder / f"{stem}.log"
+        self.events = folder / f"{stem}.events.json"
+        self.profile = folder / f"{stem}.profile.gz"
+        self.spawns = folder / f"{stem}.spawns.json"
 
 
 def build(
@@ -100,7 +91,7 @@ def build(
     Bazel server stays behind.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files = Files.of(invocation, folder)
+    files = Files(invocation, folder)
     base = runner.host(invocation.spec.output_base)
     started = time.monotonic()
     waiting = partial(console.info, "   waiting for another build of this tree")
@@ -249,22 +240,18 @@ class _Warnings:
             self._console.warn(f"Bazel: {text}")
 
 
+@dataclass
 class _Shown:
     """What is seen while Bazel runs: actions from its events, what is running in its own words."""
 
-    def __init__(
-        self,
-        read: BuildEvents,
-        bar: Progress,
-        console: Console,
-        secrets: Sequence[str],
-        warnings: _Warnings,
-    ) -> None:
-        self._read, self._bar, self._console, self._secrets = read, bar, console, secrets
-        self._warnings = warnings
-        self._explained = 0
-        self._status = ""
-        self._started = time.monotonic()
+    _read: BuildEvents
+    _bar: Progress
+    _console: Console
+    _secrets: Sequence[str]
+    _warnings: _Warnings
+    _explained: int = 0
+    _status: str = ""
+    _started: float = field(default_factory=time.monotonic)
 
     def line(self, line: str) -> None:
         """Keep Bazel's status line to show it; nothing is concluded from it."""

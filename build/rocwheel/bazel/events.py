@@ -59,11 +59,13 @@ class BuildEvents:
             event = json.loads(line)
         except ValueError:
             return
-        identity = event.get("id", {})
-        for name in identity:
+        for name, identity in event.get("id", {}).items():
+            label = identity.get("label") or ", ".join(identity.get("pattern", ()))
+            if label and "aborted" in event:
+                self._aborted(label, event["aborted"])
             read = getattr(self, f"_on_{name.lower()}", None)
             if read:
-                read(identity[name], event)
+                read(identity, event)
         self.last = self.last or bool(event.get("lastMessage"))
 
     def files(self, label: str) -> tuple[Path, ...]:
@@ -108,21 +110,11 @@ class BuildEvents:
         root = event.get("workspaceInfo", {}).get("localExecRoot")
         self._exec_root = PurePosixPath(root) if root else None
 
-    def _on_targetconfigured(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+    def _on_targetconfigured(self, identity: Mapping[str, Any], _event: Any) -> None:
         self.targets.add(identity["label"])
-        self._aborted(identity["label"], event)
-
-    def _on_pattern(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
-        self._aborted(", ".join(identity.get("pattern", ())), event)
-
-    def _on_unconfiguredlabel(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
-        self._aborted(identity.get("label", ""), event)
-
-    _on_configuredlabel = _on_unconfiguredlabel
 
     def _on_targetcompleted(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         label = identity["label"]
-        self._aborted(label, event)
         done = event.get("completed", {})
         self.completed[label] = bool(done.get("success"))
         for group in done.get("outputGroup", ()):
@@ -163,11 +155,10 @@ class BuildEvents:
         seen = metrics.get("artifactMetrics", {}).get("outputArtifactsSeen", {})
         self.bytes_made = int(seen.get("sizeInBytes", 0))
 
-    def _aborted(self, label: str, event: Mapping[str, Any]) -> None:
-        aborted = event.get("aborted", {})
+    def _aborted(self, label: str, aborted: Mapping[str, Any]) -> None:
         description = aborted.get("description", "").strip()
         if description and aborted.get("reason") != "SKIPPED":
-            text = f"{label}: {description}" if label and label not in description else description
+            text = f"{label}: {description}" if label not in description else description
             if text not in self.problems:
                 self.problems.append(text)
 
@@ -182,24 +173,15 @@ class Spawned:
 
 
 def read_spawns(log: Path) -> Spawned:
-    """Read an execution log (JSON): what Bazel before 5 has instead of metrics.
-
-    The log is a row of indented JSON objects; it is read object by object, since a big build's
-    is large.
-    """
+    """Read an execution log, a row of JSON objects: what Bazel before 5 has instead of metrics."""
+    text, at = log.read_text(encoding="utf-8", errors="replace"), 0
     hits = made = cached = 0
-    lines: list[str] = []
-    with log.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if not line.startswith("}"):
-                lines.append(line)
-                continue
-            spawn = json.loads("".join([*lines, "}"]))
-            lines = ["{"] if line.rstrip() == "}{" else []
-            outputs = spawn.get("actualOutputs", ())
-            size = sum(int(output.get("digest", {}).get("sizeBytes", 0)) for output in outputs)
-            made += size
-            if spawn.get("remoteCacheHit"):
-                hits += 1
-                cached += size
+    while (at := text.find("{", at)) >= 0:
+        spawn, at = json.JSONDecoder().raw_decode(text, at)
+        outputs = spawn.get("actualOutputs", ())
+        size = sum(int(output.get("digest", {}).get("sizeBytes", 0)) for output in outputs)
+        made += size
+        if spawn.get("remoteCacheHit"):
+            hits += 1
+            cached += size
     return Spawned(cache_hits=hits, bytes_made=made, bytes_cached=cached)

@@ -40,6 +40,10 @@ STAGES: Final = {
             "rocwheel.cli.dist:dist_wheels",
             "Build, repair and verify a wheel set; leave a wheelhouse with its manifest.",
         ),
+        "rebuild": (
+            "rocwheel.cli.dist:rebuild",
+            "Build a wheel set again from what its manifest says, and compare it byte by byte.",
+        ),
         "fetch_rocm": ("rocwheel.cli.rocm:fetch_rocm", "Fetch, check and cache a ROCm tree."),
         "configure": (
             "rocwheel.cli.bazel:configure",

@@ -116,31 +116,31 @@ class Download:
 
     def begin(self) -> Fingerprint:
         """Ask for the file; what the server says it is. Raises DownloadError."""
-        answer = self._resume() or self._client.get(self._url)
-        if answer.start == 0:
-            if answer.status != 200:  # noqa: PLR2004
-                answer.close()
-                raise DownloadError(
-                    f"{without_secrets(self._url)}: {answer.status} where a file should come",
-                    hint="the server is broken; try another mirror",
-                )
-            self._part.begin(answer.fingerprint)
+        part, known = self._part, self._part.known
+        # The last byte is fetched again even if all are there: the server must say what it has.
+        start = min(part.size, ((known.size if known else 0) or part.size + 1) - 1)
+        answer = (self._continued(start) if part.size else None) or self._client.get(self._url)
+        if answer.start > 0:
+            part.truncate(start)
+        elif answer.status == 200:  # noqa: PLR2004
+            part.begin(answer.fingerprint)
+        else:
+            answer.close()
+            raise DownloadError(
+                f"{without_secrets(self._url)}: {answer.status} where a file should come",
+                hint="the server is broken; try another mirror",
+            )
         self._answer = answer
         return answer.fingerprint
 
-    def _resume(self) -> Answer | None:
-        """Continue an earlier run's download; None when that is not possible."""
+    def _continued(self, start: int) -> Answer | None:
+        """Ask for the rest from byte `start` on; None where it is not certainly the same file."""
         known = self._part.known
-        if known is None or not known.validator or not self._part.size:
+        if known is None or not known.validator:
             return None
-        # The last byte is fetched again even if all are there: the server must say what it has.
-        start = min(self._part.size, (known.size or self._part.size + 1) - 1)
         answer = self._client.get(self._url, start=start, only_if=known)
-        if start and answer.status == 206 and answer.start == start:  # noqa: PLR2004
-            if answer.fingerprint.same(known):
-                self._part.truncate(start)
-                return answer
-        elif answer.status == 200:  # noqa: PLR2004
+        is_whole = answer.status == 200  # noqa: PLR2004
+        if answer.fingerprint.same(known) and (is_whole or answer.start == start):
             return answer
         answer.close()
         return None
@@ -170,7 +170,11 @@ class Download:
                 return
             finally:
                 answer.close()
-            answer, skip = self._again()
+            done = self._part.size
+            answer = self._answer = self._continued(done)
+            if answer is None:
+                raise ChangedError
+            skip = 0 if answer.start else done
 
     def _complete(self, wanted: int | None) -> None:
         """Raise LostError when the body ended before the file did."""
@@ -178,18 +182,6 @@ class Download:
             raise LostError(f"cut after {size(self._part.size)} of {size(wanted)}")
         if wanted is not None and self._part.size > wanted:
             raise ChangedError
-
-    def _again(self) -> tuple[Answer, int]:
-        """Reconnect after a cut; also how many bytes of the answer are here already."""
-        known = self._part.known
-        if known is None or not known.validator:
-            raise ChangedError  # nothing says that it is still the same file
-        done = self._part.size
-        answer = self._answer = self._client.get(self._url, start=done, only_if=known)
-        if not answer.fingerprint.same(known) or answer.start not in (0, done):
-            answer.close()
-            raise ChangedError
-        return answer, 0 if answer.start else done
 
     def close(self) -> None:
         """Give the connection back."""

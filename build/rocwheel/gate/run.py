@@ -7,8 +7,6 @@ Whatever ends it, there is a verdict that says so: a machine without the family'
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -19,8 +17,9 @@ from typing import Final
 
 from packaging.version import Version
 
-from rocwheel import __version__, files, git, home, parallel
+from rocwheel import __version__, git, home, parallel
 from rocwheel.console import Console, count
+from rocwheel.container import folders
 from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.gate import environment, provisioning, subject
 from rocwheel.gate.engine.child import WorkerSpec
@@ -48,8 +47,6 @@ from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
 
 WORK: Final = "gate/work"  # in the cache
-LOCKS: Final = "gate/locks"
-_OWN: Final = "tmp"  # begins the name of each folder there
 WATCHED: Final = ("jax", "jaxlib")
 
 
@@ -136,9 +133,9 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
         state = error.state if isinstance(error, SetupError) else State.INFRA
         results = run_record.empty(request, state, str(error))
     results = replace(results, environment=run_record.about(request, host, setup))
-    found = judge(results, request.demand)
-    verdict = run_record.verdict(request, host, setup, results, found, started=started)
-    return GateResult(results=results, found=found, verdict=verdict, error=error)
+    judged = judge(results, request.demand)
+    verdict = run_record.verdict(request, host, setup, results, judged, started=started)
+    return GateResult(results=results, found=judged, verdict=verdict, error=error)
 
 
 def _results(
@@ -158,7 +155,7 @@ def _results(
     for why in allotted.allotment.ill:
         console.warn(f"a GPU is left out: {why}")
     interpreter = None if request.installed else _interpreter(request, host)
-    work = _work(host, stack)
+    work = stack.enter_context(folders.scratch(host.cache / WORK, "run")).resolve()
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
         setup.tests = _identity(request, host, tests)
@@ -265,29 +262,6 @@ def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
         theirs = git.identify(request.jax_tests, runner=host.runner)
         return theirs.digest or theirs.commit
     return request.manifest.jax.commit if request.manifest else ""
-
-
-def _work(host: Host, stack: ExitStack) -> Path:
-    """Return a folder of this run alone, locked while it lasts: cleaning the cache leaves it.
-
-    What killed runs left goes first. Who begins and who removes take turns, so that no run takes
-    the lock of a run that begins for that of one which has ended.
-    """
-    locks = host.cache / LOCKS
-    with files.locked(locks / "work.lock"):
-        for left in locks.glob(f"{_OWN}*.lock"):
-            with suppress(OSError):  # a process of the killed run may still end: the next run tries
-                if lock := files.try_locked(left):
-                    with lock:
-                        files.remove(host.cache / WORK / left.stem)
-                        left.unlink()
-        name = f"{_OWN}{secrets.token_hex(6)}"
-        own = locks / f"{name}.lock"
-        stack.enter_context(files.locked(own))
-    stack.callback(own.unlink, missing_ok=True)
-    work = _folder(host.cache / WORK / name).resolve()
-    stack.callback(shutil.rmtree, work, ignore_errors=True)
-    return work
 
 
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
@@ -429,9 +403,9 @@ def _run(
     met: Counter[str] = Counter()
 
     def listed(test: str) -> str:
-        found = [entry for entry in entries if entry.meets(test)]
-        met.update(entry.where for entry in found)
-        return str(found[0]) if found else ""
+        meeting = [entry for entry in entries if entry.meets(test)]
+        met.update(entry.where for entry in meeting)
+        return str(meeting[0]) if meeting else ""
 
     if request.choice is Choice.ALL:
         plan = replace(plan, skip=listed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -22,10 +23,12 @@ from rocwheel.host import debian
 from rocwheel.process import Command, HostRunner, base_env
 
 
-def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
+def python(lock: Path, *, environ: Mapping[str, str], with_uv: bool = False) -> Path:
     """Return an interpreter that has every package of `lock`, a pip requirements file.
 
-    Raises HostError or CommandError, with what to do, when the environment cannot be made.
+    `with_uv` has the lock's own uv fill it, in a fifth of the time where it reaches PyPI; pip,
+    which knows the indexes that pip is configured for, does it otherwise. Raises HostError or
+    CommandError, with what to do, when the environment cannot be made.
     """
     home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = files.sha256(lock.read_bytes() + f"{sys.version}{sys.executable}".encode())
@@ -37,7 +40,7 @@ def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
             return executable
         with files.locked(target.parent / f"{key[:16]}.lock"):
             if not marker.exists():
-                _make(target, lock, HostRunner(plain(environ)))
+                _make(target, lock, HostRunner(plain(environ)), with_uv=with_uv)
                 marker.touch()
     except OSError as exc:
         raise HostError(
@@ -58,16 +61,24 @@ def plain(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in base.items() if name not in _ELSEWHERE}
 
 
-def _make(target: Path, lock: Path, runner: HostRunner) -> None:
+def _make(target: Path, lock: Path, runner: HostRunner, *, with_uv: bool) -> None:
     shutil.rmtree(target, ignore_errors=True)
     if not importlib.util.find_spec("ensurepip"):
         debian.ensure(["python3-venv"], runner=runner, root=os.geteuid() == 0, say=_say)
     _say(f"first run: preparing a Python environment in {target}")
     runner.run(Command(argv=(sys.executable, "-m", "venv", str(target))))
-    pip = (str(target / "bin" / "python"), "-m", "pip", "--disable-pip-version-check")
-    arguments = ("install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r", str(lock))
+    executable = str(target / "bin" / "python")
+    pip = (executable, "-m", "pip", "--disable-pip-version-check")
+    arguments = ("install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r")
     try:
-        runner.run(Command(argv=(*pip, *arguments)))
+        if with_uv and (own := re.search(r"^uv==(.+\n)(\s.+\n)+", lock.read_text(), re.MULTILINE)):
+            alone = target / "uv.lock"
+            alone.write_text(own[0])
+            runner.run(Command(argv=(*pip, *arguments, str(alone))))
+            fill = (executable, "-m", "uv", "pip", *arguments, str(lock), "--python", executable)
+            if runner.run(Command(argv=fill), check=False).returncode == 0:
+                return
+        runner.run(Command(argv=(*pip, *arguments, str(lock))))
     except CommandError as exc:
         raise HostError(
             "the Python environment could not be filled",

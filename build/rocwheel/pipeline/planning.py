@@ -128,32 +128,30 @@ class _Made:
             )
             for name in recipe.families
         ]
-        if self._setting.channel.is_shared and len(sets) > 1:  # the manifest names the families
-            states = [of.seen.state for of in sets]
-            tags = {"wheels": recipe.name}
-            state = states[0] if all(states) else ""
-            words = ("--family=all", *rest)
-            stage = self._stage(recipe.name, build, recipe.inputs, words, state, **tags)
-            for of in sets:
+        is_one = self._setting.channel.is_shared  # a set for several, which names them
+        for group in [sets] if is_one else [[of] for of in sets]:
+            stage = self._stage(build, group)
+            for of in group:
                 self._family(of, stage)
-            return
-        for of in sets:
-            words, state = of.words[1:], of.seen.state
-            stage = self._stage(of.name, build, recipe.inputs, words, state, **of.tags)
-            self._family(of, stage)
 
-    def _stage(
-        self, name: str, build: Cell, inputs: str, words: tuple[str, ...], state: str, **tags: str
-    ) -> Cell:
+    def _stage(self, build: Cell, group: Sequence[_FamilySet]) -> Cell:
+        """Add the cell that stages a set; one for several is no family's own."""
+        first, states = group[0], [of.seen.state for of in group]
+        name, whom, tags, words = first.name, "", first.tags, first.words[1:]
+        if len(group) > 1:
+            name, tags = first.recipe.name, {"wheels": first.recipe.name}
+            whom = f", for {', '.join(of.family.name for of in group)}"
+            words = ("--family=all", *words[1:])
+        state = states[0] if all(states) else ""
         return self._add(
             f"stage.{name}",
             ("stage", "{wheelhouse}", *words),
             after=(build.name,),
-            bring=inputs,
+            bring=first.recipe.inputs,
             seconds=120,
             needs=Needs(memory_mib=1024, disk_mib=4096),
             kept="staged" if state else "",
-            why=f"{state} already" if state else "not staged yet",
+            why=(f"{state} already" if state else "not staged yet") + whom,
             **tags,
         )
 

@@ -38,11 +38,11 @@ class RocmPlan:
     origin: Origin
     source: str  # URL, absolute path, or requirement for pip
     name: str  # base name of the tarball or directory
-    sha256: str | None  # what the tarball must have
-    asked: RocmVersion | None
-    named: RocmVersion | None  # by the tarball's name
-    family: Family | None  # by the tarball's name
     cache: Path
+    sha256: str | None = None  # what the tarball must have
+    asked: RocmVersion | None = None
+    named: RocmVersion | None = None  # by the tarball's name
+    family: Family | None = None  # by the tarball's name
     cached: Path | None = None  # tree that is there already, as far as is known offline
     index: str = ""  # of pip; "" for the user's own settings
     packages: tuple[RocmPackage, ...] = ()  # that pip must install, as a manifest has them
@@ -186,17 +186,15 @@ def _by_pip(
         origin=Origin.PIP,
         source=text if pinned or not asked else by_pip.pin(text, asked),
         name=text,
-        sha256=None,
         asked=asked,
         named=named or asked,
-        family=None,
         cache=cache,
         index=index,
     )
     return _looked_up(made) if made.named else made
 
 
-def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
+def recorded(source: RocmSource, *, cache: Path, option: str = "--rocm") -> RocmPlan:
     """Plan to bring the ROCm that a manifest names, from where the manifest says it came.
 
     A tree that the cache has under the recorded digest is used without asking anybody; packages
@@ -211,7 +209,7 @@ def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
     if not source.url and (source.origin != "tarball" or held is None):
         raise ConfigError(
             f"{source.name}: the manifest does not say where this ROCm came from",
-            hint="name it: --rocm with a tarball or a folder",
+            hint=f"name it: {option} with a tarball or a folder",
         )
     parsed = tarball_name.parse(source.name)
     return RocmPlan(

@@ -147,18 +147,19 @@ class Cache:
         the name and size of each thing that went. Trees and downloads in use stay.
         """
         for leftover in files.entries(self._staging):
-            with self._unused(leftover.name) as free:
-                if free:
+            if lock := files.try_locked(self._lock(leftover.name)):
+                with lock:
                     files.remove(leftover)
         items = sorted(self._items())
         total = sum(count for _, count, _ in items)
         for _, count, name in items:
             if (budget is None or total <= budget) and self.free() >= room:
                 return
-            with self._unused(name) as free:
-                if free and self._removed(name):
-                    total -= count
-                    removed(name, count)
+            if lock := files.try_locked(self._lock(name)):
+                with lock:
+                    if self._removed(name):
+                        total -= count
+                        removed(name, count)
 
     def _removed(self, name: str) -> bool:
         """Remove the tree or the partial download `name`; whether it was still there."""
@@ -184,16 +185,6 @@ class Cache:
             status = files.status(path)
             if path.suffix == ".part" and status:
                 yield status.st_mtime, status.st_size, path.stem
-
-    @contextmanager
-    def _unused(self, name: str) -> Iterator[bool]:
-        """Yield whether the lock of `name` was free; it is held meanwhile."""
-        lock = files.try_locked(self._lock(name))
-        try:
-            yield lock is not None
-        finally:
-            if lock:
-                lock.close()
 
     def _lease(self, name: str) -> files.Lock:
         """Return the shared lock of a tree, waited for; its time becomes that of the last use."""

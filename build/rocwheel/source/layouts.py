@@ -8,7 +8,7 @@ from typing import Literal
 
 from rocwheel import yaml_file
 from rocwheel.model import suggest
-from rocwheel.source_layout import CONDITIONS, PLACEHOLDER, VALUES, ConditionalOptions, Layout
+from rocwheel.source_layout import CONDITIONS, PLACEHOLDER, VALUES, Layout
 from rocwheel.values import Value, replace
 from rocwheel.yaml_file import FieldError
 
@@ -20,10 +20,20 @@ class _Layout(Layout, frozen=True, kw_only=True):
         """Refuse names of conditions and values that nothing defines."""
         features = frozenset[str]().union(*(item.features for item in self.classes))
         values = VALUES.union(*(item.values for item in self.classes))
+        known = {"when": CONDITIONS | features, "options": values}
         used = set[str]()
-        for number, step in enumerate(self.recipe):
+        for place, step in enumerate(self.recipe):
             used |= {*step.when}
-            _check_step(step, CONDITIONS | features, values, number)
+            named = [("when", number, name, repr(name)) for number, name in enumerate(step.when)]
+            for number, template in enumerate(step.options):
+                names = PLACEHOLDER.findall(template)
+                named += [("options", number, name, f"{{{name}}}") for name in names]
+            for key, number, name, shown in named:
+                if name not in known[key]:
+                    raise FieldError(
+                        f"unknown value {shown}", "recipe", place, key, number,
+                        hint=suggest(name, sorted(known[key])),
+                    )  # fmt: skip
         for unread in sorted(features - used):
             raise FieldError(
                 f"no step asks for the feature {unread!r}", "classes", hint="remove it"
@@ -39,17 +49,3 @@ def load(path: Path) -> Layouts:
     """Read every layout, by name. Raises ConfigError."""
     entries = yaml_file.read(path, _File).layouts
     return {name: replace(entry, name=name) for name, entry in entries.items()}
-
-
-def _check_step(
-    step: ConditionalOptions, conditions: frozenset[str], values: frozenset[str], place: int
-) -> None:
-    """Refuse a condition or a value that nothing defines. Raises FieldError."""
-    named = [("when", number, name, name) for number, name in enumerate(step.when)]
-    for number, template in enumerate(step.options):
-        named += [("options", number, n, f"{{{n}}}") for n in PLACEHOLDER.findall(template)]
-    for key, number, name, shown in named:
-        known = sorted(conditions if key == "when" else values)
-        if name not in known:
-            problem = f"unknown value {shown if key == 'options' else repr(name)}"
-            raise FieldError(problem, "recipe", place, key, number, hint=suggest(name, known))

@@ -7,15 +7,18 @@ version, XLA, lock files and Bazel, and the bytes of each jaxlib wheel.
 from __future__ import annotations
 
 import email
+import json
 import re
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from msgspec import to_builtins
 from packaging.version import InvalidVersion, Version
 
 from rocwheel import files, git
@@ -28,6 +31,7 @@ from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedJaxlib, PinnedWheel
 from rocwheel.yaml_file import CPythons
 
+_WORD: Final = re.compile(r"[A-Za-z/][\w./:-]*|[0-9a-f]{40}|[0-9a-f]{64}")
 PLATFORM: Final = "manylinux_2_27_x86_64"
 TAG: Final = "jax-v"
 
@@ -38,37 +42,29 @@ class PinFacts:
 
     pin: Pin
     built_as: str
+    root: Path  # of its sources
 
     def lines(self, *, default: bool) -> list[str]:
         """Return the pin as `ci/pins.yaml` has it."""
         pin = self.pin
-        pythons = ", ".join(f'"{python}"' for python in pin.pythons)
-        return [
-            f'  "{pin.name}":',
-            *([f'    version: "{pin.version}"'] if pin.version != pin.name else []),
-            f"    repository: {pin.repository}",
-            f"    ref: {pin.ref}",
-            f"    commit: {pin.commit}",
-            f"    xla_commit: {pin.xla_commit}",
-            f"    layout: {pin.layout}",
-            f'    bazel: "{pin.bazel}"',
-            f"    pythons: [{pythons}]",
-            *(["    default: true"] if default else []),
-            "    jaxlib:",
-            f"      origin: {pin.jaxlib.origin}",
-            f'      requires_python: "{pin.jaxlib.requires_python}"',
-            "      wheels:",
-            *(
-                line
-                for python, wheel in pin.jaxlib.wheels.items()
-                for line in (
-                    f'        "{python}":',
-                    f"          filename: {wheel.filename}",
-                    f"          size: {wheel.size}",
-                    f"          sha256: {wheel.sha256}",
-                )
-            ),
-        ]
+        entry: dict[str, Any] = {} if pin.version == pin.name else {"version": pin.version}
+        names = ("repository", "ref", "commit", "xla_commit", "layout", "bazel")
+        entry |= {name: getattr(pin, name) for name in names}
+        entry["pythons"] = list(map(str, pin.pythons))
+        entry |= {"default": True} if default else {}
+        return list(_lines({pin.name: entry | {"jaxlib": to_builtins(pin.jaxlib)}}, "  "))
+
+
+def _lines(mapping: Mapping[str, Any], indent: str) -> Iterator[str]:
+    """Yield a mapping as our YAML files have it: texts that are no words in quotes."""
+    for key, value in mapping.items():
+        start = f"{indent}{key if _WORD.fullmatch(key) else json.dumps(key)}:"
+        if isinstance(value, Mapping):
+            yield start
+            yield from _lines(value, f"{indent}  ")
+        else:
+            is_word = isinstance(value, str) and _WORD.fullmatch(value)
+            yield f"{start} {value if is_word else json.dumps(value)}"
 
 
 def look_up(
@@ -128,7 +124,7 @@ def look_up(
             wheels={python: wheel for python, (wheel, _) in wheels.items()},
         ),
     )
-    return PinFacts(pin=pin, built_as=str(found.version_class))
+    return PinFacts(pin=pin, built_as=str(found.version_class), root=found.root)
 
 
 def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> str:
@@ -136,31 +132,21 @@ def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> st
 
     Raises ConfigError for a release that has a verified pin, and for a result that no longer reads.
     """
-    text = files.read(path, most=1 << 24).decode("utf-8")
-    known = pins.load(path, layouts=layouts)
+    text = path.read_text(encoding="utf-8")
     name = facts.pin.name
-    old = next((pin for pin in known.pins if pin.name == name), None)
+    old = next((pin for pin in pins.load(path, layouts=layouts).pins if pin.name == name), None)
     if old and not old.unverified:
         raise ConfigError(
             f"JAX {name}: {path} has a verified pin", hint="remove it first to replace it"
         )
+    lines = text.splitlines()
     if old:
-        lines = text.splitlines()
         start, end = _places(text)[name]
-        text = "\n".join(lines[:start] + lines[end:]) + "\n"
-    text = inserted(text, "pins", name, facts.lines(default=default))
-    lines, start = text.splitlines(), _places(text)[name][0]
+        del lines[start:end]
     if default:
-        own = range(start, start + len(facts.lines(default=True)))
-        lines = [
-            line
-            for number, line in enumerate(lines)
-            if number in own or not re.fullmatch(r" +default: true", line)
-        ]
-    new = "\n".join(lines) + "\n"
-    with tempfile.TemporaryDirectory(prefix="rocwheel-pin-") as scratch:
-        (Path(scratch) / path.name).write_text(new, encoding="utf-8")
-        pins.load(Path(scratch) / path.name, layouts=layouts)
+        lines = [line for line in lines if not re.fullmatch(r" +default: true", line)]
+    new = inserted("\n".join(lines), "pins", name, facts.lines(default=default))
+    pins.load(path, layouts=layouts, text=new)
     return new
 
 

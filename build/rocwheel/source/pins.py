@@ -16,6 +16,7 @@ from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
 from rocwheel.source.layouts import Layouts
+from rocwheel.source.layouts import load as load_layouts
 from rocwheel.source_layout import Layout
 from rocwheel.values import Commit, Count, Sha256, Value, replace
 from rocwheel.yaml_file import CPythons, FieldError
@@ -145,9 +146,12 @@ class Pins:
         return f"; it would be built as {found}, which was not compared with its sources"
 
 
-def load(path: Path, *, layouts: Layouts) -> Pins:
-    """Read the pins; their layouts and versions must be known to `layouts`. Raises ConfigError."""
-    document = yaml_file.load(path)
+def load(path: Path, *, layouts: Layouts, text: str = "") -> Pins:
+    """Read the pins, of a text in place of the file's; `layouts` must know theirs.
+
+    Raises ConfigError.
+    """
+    document = yaml_file.parse(text, name=str(path)) if text else yaml_file.load(path)
     entries = document.to(_File).pins
     pins = []
     for name, entry in entries.items():
@@ -158,6 +162,11 @@ def load(path: Path, *, layouts: Layouts) -> Pins:
         pins.append(pin)
     ordered = sorted(pins, key=lambda pin: (Version(pin.version), pin.name))
     return Pins(path=str(path), pins=tuple(ordered), layouts=layouts)
+
+
+def of(ci: Path) -> Pins:
+    """Read the pins of a folder of data, with the layouts there. Raises ConfigError."""
+    return load(ci / "pins.yaml", layouts=load_layouts(ci / "layouts.yaml"))
 
 
 def _mistake(entry: Pin, layouts: Layouts) -> FieldError | None:

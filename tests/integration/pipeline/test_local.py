@@ -91,6 +91,53 @@ def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
     }  # fmt: skip
 
 
+@pytest.mark.soak  # with real parts: tests/e2e/test_families.py
+def test_a_shared_channel_has_one_build_and_stage_and_each_family_goes_its_own_way(tmp_path):
+    world = World(
+        tmp_path, (tmp_path / "store").as_uri(), layout="both",
+        families="gfx90a, gfx1151, gfx120X-all",
+    )  # fmt: skip
+    world.remember("gfx120X-all")
+    world.script(gate={"gfx1151.*unit*": "fail"})
+    world.plan("one", check=True)
+    done = world.local("one")
+    assert done.code == 5
+    assert re.findall(r"^(\S+): fail", done.err, re.MULTILINE) == [
+        "gate.jax.gfx1151.3.12.unit", "promote.jax.gfx1151",
+    ]  # fmt: skip
+    states = world.states("one")
+    assert [name for name in states if name.startswith(("build", "stage"))] == [
+        "build.jax",
+        "stage.jax",
+    ]
+    bad = {name for name, state in states.items() if state != "pass"}
+    assert bad == {"gate.jax.gfx1151.3.12.unit", "promote.jax.gfx1151"}
+    assert released(world, "gfx90a")
+    assert released(world, "gfx120X-all")
+    wheels = {path.relative_to(tmp_path / "store").parts[:2]: 1
+              for path in (tmp_path / "store").rglob("*.whl") if "builds" not in path.parts}  # fmt: skip
+    assert set(wheels) == {("v2", "all"), ("v2-staging", "all")}, "once in each"
+    text = page(world)
+    assert "One set for 3 families: jax" in text
+
+    # a verdict of a person's own run, and the next night adds the family; nothing is built again
+    world.script()
+    world.nightly("retry", "one", "gate.jax.gfx1151.3.12.unit", "--reason=mended", check=True)
+    assert world.local("one").code in {0, 5}
+    status = world.run("--json", "status", "--family=gfx1151", *world.target, check=True)
+    (held,) = json.loads(status.out)["sets"]
+    assert held["blocked_by"][0]["state"] == "flaky", "a pass beside a failure"
+    approved = world.run(
+        "promote", f"--manifest={held['set']}", "--family=gfx1151", "--approve=unit:3.12",
+        "--by=me", "--reason=node", *world.target,
+    )  # fmt: skip
+    assert approved.code == 0, approved.err
+    assert released(world, "gfx1151")
+    again = world.plan("two", "--dry-run", "--json", check=True)
+    runs = {c["cell"] for c in json.loads(again.out)["cells"] if c["what"] == "run"}
+    assert runs == {"page", "prune"}
+
+
 def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_new_page(world):
     cell = "gate.jax.gfx90a.3.12.smoke"
     world.plan("one", check=True)

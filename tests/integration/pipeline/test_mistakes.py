@@ -136,6 +136,7 @@ def test_a_notification_url_that_hangs_fails_alone_and_in_time(world):
     with hanging() as url:
         text = (world.folder / "nightly.yaml").read_text()
         world.settings(text + f"notify: {{url: {url}}}\n")
+        world.script(silence=0.5)
         world.plan("one", check=True)
         done = world.local("one")
         assert done.code == 5

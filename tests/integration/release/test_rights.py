@@ -6,6 +6,7 @@ moto's server enforces IAM policies. Every command is run as each role, with the
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -74,6 +75,7 @@ class World:
         self.become(role)
         return main([*line, "--store", self.url, "--family", FAMILY.name])
 
+    @functools.cache  # noqa: B019 - of one test
     def client(self, role: str):
         login = self.logins[role]
         session = boto3.session.Session(

@@ -197,6 +197,8 @@ def test_a_set_for_several_families_is_staged_once_and_gated_and_promoted_by_eac
     stage = plan.cell("stage.jax")
     assert (stage.family, stage.wheels, stage.after) == ("", "jax", ("build.jax",))
     assert [word for word in stage.argv if word.startswith("--famil")] == ["--family=all"]
+    rows = {name: why for name, _, why in planning.explain(plan)}
+    assert rows["stage.jax"] == "not staged yet, for gfx94X-dcgpu, gfx90c"
     for kind in ("gate", "merge", "promote"):
         assert names(plan, kind) == names(apart, kind)
     later = [cell for cell in plan.cells if cell.family and not cell.absent]

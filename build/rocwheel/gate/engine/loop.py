@@ -293,8 +293,8 @@ class TestRunner:
             self._findings.collect_error(file, f"{taken[0]} is a test of another file", "")
             self._scheduler.drop_file(work.lane.name)
             return
-        found = zip(event.tests, event.lines, strict=True)
-        tests = {test: line for test, line in found if plan.wanted(test)}
+        listed = zip(event.tests, event.lines, strict=True)
+        tests = {test: line for test, line in listed if plan.wanted(test)}
         if event.skipped and not event.tests:  # a skip of the module hides all of its tests
             hidden = {test: 0 for test in plan.hidden(file) or (file,) if plan.wanted(test)}
             self._outcomes.collected(file, hidden, tags={})

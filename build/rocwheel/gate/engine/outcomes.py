@@ -195,7 +195,7 @@ class Outcomes:
 
     def results(self, *, not_run: Mapping[str, str]) -> tuple[TestResult, ...]:
         """Return every test; `not_run` maps a file or a test without an attempt to the reason."""
-        found = [
+        tests = [
             TestResult(
                 test=test,
                 outcome=_outcome(entry),
@@ -208,12 +208,12 @@ class Outcomes:
             )
             for test, entry in self._entries.items()
         ]
-        found += [
+        tests += [
             TestResult(test=name, outcome=Outcome.NOT_RUN, reason=reason)
             for name, reason in not_run.items()
             if name not in self._entries
         ]
-        return tuple(found)
+        return tuple(tests)
 
     @property
     def unfinished(self) -> tuple[str, ...]:

@@ -12,17 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from rocwheel import files
-from rocwheel.errors import (
-    ConfigError,
-    ObjectMissingError,
-    ObjectStaleError,
-    StoreError,
-)
+from rocwheel.errors import ConfigError, ObjectStaleError, StoreError
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.places import Place
 from rocwheel.results import LastRun, Outcome, Results
-from rocwheel.store import JSON, Headers
+from rocwheel.store import JSON, Headers, Store, glance
+from rocwheel.store.file import FileStore
 from rocwheel.values import Count, Value
 
 SCHEMA: Final = 1
@@ -98,14 +93,18 @@ def key(place: Place, suite: str) -> str:
     return f"{place.verdicts('history')}{suite}.json"
 
 
-def _file(cache: Path, suite: str) -> Path:
-    return cache / "gate" / "history" / f"{suite}.json"
+def _where(place: Place | None, name: str, cache: Path) -> tuple[Store, str]:
+    """Return the store and the key of what is kept under a name."""
+    if place:
+        return place.store, key(place, name)
+    return FileStore(cache / "gate"), f"history/{name}.json"
 
 
 def _kept(place: Place | None, name: str, cache: Path) -> bytes | None:
+    store, at = _where(place, name, cache)
     try:
-        return place.store.read(key(place, name))[0] if place else _file(cache, name).read_bytes()
-    except (StoreError, OSError):
+        return store.read(at)[0]
+    except StoreError:
         return None
 
 
@@ -113,18 +112,13 @@ def _replace(
     place: Place | None, name: str, cache: Path, change: Callable[[bytes | None], bytes]
 ) -> None:
     """Replace what is kept under a name by what `change` makes of it."""
-    if place is None:
-        file = _file(cache, name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        files.write(file, change(file.read_bytes() if file.is_file() else None))
-        return
+    store, at = _where(place, name, cache)
     for attempt in range(1, ATTEMPTS + 1):
-        old, previous = None, None
-        with suppress(ObjectMissingError):
-            old, previous = place.store.read(key(place, name))
-        headers = Headers(content_type=JSON)
+        old, previous = glance(store, at)
         try:
-            place.store.replace(key(place, name), change(old), previous=previous, headers=headers)
+            store.replace(
+                at, change(old or None), previous=previous, headers=Headers(content_type=JSON)
+            )
         except ObjectStaleError:
             if attempt == ATTEMPTS:
                 raise
