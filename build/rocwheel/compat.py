@@ -20,7 +20,6 @@ from amdgpu_family_matrix import Family
 from rocwheel import source
 from rocwheel.console import columns
 from rocwheel.errors import ObjectStaleError
-from rocwheel.source import Pins
 
 if TYPE_CHECKING:  # what tables of the data do not need
     from rocwheel.places import Place
@@ -65,9 +64,9 @@ def _row(tag: str, cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
-def buildable(pins: Pins) -> Table:
+def buildable(ci: Path) -> Table:
     """Return what can be built: the pins, newest first, with the ROCm that their sources take."""
-    rows = []
+    rows, pins = [], source.pins_of(ci)
     for pin in reversed(pins.pins):
         found = pins.layouts[pin.layout].version_class(Version(pin.version))
         rows.append(
@@ -117,16 +116,11 @@ def released(places: Iterable[Place]) -> Table:
 def refresh(place: Place, ci: Path) -> None:
     """Put the page beside the index of a release, as things are now. Raises StoreError."""
     family = matrix.FAMILIES.get(place.family)
-    shown = (buildable(load_pins(ci)), gpus([family] if family else []), released([place]))
+    shown = (buildable(ci), gpus([family] if family else []), released([place]))
     previous = place.store.info(place.compat)
     body = f"{render(shown, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new
         place.store.replace(place.compat, body, previous=previous, headers=place.view_headers)
-
-
-def load_pins(ci: Path) -> Pins:
-    """Return the pins of a folder of data. Raises ConfigError."""
-    return source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
 
 
 def unasked() -> Table:

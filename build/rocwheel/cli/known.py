@@ -142,9 +142,7 @@ def jax_versions(ctx: click.Context) -> tuple[str, ...]:
     """JAX releases that are pinned, newest first. Raises ConfigError."""
     from rocwheel import source
 
-    layouts = source.load_layouts(_ci(ctx) / "layouts.yaml")
-    pins = source.load_pins(_ci(ctx) / "pins.yaml", layouts=layouts)
-    return tuple(pin.name for pin in reversed(pins.pins))
+    return tuple(pin.name for pin in reversed(source.pins_of(_ci(ctx)).pins))
 
 
 def recipes(ctx: click.Context) -> tuple[str, ...]:
