@@ -74,7 +74,7 @@ def resolve(
     """Resolve every recipe of the night; return them, and the builds that are absent."""
     ci = world.ci
     settings.check_families(families)
-    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    pins = source.pins_of(ci)
     commit_of = cache(partial(git.resolve_ref, runner=world.runner))
     image_of = cache(partial(one_image, world=world))
     resolver = _Resolver(families, pins, world, commit_of, image_of)
