@@ -87,7 +87,9 @@ class Release:
         if done.returncode == 0:
             return True
         said = done.stdout + done.stderr
-        assert re.search("No matching distribution|there is no version|was not found in", said), said
+        assert re.search("No matching distribution|there is no version|was not found in", said), (
+            said
+        )
         return False
 
 

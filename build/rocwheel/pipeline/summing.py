@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from amdgpu_family_matrix import Family
+from rocwheel.choices import ALL
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.install import Install
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.nights import Book, Nights, Phase
 from rocwheel.ledger.state import Standing
-from rocwheel.model import ALL, WheelKind, moment, timestamp
+from rocwheel.model import WheelKind, moment, timestamp
 from rocwheel.parallel import each
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.standing import CellStanding
