@@ -19,7 +19,6 @@ from packaging.version import InvalidVersion, Version
 
 from rocwheel.errors import ConfigError
 
-ALL: Final = "all"  # stands for a family where a set is for several
 CPYTHONS: Final = ("3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft")
 LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to here, whatever ROCm
 
