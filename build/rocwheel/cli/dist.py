@@ -64,10 +64,10 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     SHA-256; `current` points to the newest. The path of the manifest is printed.
     """
     planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
+    signer = options.key(app)
     if options.dry_run:
         app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
         return
-    signer = options.key(app)
     with housekeeping.using(planned.request.cache):
         result = dist.build(planned, runner=app.runner, console=app.console)
     evidence.state_build(result.wheelhouse, signer, finished=app.now().isoformat())
