@@ -236,7 +236,7 @@ def _xla(context: BumpContext) -> Iterator[Fact]:
 def _newest_xla(fact: Fact, context: BumpContext) -> str:
     """Return the XLA that the tree of the default pin names: JAX alone chooses it."""
     _, pins = context.pins
-    pin = pins[fact.name]
+    pin = pins.find(fact.name)
     planned = tree.at_commit(pin.repository, pin.ref, pin.commit, context.here.cache)
     empty = source.Pins(path="", pins=(), layouts=pins.layouts)
     here = context.here

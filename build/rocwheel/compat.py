@@ -18,6 +18,7 @@ from packaging.version import Version
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import source
+from rocwheel.choices import ALL
 from rocwheel.console import columns
 from rocwheel.errors import ObjectStaleError
 
@@ -98,7 +99,8 @@ def released(places: Iterable[Place]) -> Table:
 
     rows = []
     for place in places:
-        sets = [s for s in log.read(place).sets.values() if s.standing is Standing.LISTED and s.jax]
+        known_sets = log.read(place).of(place.view).sets.values()
+        sets = [s for s in known_sets if s.standing is Standing.LISTED and s.jax]
         for known in sorted(sets, key=lambda item: (item.first, item.id), reverse=True):
             passed = {
                 (item.python, item.suite)
@@ -107,7 +109,7 @@ def released(places: Iterable[Place]) -> Table:
                 if not verdict.shard and not verdict.ran.unofficial
             }
             rows += [
-                (place.family, known.jax, known.rocm, python, _suites(passed, python))
+                (place.view, known.jax, known.rocm, python, _suites(passed, python))
                 for python in known.pythons
             ]
     return Table(title="Released", header=RELEASED, rows=tuple(rows))
@@ -115,8 +117,13 @@ def released(places: Iterable[Place]) -> Table:
 
 def refresh(place: Place, ci: Path) -> None:
     """Put the page beside the index of a release, as things are now. Raises StoreError."""
-    family = matrix.FAMILIES.get(place.family)
-    shown = (buildable(ci), gpus([family] if family else []), released([place]))
+    from rocwheel.ledger import log
+
+    names = [place.view]
+    if place.view == ALL:
+        names = sorted({name for known in log.read(place).sets.values() for name in known.families})
+    families = [matrix.FAMILIES[name] for name in names if name in matrix.FAMILIES]
+    shown = (buildable(ci), gpus(families), released(map(place.of, names)))
     previous = place.store.info(place.compat)
     body = f"{render(shown, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new

@@ -110,7 +110,8 @@ def digests(ctx: click.Context) -> tuple[str, ...]:
     from rocwheel.ledger import manifests
 
     channel = _channel(ctx)
-    pairs = channel.pairs(channel.open(), ctx.params.get("family") or "")
+    family = ctx.params.get("family") or ""
+    pairs = channel.pairs(channel.open(), family if isinstance(family, str) else family[0])
     names = (name for pair in pairs for place in pair for name in manifests.names(place))
     return tuple(dict.fromkeys(name[:12] for name in names))
 

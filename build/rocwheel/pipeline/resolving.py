@@ -219,7 +219,7 @@ class _Resolver:
         if item.jax is None:
             return None
         wanted = item.jax.pin if isinstance(item.jax, Branch) else item.jax
-        return self.pins.default if wanted == "default" else self.pins[wanted]
+        return self.pins.default if wanted == "default" else self.pins.find(wanted)
 
     def _jax(self, item: SetSettings, pin: Pin | None) -> tuple[str, str, str, tuple[str, ...]]:
         """Return what it is called, repository, commit, and the options that say so."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rocwheel.choices import ALL
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import nights
@@ -31,6 +32,7 @@ STAGED: Final = "{staging}/{family}/*"
 RELEASED: Final = "{release}/{family}/*"
 VERDICTS: Final = f"{{staging}}/{{family}}/{OURS}/verdicts/*"
 RESULTS: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/test-result/*"
+RESULTS_OF: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/%s/test-result/*"
 STATED: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*"
 IMAGES: Final = (
     f"{{staging}}/{{family}}/{OURS}/images/*",
@@ -151,9 +153,15 @@ def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]
     statements = [{"Effect": "Allow", "Action": list(LIST), "Resource": [bucket]}]
     for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
         for action, keys in grants.items():
+            # Below `all` a family's verdicts and results lie in a folder of its own.
+            own = [(family, keys)]
+            if channel.is_shared and family != "*":
+                shared = (VERDICTS, f"{VERDICTS}{family}*"), (RESULTS, RESULTS_OF % family)
+                own.append((ALL, tuple(dict(shared).get(key, key) for key in keys)))
             spelt = dict.fromkeys(
-                key.format(staging=item.staging, release=item.release, family=family)
-                for key in keys
+                key.format(staging=item.staging, release=item.release, family=name)
+                for name, wanted in own
+                for key in wanted
                 for item in channel.prefixes.values()
             )
             resources = [f"{bucket}/{base}{key}" for key in spelt]

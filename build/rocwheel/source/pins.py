@@ -105,10 +105,6 @@ class Pins:
     pins: tuple[Pin, ...]
     layouts: Layouts
 
-    def __getitem__(self, version: str) -> Pin:
-        """Return the pin of a release. Raises ConfigError."""
-        return self.find(version)
-
     def find(self, version: str, *, allow_unverified: bool = False) -> Pin:
         """Return the pin of this name, an unverified one only where it is allowed.
 
