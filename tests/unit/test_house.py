@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_370  # lines of all rooms; fewer than 50,000
+MOST = 50_372  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -25,7 +25,7 @@ ROOMS = {
     "gate/": (7188, 7150, 0, 4),
     "host/": (485, 400, 0, 0),
     "index/ store/": (2423, 2510, 0, 9),
-    "ledger/ release/": (4462, 3950, 0, 23),
+    "ledger/ release/": (4468, 3950, 0, 23),
     "ledger/nights pipeline/": (4097, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
     "cli/trust release/proof trust/": (1766, 1400, 0, 0),
