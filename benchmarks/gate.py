@@ -47,7 +47,7 @@ from rocwheel.gate.engine.child import WorkerSpec  # noqa: E402
 from rocwheel.gate.engine.loop import TestRunner  # noqa: E402
 from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher  # noqa: E402
 from rocwheel.gate.engine.scheduler import Estimates  # noqa: E402
-from rocwheel.gate.machine import accelerators, preflight  # noqa: E402
+from rocwheel.gate.machine import accelerators, devices, preflight  # noqa: E402
 from rocwheel.gate.suite.history import SuiteHistory  # noqa: E402
 from rocwheel.host import cgroup  # noqa: E402
 from rocwheel.process import HostRunner, base_env  # noqa: E402
@@ -275,7 +275,7 @@ class DeviceRun:
 
 
 def lanes_on(device: str, processes: int) -> tuple[Lane, ...]:
-    """Return lanes for that many processes, shared out among the devices there are."""
+    """Return the gate's own lanes for that many processes: devices and CPUs shared out."""
     runner = HostRunner(base_env(os.environ))
     found = {
         "nvidia": lambda: accelerators.nvidia(runner, os.environ),
@@ -284,15 +284,14 @@ def lanes_on(device: str, processes: int) -> tuple[Lane, ...]:
     }[device]()
     if not found.devices:
         raise SystemExit(f"this machine has no {device}")
-    per_lane = cgroup.thread_environment(max(1, cgroup.cpus() // processes))
     backend = preflight.platforms(found.devices[0].maker)
-    common = {**per_lane, "JAX_PLATFORMS": backend, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    made = []
-    for number in range(processes):
-        mine = found.devices[number % len(found.devices)]
-        env = {**common, **found.environment((mine,))}
-        made.append(Lane(name=f"{mine.label}.{number}", devices=(mine,), env=env))
-    return tuple(made)
+    env = {"JAX_PLATFORMS": backend, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    mine = found.devices[:processes]
+    shared, jobs = (processes, 1) if device == "cpu" else (len(mine), processes // len(mine))
+    allotted = devices.Allotted(
+        allotment=found, per_process=1, most=shared, jobs=jobs, usable=cgroup.cpus()
+    )
+    return tuple(devices.lanes(allotted, mine, env))
 
 
 @dataclass(frozen=True)

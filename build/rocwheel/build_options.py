@@ -34,8 +34,8 @@ def _bytes(text: str) -> int | None:
     return byte_count(text) if text else None
 
 
-class RocmOptions(OptionSet):
-    """Options that name a ROCm."""
+class TherockOptions(OptionSet):
+    """The option that names a ROCm."""
 
     therock: str = _inputs(
         "--therock-path SOURCE",
@@ -43,6 +43,11 @@ class RocmOptions(OptionSet):
         "that holds ROCm, or pip:REQUIREMENT.",
         values="FILE",
     )
+
+
+class RocmOptions(TherockOptions):
+    """Options that name a ROCm, and what it must be."""
+
     therock_index: str = _inputs(
         "--therock-index-url URL",
         "pip index with TheRock's packages to install ROCm from, or one of its channels.",
@@ -106,7 +111,18 @@ class TargetsOptions(OptionSet):
     )
 
 
-class SourceOptions(TargetsOptions):
+class FolderOptions(OptionSet):
+    """Options that name folders of sources."""
+
+    jax_source_dir: Path | None = _jax(
+        "--jax-source-dir", "JAX source tree to build instead of a pin.", is_path=True
+    )
+    xla_source_dir: Path | None = _jax(
+        "--xla-source-dir", "XLA source tree to build instead of the one JAX pins.", is_path=True
+    )
+
+
+class SourceOptions(FolderOptions, TargetsOptions):
     """Options that name what is compiled, and the compiler."""
 
     jax_version: str = _jax(
@@ -125,12 +141,6 @@ class SourceOptions(TargetsOptions):
         "--allow-unverified-pin",
         "Build a pin whose facts were not compared with the sources.",
         default=False,
-    )
-    jax_source_dir: Path | None = _jax(
-        "--jax-source-dir", "JAX source tree to build instead of a pin.", is_path=True
-    )
-    xla_source_dir: Path | None = _jax(
-        "--xla-source-dir", "XLA source tree to build instead of the one JAX pins.", is_path=True
     )
     jaxlib: str | None = _jax(
         "--jaxlib ORIGIN",
@@ -169,17 +179,11 @@ class VersionOptions(OptionSet):
     )
 
 
-class BazelOptions(OptionSet):
-    """Options about Bazel and how it compiles."""
+class ProgramOptions(OptionSet):
+    """Options that name the compiler's and Bazel's executables."""
 
     compiler_path: Path | None = _bazel(
         "--compiler-path", "The compiler's executable; default: the newest on PATH.", is_path=True
-    )
-    cpu_features: str = _bazel(
-        "--target-cpu-features NAME",
-        "release (AVX), native (this machine only) or default (none).",
-        values=CPU_FEATURES,
-        default="release",
     )
     bazel_path: str | None = _bazel(
         "--bazel-path --bazel",
@@ -192,6 +196,17 @@ class BazelOptions(OptionSet):
     )
     locked: bool = _bazel(
         "--locked", "Refuse a Bazel whose SHA-256 was not verified.", default=False
+    )
+
+
+class BazelOptions(ProgramOptions):
+    """Options about Bazel and how it compiles."""
+
+    cpu_features: str = _bazel(
+        "--target-cpu-features NAME",
+        "release (AVX), native (this machine only) or default (none).",
+        values=CPU_FEATURES,
+        default="release",
     )
     bazel_options: tuple[str, ...] = _bazel(
         "--bazel-options", "Further Bazel option, last on its line; repeatable.", default=()

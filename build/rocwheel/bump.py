@@ -18,14 +18,14 @@ import yaml
 from packaging.version import Version
 
 from rocwheel import bazel, files, git, rocm, source
-from rocwheel.console import Console, count
+from rocwheel.console import count
 from rocwheel.download import Client
 from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
 from rocwheel.gate.suite import discovery, suites
-from rocwheel.home import Home
 from rocwheel.image import registry
+from rocwheel.image.building import Workplace
 from rocwheel.model import CPYTHONS, is_sha256, suggest
-from rocwheel.process import Command, HostRunner
+from rocwheel.process import Command
 from rocwheel.rocm import listing, tarball_name
 from rocwheel.source import pin_edit, tree
 
@@ -57,13 +57,8 @@ class Fact:
 class BumpContext:
     """What looking up asks, and the files as they will be."""
 
-    home: Home
-    cache: Path
-    cwd: Path
-    runner: HostRunner
+    here: Workplace
     client: Client
-    console: Console
-    environ: Mapping[str, str]
     github: str = "https://github.com/"
     texts: dict[Path, str] = field(default_factory=dict)  # that differ from the disk by now
 
@@ -71,8 +66,12 @@ class BumpContext:
         return self.texts.get(path) or path.read_text(encoding="utf-8")
 
     def yaml(self, name: str) -> tuple[Path, Any]:
-        path = self.home.ci / name
+        path = self.here.home.ci / name
         return path, yaml.safe_load(self.text(path))
+
+    @property
+    def pins(self) -> tuple[Path, source.Pins]:
+        return self.here.home.ci / "pins.yaml", source.pins_of(self.here.home.ci)
 
     def set_scalars(self, path: Path, values: Mapping[tuple[str | int, ...], str]) -> None:
         """Replace scalars of a YAML file; everything else stays as people wrote it."""
@@ -148,7 +147,7 @@ def bump(kind: str, fact: Fact, to: str, context: BumpContext) -> Bump:
 
 def difference(context: BumpContext) -> str:
     """Return what the new texts change, as a unified diff."""
-    root = context.home.root
+    root = context.here.home.root
     lines: list[str] = []
     for path, text in sorted(context.texts.items()):
         name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
@@ -161,7 +160,7 @@ def _log(repository: str, old: str, new: str, context: BumpContext) -> Iterator[
     """Yield the commits between two tags as far as the repository tells them."""
     yield f"{repository}/compare/{old}...{new}"
     try:
-        commits = git.log(repository, old, new, runner=context.runner)
+        commits = git.log(repository, old, new, runner=context.here.runner)
     except CommandError:  # such as a server without partial clones: people can follow the link
         return
     yield from commits[:SHOWN]
@@ -169,23 +168,14 @@ def _log(repository: str, old: str, new: str, context: BumpContext) -> Iterator[
         yield f"… {len(commits) - SHOWN} more"
 
 
-def _layouts(context: BumpContext) -> source.Layouts:
-    return source.load_layouts(context.home.ci / "layouts.yaml")
-
-
-def _pins(context: BumpContext) -> source.Pins:
-    return source.load_pins(context.home.ci / "pins.yaml", layouts=_layouts(context))
-
-
 def _jax(context: BumpContext) -> Iterator[Fact]:
-    pins = _pins(context)
+    path, pins = context.pins
     newest = [pin for pin in pins.pins if not pin.unverified and pin.layout == "upstream"][-1]
-    path = context.home.ci / "pins.yaml"
     yield Fact(name="jax", now=newest.version, path=path, upstream=f"{context.github}jax-ml/jax")
 
 
 def _newest_jax(fact: Fact, context: BumpContext) -> str:
-    tags = git.tagged(fact.upstream, pin_edit.TAG, runner=context.runner)
+    tags = git.tagged(fact.upstream, pin_edit.TAG, runner=context.here.runner)
     return str(max((*tags, Version(fact.now))))
 
 
@@ -202,55 +192,55 @@ def add_pin(
 
     Raises what `pin_edit.look_up` and `pin_edit.added` raise.
     """
-    path, layouts = context.home.ci / "pins.yaml", _layouts(context)
+    (path, pins), here = context.pins, context.here
     facts = pin_edit.look_up(
         version,
         repository=repository,
         ref=ref,
-        layouts=layouts,
-        cache=context.cache,
-        runner=context.runner,
-        console=context.console,
+        layouts=pins.layouts,
+        cache=here.cache,
+        runner=here.runner,
+        console=here.console,
     )
-    context.texts[path] = pin_edit.added(path, facts, default=default, layouts=layouts)
+    context.texts[path] = pin_edit.added(path, facts, default=default, layouts=pins.layouts)
     _count_tests(facts, context)
     return facts
 
 
 def _count_tests(facts: pin_edit.PinFacts, context: BumpContext) -> None:
     """Say how many tests of each suite the sources have; warn of a suite that no longer fits."""
-    for suite in suites.load_all(context.home.ci):
+    here = context.here
+    for suite in suites.load_all(here.home.ci):
         if suite.source.folder:  # ours, which are the same for every JAX
             continue
         try:
             tests = discovery.find(suite.source, facts.root, discovery.Shard())
         except ConfigError as exc:
-            context.console.warn(f"suite {suite.name}: {exc}; {exc.hint}")
+            here.console.warn(f"suite {suite.name}: {exc}; {exc.hint}")
             continue
         texts = ((name, (facts.root / name).read_text(encoding="utf-8")) for name in tests.files)
         written = sum(1 for name, text in texts for _ in discovery.tests_of(name, text))
-        context.console.info(
+        here.console.info(
             f"   suite {suite.name}: {count(len(tests.files), 'file')}, "
             f"{count(written, 'test function')}"
         )
-    context.console.info("   the tests that they make are counted on GPUs: rocwheel gate calibrate")
+    here.console.info("   the tests that they make are counted on GPUs: rocwheel gate calibrate")
 
 
 def _xla(context: BumpContext) -> Iterator[Fact]:
-    pin = _pins(context).default
-    at = ("pins", pin.name, "xla_commit")
-    path = context.home.ci / "pins.yaml"
+    path, pins = context.pins
+    pin, at = pins.default, ("pins", pins.default.name, "xla_commit")
     yield Fact(name=pin.name, now=pin.xla_commit or "", path=path, upstream=pin.repository, at=at)
 
 
 def _newest_xla(fact: Fact, context: BumpContext) -> str:
     """Return the XLA that the tree of the default pin names: JAX alone chooses it."""
-    pin, layouts = _pins(context)[fact.name], _layouts(context)
-    planned = tree.at_commit(pin.repository, pin.ref, pin.commit, context.cache)
-    empty = source.Pins(path="", pins=(), layouts=layouts)
-    return tree.resolve(
-        planned, pins=empty, runner=context.runner, console=context.console
-    ).xla.commit
+    _, pins = context.pins
+    pin = pins.find(fact.name)
+    planned = tree.at_commit(pin.repository, pin.ref, pin.commit, context.here.cache)
+    empty = source.Pins(path="", pins=(), layouts=pins.layouts)
+    here = context.here
+    return tree.resolve(planned, pins=empty, runner=here.runner, console=here.console).xla.commit
 
 
 def _change_xla(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
@@ -278,7 +268,7 @@ def _listed(fact: Fact, context: BumpContext) -> Mapping[str, listing.ListedTarb
     """Return the tarballs beside the one that is pinned, of the same family, by version."""
     name = tarball_name.parse(tarball_name.base_name(fact.upstream))
     page = f"{fact.upstream.rpartition('/')[0]}/"
-    every = listing.every(page, client=context.client, cwd=context.cwd)
+    every = listing.every(page, client=context.client, cwd=context.here.cwd)
     return {
         str(item.name.version): item for item in every if name and item.name.group == name.group
     }
@@ -295,8 +285,8 @@ def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
             f"ROCm {to}: not listed beside {fact.upstream}", hint=suggest(to, tuple(listed))
         )
     where = listed[to].source
-    note = context.console.info
-    digest = rocm.digest_of(where, client=context.client, cache=context.cache, note=note)
+    note = context.here.console.info
+    digest = rocm.digest_of(where, client=context.client, cache=context.here.cache, note=note)
     try:
         context.set_scalars(fact.path, {(*fact.at, "source"): where, (*fact.at, "sha256"): digest})
     except KeyError:
@@ -308,7 +298,7 @@ def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 
 def _bazel(context: BumpContext) -> Iterator[Fact]:
-    path = context.home.ci / "bazel_binaries.yaml"
+    path = context.here.home.ci / "bazel_binaries.yaml"
     now = max(bazel.load_releases(path).releases, key=Version)
     yield Fact(name="bazel", now=now, path=path, upstream=f"{context.github}bazelbuild/bazel")
 
@@ -316,7 +306,7 @@ def _bazel(context: BumpContext) -> Iterator[Fact]:
 def _newest_bazel(fact: Fact, context: BumpContext) -> str:
     """Return the newest release of the major in use: JAX says when it moves to another."""
     major = Version(fact.now).major
-    tags = git.tagged(fact.upstream, "", runner=context.runner)
+    tags = git.tagged(fact.upstream, "", runner=context.here.runner)
     return str(max((tag for tag in tags if tag.major == major), default=Version(fact.now)))
 
 
@@ -364,13 +354,13 @@ def _images(context: BumpContext) -> Iterator[Fact]:
 def _newest_image(fact: Fact, context: BumpContext) -> str:
     """Return the newest tag that differs from the one in use in its numbers alone."""
     pattern = re.sub(r"\d[\d\\.]*", lambda _: r"\d[\d.]*", re.escape(fact.now))
-    tags = registry.tags(fact.upstream, environ=context.environ)
+    tags = registry.tags(fact.upstream, environ=context.here.environ)
     fitting = (tag for tag in (*tags, fact.now) if re.fullmatch(pattern, tag))
     return max(fitting, key=lambda tag: [int(part) for part in re.findall(r"\d+", tag)])
 
 
 def _change_image(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
-    image = registry.look(fact.upstream, to, environ=context.environ)
+    image = registry.look(fact.upstream, to, environ=context.here.environ)
     if image is None:
         raise SourceError(
             f"{fact.upstream}:{to}: the registry has no such image", hint="check --to"
@@ -380,7 +370,7 @@ def _change_image(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 
 def _workflows(context: BumpContext) -> list[Path]:
-    return sorted((context.home.sources / ".github" / "workflows").glob("*.yml"))
+    return sorted((context.here.home.sources / ".github" / "workflows").glob("*.yml"))
 
 
 def _actions(context: BumpContext) -> Iterator[Fact]:
@@ -394,14 +384,14 @@ def _actions(context: BumpContext) -> Iterator[Fact]:
 
 
 def _newest_action(fact: Fact, context: BumpContext) -> str:
-    tags = git.tagged(fact.upstream, "v", runner=context.runner)
+    tags = git.tagged(fact.upstream, "v", runner=context.here.runner)
     newest = max(tags, default=Version("0"))
     return tags[newest] if newest > Version(fact.now) else fact.now
 
 
 def _change_action(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     commits = {
-        tag: git.resolve_ref(fact.upstream, f"refs/tags/{tag}", runner=context.runner)
+        tag: git.resolve_ref(fact.upstream, f"refs/tags/{tag}", runner=context.here.runner)
         for tag in (fact.now, to)
     }
     for path in _workflows(context):
@@ -426,7 +416,7 @@ def _change_action(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 def _tools(context: BumpContext) -> Iterator[Fact]:
     for name in LOCKS:
-        path = context.home.sources / name
+        path = context.here.home.sources / name
         yield Fact(name=name, now=_short(context.text(path)), path=path)
 
 
@@ -446,7 +436,8 @@ def _locked(fact: Fact, context: BumpContext, *more: str) -> str:
             "--generate-hashes", "-q", "-o", str(lock), "--python-version", CPYTHONS[0],
             "--no-python-downloads", *more,  # a lock is for that CPython, and takes none to make
         )  # fmt: skip
-        context.runner.capture(Command(argv=(uv.find_uv_bin(), *words), cwd=context.home.sources))
+        compiling = Command(argv=(uv.find_uv_bin(), *words), cwd=context.here.home.sources)
+        context.here.runner.capture(compiling)
         return lock.read_text(encoding="utf-8")
 
 

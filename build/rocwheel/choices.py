@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+ALL: Final = "all"  # stands for a family where a set is for several
 COMPILERS: Final = ("clang", "hermetic")
 CPU_FEATURES: Final = ("release", "native", "default")
 JAXLIB_ORIGINS: Final = ("built", "upstream")

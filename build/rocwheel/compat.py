@@ -18,9 +18,9 @@ from packaging.version import Version
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import source
+from rocwheel.choices import ALL
 from rocwheel.console import columns
 from rocwheel.errors import ObjectStaleError
-from rocwheel.source import Pins
 
 if TYPE_CHECKING:  # what tables of the data do not need
     from rocwheel.places import Place
@@ -65,9 +65,9 @@ def _row(tag: str, cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
-def buildable(pins: Pins) -> Table:
+def buildable(ci: Path) -> Table:
     """Return what can be built: the pins, newest first, with the ROCm that their sources take."""
-    rows = []
+    rows, pins = [], source.pins_of(ci)
     for pin in reversed(pins.pins):
         found = pins.layouts[pin.layout].version_class(Version(pin.version))
         rows.append(
@@ -99,7 +99,8 @@ def released(places: Iterable[Place]) -> Table:
 
     rows = []
     for place in places:
-        sets = [s for s in log.read(place).sets.values() if s.standing is Standing.LISTED and s.jax]
+        known_sets = log.read(place).of(place.view).sets.values()
+        sets = [s for s in known_sets if s.standing is Standing.LISTED and s.jax]
         for known in sorted(sets, key=lambda item: (item.first, item.id), reverse=True):
             passed = {
                 (item.python, item.suite)
@@ -108,7 +109,7 @@ def released(places: Iterable[Place]) -> Table:
                 if not verdict.shard and not verdict.ran.unofficial
             }
             rows += [
-                (place.family, known.jax, known.rocm, python, _suites(passed, python))
+                (place.view, known.jax, known.rocm, python, _suites(passed, python))
                 for python in known.pythons
             ]
     return Table(title="Released", header=RELEASED, rows=tuple(rows))
@@ -116,17 +117,17 @@ def released(places: Iterable[Place]) -> Table:
 
 def refresh(place: Place, ci: Path) -> None:
     """Put the page beside the index of a release, as things are now. Raises StoreError."""
-    family = matrix.FAMILIES.get(place.family)
-    shown = (buildable(load_pins(ci)), gpus([family] if family else []), released([place]))
+    from rocwheel.ledger import log
+
+    names = [place.view]
+    if place.view == ALL:
+        names = sorted({name for known in log.read(place).sets.values() for name in known.families})
+    families = [matrix.FAMILIES[name] for name in names if name in matrix.FAMILIES]
+    shown = (buildable(ci), gpus(families), released(map(place.of, names)))
     previous = place.store.info(place.compat)
     body = f"{render(shown, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new
         place.store.replace(place.compat, body, previous=previous, headers=place.view_headers)
-
-
-def load_pins(ci: Path) -> Pins:
-    """Return the pins of a folder of data. Raises ConfigError."""
-    return source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
 
 
 def unasked() -> Table:

@@ -16,8 +16,9 @@ from msgspec.structs import asdict
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, RunnerPool, Trigger
 from rocwheel import yaml_file
+from rocwheel.choices import ALL
 from rocwheel.errors import ConfigError
-from rocwheel.model import ALL, PythonVersion, suggest
+from rocwheel.model import PythonVersion, suggest
 from rocwheel.values import Value
 from rocwheel.yaml_file import FieldError
 

@@ -47,7 +47,6 @@ LEASES: Final = {
     "rocm/trees-3": "rocm/locks",
     "rocm/trees": "rocm/locks",
     "rocm/pip/environments": "rocm/pip/locks",
-    "gate/work": "gate/locks",
 }
 IN_USE: Final = "in-use.lock"  # held by whoever uses anything that has no lease of its own
 OTHERWISE: Final = frozenset({"environments", "bazel"})  # whose use is seen without a lock

@@ -19,7 +19,6 @@ from packaging.version import InvalidVersion, Version
 
 from rocwheel.errors import ConfigError
 
-ALL: Final = "all"  # stands for a family where a set is for several
 CPYTHONS: Final = ("3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft")
 LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to here, whatever ROCm
 
@@ -232,22 +231,18 @@ def _nearest(name: str, valid: Collection[str]) -> str:
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(map(int, re.findall(r"\d+", text.partition("-")[0])))[:3]
 
-    wanted = numbers(name)
+    def distance(text: str) -> tuple[list[int], list[int]]:
+        both = zip_longest(numbers(text), numbers(name), fillvalue=0)
+        return [abs(a - b) for a, b in both], [-part for part in numbers(text)]
 
-    def distance(text: str) -> tuple[int, ...]:
-        found = numbers(text)
-        return tuple(abs(a - b) for a, b in zip_longest(found, wanted, fillvalue=0))
-
-    return min(valid, key=lambda item: (distance(item), [-part for part in numbers(item)]))
+    return min(valid, key=distance)
 
 
 def suggest(name: str, valid: Collection[str]) -> str:
     """Return a hint with the valid value nearest to `name`, or all of them; case does not count."""
     if re.fullmatch(r"\d+(\.\d+)+", name) and all(item[:1].isdigit() for item in valid):
         begun = max((item for item in valid if name.startswith(item)), key=len, default="")
-        if begun:
-            return f"did you mean {begun}?"
-        return f"did you mean {_nearest(name, valid)}?"
+        return f"did you mean {begun or _nearest(name, valid)}?"
     spelt = {item.lower(): item for item in valid}
     wanted = name.strip().lower()
     close = [item for item in spelt if wanted and item.startswith(wanted)]

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from rocwheel import parallel
+from rocwheel.choices import ALL
 from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers, Store
 
 COMPAT: Final = "compat.html"
@@ -47,6 +48,17 @@ class Place:
     def of(self, view: str) -> Place:
         """Return the same place as one family, or `all`, sees it."""
         return replace(self, view=view)
+
+    def shown_as(self, view: str) -> Place:
+        """Return the same place with the pages that one family, or `all`, has of its own."""
+        return replace(self, view=view, is_split=self.is_split or view != self.family)
+
+    @property
+    def beside(self) -> Place:
+        """The other log that has lines on a family's pages: its own, or that of `all`."""
+        family = ALL if self.family == self.view else self.view
+        root = f"{self.root.rpartition('/')[0]}/{family}"
+        return replace(self, root=root, family=family, is_split=family == ALL)
 
     @property
     def index(self) -> str:
@@ -114,7 +126,7 @@ class Place:
     @property
     def runners_probe(self) -> str:
         """Where a runner may try what the store can do."""
-        return self.key(f"{OURS}/verdicts/probe")
+        return self.verdicts("probe").rstrip("/")
 
     def verdict(self, manifest: str, python: str, suite: str, sha256: str) -> str:
         """Key of a verdict: its own digest names it."""

@@ -67,11 +67,6 @@ class Counts(Value, frozen=True, kw_only=True):
     not_run: Count = 0
 
     @property
-    def ran(self) -> int:
-        """Tests that really ran to an outcome."""
-        return self.collected - self.skipped - self.not_run - self.deselected
-
-    @property
     def collected(self) -> int:
         return sum(msgspec.structs.astuple(self))
 

@@ -11,8 +11,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from support import bazel_bench
 
+from rocwheel import dist, home
+from rocwheel.console import silent
+from rocwheel.demo import TARBALL, prepare
+from rocwheel.manifest import Manifest
+from rocwheel.model import PythonVersion
 from rocwheel.trust import evidence
+from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, str(ROOT / "build" / "ci_build"))
@@ -116,3 +123,43 @@ def test_a_set_is_built_gated_and_promoted_with_three_keys_and_verified_offline(
         assert set(roles) == set(ROLES)
     wheels[0].write_bytes(wheels[0].read_bytes() + b"\0")
     assert verify(wheels[0]).returncode == 9
+
+
+@pytest.mark.soak
+def test_a_set_is_built_again_byte_by_byte(demo, tmp_path, runner) -> None:
+    """From other folders, with an empty cache, on another day by every clock a build may read."""
+    world, _ = demo
+    house = (world.wheelhouse / "current").resolve()
+    manifest = Manifest.load(house)
+    here = tmp_path / "quite/another/place"
+    shutil.copytree(ROOT / "examples/miniature/workspace", here / "jax")
+    day = {"SOURCE_DATE_EPOCH": "86400", "TZ": "Pacific/Kiritimati", "HOME": str(here)}
+    base = dist.Request(
+        wheelhouse=here / "out", cache=here / "cache", home=home.find(None), cwd=here,
+        environ={**os.environ, **day}, pythons=tuple(map(PythonVersion.parse, manifest.pythons)),
+    )  # fmt: skip
+    prepared = prepare(base, runner=runner, console=silent())
+    (tarball,) = world.cache.rglob(TARBALL)
+    request = replace(prepared.request, therock=str(tarball), jax_source_dir=here / "jax")
+
+    def again():
+        planned = dist.plan_rebuild(manifest, request)
+        return dist.rebuild(
+            manifest, house, planned, runner=runner, console=silent(), place=prepared.place
+        )
+
+    try:
+        made = again()
+        assert made.wheels == {}, "\n".join(made.lines())
+        assert sum(run.record.actions_executed for _, run in made.result.bazel.done) > 0
+        source = here / "jax/jaxlib/rocm/prng.cc"
+        source.write_text(source.read_text().replace("Custom calls", "Custom cells"))
+        made = again()
+        assert len(made.wheels) == len(manifest.built), "each lists the JAX that it is made of"
+        other = [
+            name for name, lines in made.wheels.items() if "_prng.so: bytes: " in "".join(lines)
+        ]
+        assert len(other) == len(manifest.pythons), "the plugin of each CPython"
+        assert any(line.startswith("jax.digest: ") for line in made.circumstances)
+    finally:
+        bazel_bench.stop(here / "cache")

@@ -9,10 +9,14 @@ import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext
+from importlib import util
 from pathlib import Path
 
 import pytest
 from support import engines
+
+from rocwheel.gate.machine.accelerators import Allotment, Maker
+from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -23,6 +27,7 @@ RUNS = {
     "container.py": (
         ("--image={builder}", "--work={work}", "--pairs=1"), r"memory: host .* container \d+",
     ),
+    "families.py": (("--work={work}", "--families=2"), r"kept by Bazel \| \d+\.\d KiB"),
     "fetch.py": (
         ("--work={work}", "--pairs=1", "--others=1", "--size=0.05"), r"median ratio \d+\.\d+",
     ),
@@ -42,7 +47,7 @@ RUNS = {
 }  # fmt: skip
 NEEDS = {
     "bazel.py": ("bazel", "clang-19"), "container.py": ("dockerd", "mmdebstrap"),
-    "fetch.py": ("curl", "igzip"), "release.py": ("aws",),
+    "families.py": ("bazel", "clang-19"), "fetch.py": ("curl", "igzip"), "release.py": ("aws",),
     "runtime_images.py": ("dockerd", "mmdebstrap", "docker-registry"),
 }  # fmt: skip
 BY_HAND = {"jax_tests.py"}  # needs a JAX checkout with its wheels, and hours
@@ -50,6 +55,26 @@ BY_HAND = {"jax_tests.py"}  # needs a JAX checkout with its wheels, and hours
 
 def test_every_benchmark_has_a_small_run() -> None:
     assert {path.name for path in BENCHMARKS.glob("*.py")} == {*RUNS, *BY_HAND}
+
+
+def test_processes_on_a_device_keep_to_cpus_of_their_own_as_those_of_a_gate(monkeypatch) -> None:
+    """A worker that sees all CPUs starts a thread for each: upstream counted 1,021 of them."""
+    spec = util.spec_from_file_location("gate_benchmark", BENCHMARKS / "gate.py")
+    module = util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module.cgroup, "cpus", lambda: 16)
+    gpus = tuple(
+        replace(module.accelerators.cpu().devices[0], maker=Maker.NVIDIA, index=n, node=n, serial=f"{n}")
+        for n in range(2)
+    )  # fmt: skip
+    monkeypatch.setattr(module.accelerators, "nvidia", lambda *_: Allotment(devices=gpus))
+    for device, number in (("cpu", 4), ("nvidia", 8), ("nvidia", 1)):
+        lanes = module.lanes_on(device, number)
+        assert [len(lane.cpus) for lane in lanes] == [16 // number] * number
+        assert len({cpu for lane in lanes for cpu in lane.cpus}) == 16
+        assert {lane.env["OMP_NUM_THREADS"] for lane in lanes} == {str(16 // number)}
+    assert {lane.env["CUDA_VISIBLE_DEVICES"] for lane in module.lanes_on("nvidia", 8)} == {"0", "1"}
 
 
 @pytest.mark.soak

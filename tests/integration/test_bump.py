@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -22,7 +23,6 @@ from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
 from rocwheel.home import Home
 from rocwheel.process import HostRunner, base_env
-from rocwheel.values import replace
 
 pytestmark = [pytest.mark.needs("git")]
 
@@ -37,11 +37,13 @@ def context(tmp_path, console):
     shutil.copytree(ROOT / ".github", root / ".github")
     (tmp_path / "github").mkdir()
     with Client({}, retry=Retry(attempts=1), note=print) as client:
-        yield bump.BumpContext(
+        here = SimpleNamespace(
             home=Home(root=root, ci=root / "ci", tests=root), cache=tmp_path / "cache",
-            cwd=tmp_path, runner=HostRunner(base_env(os.environ)), client=client, console=console,
-            environ=dict(os.environ), github=f"{(tmp_path / 'github').as_uri()}/",
+            cwd=tmp_path, runner=HostRunner(base_env(os.environ)), console=console,
+            environ=dict(os.environ),
         )  # fmt: skip
+        github = f"{(tmp_path / 'github').as_uri()}/"
+        yield bump.BumpContext(here=here, client=client, github=github)
 
 
 def upstream(context: bump.BumpContext, name: str, *tags: str) -> Path:
@@ -71,7 +73,7 @@ def pinned_as(context: bump.BumpContext, name: str, tag: str) -> None:
     """Let the workflows pin what our stand-in of an action has at a tag."""
     folder = Path(context.github.removeprefix("file://")) / name
     sha = git(folder, "rev-parse", f"{tag}^{{commit}}")
-    for path in (context.home.root / ".github/workflows").glob("*.yml"):
+    for path in (context.here.home.root / ".github/workflows").glob("*.yml"):
         lines = [
             f"{line.partition('uses:')[0]}uses: {name}@{sha}  # {tag}"
             if f"{name}@" in line
@@ -117,7 +119,7 @@ def bazels(context):
     """Bazel's releases: a table that names our server, and tags."""
     upstream(context, "bazelbuild/bazel", "7.7.0", "7.7.1", "8.0.0", "7.8.0rc1")
     with FaultServer() as server:
-        path = context.home.ci / "bazel_binaries.yaml"
+        path = context.here.home.ci / "bazel_binaries.yaml"
         start = server.add("x", b"").removesuffix("x")
         path.write_text(
             path.read_text().replace(
@@ -172,7 +174,7 @@ def test_a_digest_that_was_only_copied_is_verified_in_place_or_refused(context, 
 
 
 def test_a_rocm_of_the_same_family_comes_with_its_digest(context):
-    path = context.home.ci / "nightly.yaml"
+    path = context.here.home.ci / "nightly.yaml"
     new = "therock-dist-linux-gfx94X-dcgpu-7.13.0.tar.gz"
     with FaultServer() as server:
         url = server.add(f"rocm/{OLD_ROCM}", b"old")
@@ -209,7 +211,7 @@ def test_the_default_night_pins_no_rocm(context):
 @pytest.mark.needs("docker-registry")
 def test_a_base_image_is_a_newer_tag_of_the_same_kind_with_its_digest(context, tmp_path):
     (tmp_path / "registry-data").mkdir()
-    path = context.home.ci / "images.yaml"
+    path = context.here.home.ci / "images.yaml"
     with registries.serving(tmp_path / "registry-data") as address:
         name = f"{address}/ubuntu"
         text = path.read_text().replace("name: ubuntu\n", f"name: {name}\n")
@@ -234,7 +236,7 @@ def test_a_base_image_is_a_newer_tag_of_the_same_kind_with_its_digest(context, t
 
 
 def test_xla_is_what_jaxs_own_sources_say_and_nothing_else(context, tmp_path):
-    own, path = "0123456789abcdef0123456789abcdef01234567", context.home.ci / "pins.yaml"
+    own, path = "0123456789abcdef0123456789abcdef01234567", context.here.home.ci / "pins.yaml"
     jax = generations.write(tmp_path / "jax", GENERATIONS["0.11.0"])
     revision = jax / "third_party/xla/revision.bzl"
     revision.parent.mkdir(parents=True, exist_ok=True)
@@ -258,7 +260,7 @@ def test_xla_is_what_jaxs_own_sources_say_and_nothing_else(context, tmp_path):
 
 
 def test_a_lock_takes_what_the_index_has_by_hash(context, tmp_path):
-    root, index = context.home.root, tmp_path / "index"
+    root, index = context.here.home.root, tmp_path / "index"
     for version in ("1.0", "1.1", "2.0"):
         wheel(index, "toy", version, {"toy.py": version.encode()})
     wheel(index, "old", "1.0", {"old.py": b""})
@@ -276,7 +278,7 @@ def test_a_lock_takes_what_the_index_has_by_hash(context, tmp_path):
         "UV_INDEX_URL": index.as_uri(),
         "UV_CACHE_DIR": str(tmp_path / "uv"),
     }
-    context = replace(context, runner=HostRunner(env))
+    context.here.runner = HostRunner(env)
     found = {fact.name: (fact, to) for _, fact, to in bump.newer(("tools",), context)}
     assert set(found) == set(bump.LOCKS)
     done = [bump.bump("tools", fact, to, context) for fact, to in found.values()]
@@ -314,7 +316,7 @@ def command(context, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ROCWHEEL_CACHE_DIR", str(tmp_path / "cache"))
 
     def run(*words: str) -> tuple[int, str, str]:
-        code = main(["--ci-dir", str(context.home.ci), "bump", *words])
+        code = main(["--ci-dir", str(context.here.home.ci), "bump", *words])
         return code, *capsys.readouterr()
 
     return run
@@ -353,7 +355,7 @@ def test_the_command_takes_a_jax_and_says_what_its_suites_would_have(
     upstream.symlink_to(place.jax)
     git(place.jax, "config", "uploadpack.allowAnySHA1InWant", "true")
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
-    path = context.home.ci / "pins.yaml"
+    path = context.here.home.ci / "pins.yaml"
     before = path.read_text()
     assert command("jax", "--check")[:2] == (1, "jax jax: 0.11.0 -> 0.11.1\n")
     code, _, err = command("jax", "--to=0.11.9")
@@ -373,8 +375,8 @@ def test_the_command_takes_a_jax_and_says_what_its_suites_would_have(
 
 
 def test_a_suite_whose_files_moved_is_warned_of_when_a_pin_is_added(context, tmp_path, talk):
-    place = jax_release.Place(tmp_path, context.console)
-    context = replace(context, runner=place.runner)
+    place = jax_release.Place(tmp_path, context.here.console)
+    context.here.runner = place.runner
     (place.jax / "tests" / "pmap_test.py").unlink()
     (place.jax / "tests" / "x_test.py").write_text("def test_a(): ...\n" * 5)
     place.commit("moved")

@@ -204,7 +204,7 @@ def test_a_blocked_promotion_leaves_the_release_as_it_was(shop_twice, tmp_path, 
             verdicts.add(shop.staging, verdict)
     plan = shop.plan(manifest)
     assert plan.state == "blocked"
-    assert {(cell.suite, cell.python) for cell in plan.decision.blocking} == {
+    assert {(cell.suite, cell.python) for cell in plan.operation.judged[0].decision.blocking} == {
         ("unit", "3.11"),
         ("unit", "3.12"),
     }
@@ -226,7 +226,7 @@ def test_a_test_that_is_gone_since_the_last_release_is_shown(shop, tmp_path) -> 
         pass_gate(shop.staging, manifest, suites=("unit",))
         plan = shop.plan(manifest)
         shop.promote(manifest)
-    (cell,) = (cell for cell in plan.decision.cells if cell.notes)
+    (cell,) = (cell for cell in plan.operation.judged[0].decision.cells if cell.notes)
     assert cell.notes == ("gone since the last released set: 1 test: a.py::two",)
     assert any("a.py::two" in line for line in plan.lines())
 

@@ -65,6 +65,16 @@ def test_debug_shows_the_traceback():
     assert done.returncode == 3
 
 
+def test_ctrl_c_while_the_program_is_imported_is_two_lines(tmp_path):
+    stand_in = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(30)\n"
+    (tmp_path / "click.py").write_text(stand_in)
+    done = run("--help", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 130
+    assert done.stderr.splitlines() == [
+        "error: interrupted", "hint:  run the same command again",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("port", ["-1", "65536", "99999"])
 def test_a_port_that_no_machine_has_is_a_usage_error(port):
     done = run("serve", "--store=file:///nonexistent", "--family=gfx90a", f"--port={port}")

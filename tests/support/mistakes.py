@@ -66,6 +66,7 @@ def world(folder: Path) -> dict[str, str]:
     (folder / "value.toml").write_text('[dist_wheels]\ncompiler = "icc"\n')
     (folder / "own-folder.toml").write_text("cache-dir = 7\n")
     (folder / "deep.yaml").write_text("[" * 5000)
+    (folder / "deep.toml").write_text("a = " + "[" * 20_000)
     os.mkfifo(folder / "fifo")
     good = wheels.plugin().write(folder)
     (folder / "good.whl").symlink_to(good.name)

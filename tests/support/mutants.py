@@ -208,6 +208,17 @@ def _renamed(old: str, new: str) -> Edit:
     return edit
 
 
+def _more(ending: str, content: bytes) -> Edit:
+    """Let a module of the wheel's package end otherwise."""
+
+    def edit(draft: Draft) -> None:
+        name = draft.name("/version.py").removesuffix("/version.py") + ending
+        old = b"".join(draft.archive.stream(draft.archive.by_name[name]))
+        draft.edits[name] = old + b"\n" + content
+
+    return edit
+
+
 def _modes(draft: Draft) -> None:
     draft.mode = 0o100600
 
@@ -222,6 +233,19 @@ COMMON: dict[str, Edit] = {
     "a version module that does not compile": lambda d: d.put("/version.py", b"def f(:\n"),
     "a version module of another release": lambda d: d.put(
         "/version.py", b"_release_version: str = '0.1.0'\n"
+    ),
+    "a version module that says it twice": lambda d: d.put(
+        "/version.py", d.read("/version.py") + b"\n_release_version = '0.1.0'\n"
+    ),
+    "an import of what is not inside": _more("/version.py", b"from . import _nowhere\n"),
+    "an import of a module that is not inside": _more("/version.py", b"from ._nowhere import x\n"),
+    "an import beyond the package": _more("/version.py", b"from .... import x\n"),
+    "an import of a name that a module lacks": _more(PACKAGE, b"from .version import nowhere\n"),
+    "a version in another spelling": lambda d: d.replace(
+        ".dist-info/METADATA", b"\nVersion: ", b"\nVersion: v"
+    ),
+    "old releases of each Python": lambda d: d.replace(
+        ".dist-info/METADATA", b"\nName:", b"\nRequires-Python: <3.12.6\nName:"
     ),
     "another version in METADATA": lambda d: d.replace(
         ".dist-info/METADATA", b"\nVersion: ", b"\nVersion: 9."
@@ -277,6 +301,9 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "entry points in UTF-16": lambda d: d.put(
             "/entry_points.txt", d.read("/entry_points.txt").decode().encode("utf-16")
         ),
+        "entry points in Latin-1": lambda d: d.put(
+            "/entry_points.txt", b"# \xe9\n" + d.read("/entry_points.txt")
+        ),
         "a line without a name": lambda d: d.put("/entry_points.txt", b"[jax_plugins]\njax_plugins\n"),
         "no library": lambda d: d.drop("/xla_rocm_plugin.so"),
         "a library that is a text": lambda d: d.put("/xla_rocm_plugin.so", b"version https://git-lfs"),
@@ -289,6 +316,9 @@ BROKEN: dict[str, dict[str, Edit]] = {
     },
     "plugin": {
         **COMMON,
+        "a version module without what JAX reads": lambda d: d.replace(
+            "/version.py", b"\n__version__ =", b"\n__release__ ="
+        ),
         **{
             f"no {name}": lambda d, name=name: d.drop(f"/{name}.so")
             for name in (
@@ -322,6 +352,10 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "another CPython's ABI": lambda d: d.retag("cp312-cp311"),
         "no ABI": lambda d: d.retag("py3-none"),
         "a stable ABI": lambda d: d.retag("cp312-abi3"),
+        "an ABI without a lock": lambda d: d.retag("cp312-cp312t"),
+        "a name that nothing defines": lambda d: d.replace(
+            "/_linalg.so", b"\0PyErr_Clear\0", b"\0_ZN3xla3Run\0"
+        ),
         "no pjrt required": lambda d: d.require("", instead="-pjrt"),
         "another pjrt required": lambda d: d.require("jax-rocm7-pjrt==0.1.0", instead="-pjrt"),
         "any pjrt required": lambda d: d.require("jax-rocm7-pjrt", instead="-pjrt"),
@@ -341,9 +375,17 @@ BROKEN: dict[str, dict[str, Edit]] = {
     },
     "jaxlib": {
         **COMMON,
+        "a version module without what JAX reads": lambda d: d.replace(
+            "/version.py", b"\n__version__ =", b"\n__release__ ="
+        ),
         "no common library": lambda d: d.drop("/libjax_common.so"),
-        "no client": lambda d: d.drop("/xla_client.py"),
-        "no LAPACK": lambda d: d.drop("/_lapack.so"),
+        **{
+            f"no {name}": lambda d, name=name: d.drop(f"/{name}")
+            for name in (
+                "_lapack.so", "_ifrt_proxy.so", "_profiler.so", "xla_client.py", "lapack.py",
+                "gpu_solver.py", "mlir/dialects/stablehlo.py", "mosaic/python/tpu.py",
+            )
+        },
         "a RUNPATH that leads elsewhere": lambda d: d.runpath("/_jax.so", lambda _: "$ORIGIN/lib"),
         "a RUNPATH of this machine": lambda d: d.runpath("/_jax.so", lambda old: f"{old}:/home/x"),
         "a current directory": lambda d: d.runpath("/_jax.so", lambda old: f"{old}:"),
@@ -359,8 +401,13 @@ SOUND: dict[str, Edit] = {
     "nothing": lambda _: None,
     "modes for the owner only": _modes,
     "a version module that says None": lambda d: d.put(
-        "/version.py", b"_release_version: str | None = None\n"
+        "/version.py", b"_release_version: str | None = None\n__version__ = '0'\n"
     ),
+    "an import of what Python has": _more("/version.py", b"import json, os.path\n"),
+    "an import that may fail": _more(
+        "/version.py", b"try:\n    from . import _nowhere\nexcept ImportError:\n    pass\n"
+    ),
+    "a text like an import": _more("/version.py", b'x = """\nfrom . import _nowhere\n"""\n'),
     "a module more": lambda d: d.add(d.name("/version.py")[:-3] + "_more.py", b"x = 1\n"),
     "a licence more": lambda d: d.add(f"{d.info}/licenses/MORE.txt", b"text\n"),
     "an interface more": _beside("/version.py", "version.pyi"),

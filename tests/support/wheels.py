@@ -29,6 +29,14 @@ PLUGIN_MODULES = (
 JAXLIB_MODULES = (
     "utils", "weakref_lru_cache", "cpu_feature_guard", "cpu/_lapack", "cpu/_sparse",
     "mlir/_mlir_libs/_mlir", "mlir/_mlir_libs/_jax_mlir_ext", "mlir/_mlir_libs/_stablehlo",
+    "_pretty_printer", "_profile_data", "_profiler", "_ifrt_proxy", "_hlo", "_xla",
+)  # fmt: skip
+JAXLIB_SOURCES = (
+    "__init__", "plugin_support", "lapack", "cpu_sparse", "gpu_linalg", "gpu_prng", "gpu_rnn",
+    "gpu_solver", "gpu_sparse", "gpu_triton", "mlir/ir", "mlir/passmanager",
+    "mlir/_mlir_libs/__init__", "mosaic/python/mosaic_gpu", "mosaic/python/tpu",
+    *(f"mlir/dialects/{name}"
+      for name in ("arith", "chlo", "func", "mhlo", "mpmd", "sdy", "stablehlo")),
 )  # fmt: skip
 SHORT_RUNPATH = ("$ORIGIN/../rocm/lib", "$ORIGIN/../../rocm/lib", "/opt/rocm/lib")
 
@@ -319,6 +327,7 @@ def plugin(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
                     runpath=":".join(SHORT_RUNPATH),
                     versions={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.17")},
                     exports=("PyInit__linalg",),
+                    imports=("PyErr_Clear", "hipMalloc"),
                     bundles=(make_bundle(("gfx942", "gfx1100")),),
                 ),
                 mode=0o755,
@@ -370,11 +379,9 @@ def jaxlib(*, version: str = "0.9.1", **changes) -> Wheel:
         tag="cp312-cp312-manylinux_2_27_x86_64",
         requires=("numpy>=2.0", "scipy>=1.14", "ml_dtypes>=0.5.0"),
         files={
-            "jaxlib/__init__.py": File(),
+            **{f"jaxlib/{name}.py": File() for name in JAXLIB_SOURCES},
             "jaxlib/version.py": File(version_module(version)),
             "jaxlib/xla_client.py": File(b"from . import _jax\n"),
-            "jaxlib/plugin_support.py": File(),
-            "jaxlib/mlir/ir.py": File(),
             "jaxlib/libjax_common.so": File(make_elf(soname="libjax_common.so"), mode=0o755),
             "jaxlib/_jax.so": File(
                 make_elf(
@@ -470,6 +477,7 @@ def version_module(version: str) -> bytes:
         f"_release_version: str = '{version}'\n"
         f"_git_hash: str = '{'a1' * 20}'\n"
         f"old = \"_release_version: str = '{version}'\"\n"
+        "__version__ = _release_version\n"
     ).encode()
 
 

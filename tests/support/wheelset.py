@@ -94,6 +94,7 @@ def make_set(
     padding: int = 0,
     stamp: str = "",
     gfx: tuple[str, ...] = FAMILY.targets,
+    families: tuple[str, ...] = (),
     requires_pjrt: str = "",
 ) -> Manifest:
     """A wheelhouse in `folder`: jaxlib and plugin per CPython, one pjrt, and the manifest."""
@@ -166,6 +167,7 @@ def make_set(
         pythons=pythons,
         options={},
         wheels=tuple(entries),
+        families=families,
     )
     (folder / MANIFEST).write_bytes(manifest.to_bytes())
     return manifest
@@ -228,11 +230,18 @@ def make_verdict(
     return replace(verdict, **changes)
 
 
-def pass_gate(place, manifest: Manifest, *, suites=("smoke", "unit"), state: State = State.PASS):
+def pass_gate(
+    place,
+    manifest: Manifest,
+    *,
+    suites=("smoke", "unit"),
+    state: State = State.PASS,
+    family: matrix.Family = FAMILY,
+):
     """Store a verdict of every suite for every CPython."""
     for python in manifest.pythons:
         for suite in suites:
-            verdict = make_verdict(manifest, suite=suite, python=python, state=state)
+            verdict = make_verdict(manifest, suite=suite, python=python, state=state, family=family)
             verdicts.add(place, verdict)
 
 

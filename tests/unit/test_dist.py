@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 import amdgpu_family_matrix as matrix
-from rocwheel import dist, home, source
-from rocwheel.dist import assemble, inputs
+from rocwheel import bazel, dist, home, source
+from rocwheel.dist import assemble, inputs, output
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import Source, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind
 from rocwheel.values import replace
+from tests.unit.test_manifest import example
 
 ROOT = Path(__file__).parents[2]
 MULTIARCH = "https://example.com/therock-dist-linux-multiarch-7.14.0.tar.gz"
@@ -137,6 +138,52 @@ def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
     assert all(entry.origin == "upstream" and entry.version == "0.9.2" for entry in entries)
     assert all(len(entry.sha256) == 64 and entry.size > 1 << 20 for entry in entries)
     assert entries[0].tags == ("cp312-cp312-manylinux_2_27_x86_64",)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "named"),
+    [
+        (("gfx90a", "gfx1151"), ("gfx1151", "gfx90a")),
+        (("gfx90a",), ()),
+        (("gfx90a", "gfx90a"), ()),
+        ((), ()),
+    ],
+)
+def test_a_manifest_names_the_families_of_a_set_for_several(chosen, named, tmp_path, runner):
+    """One of a single family, or of targets alone, stays what it was, byte for byte."""
+    planned = dist.plan(
+        request(
+            tmp_path, therock=MULTIARCH, families=chosen, gfx_targets=() if chosen else ("gfx90a",)
+        )
+    )  # fmt: skip
+    before = example()
+    spec = SimpleNamespace(
+        bazel=SimpleNamespace(version="7.4.1"),
+        compiler=SimpleNamespace(kind="clang", major=18),
+        cpu_features="release",
+        wheel_type="release",
+        wheel_suffix="",
+        pythons=(PythonVersion(3, 12),),
+    )
+    root = SimpleNamespace(
+        version="7.14.0", facts=SimpleNamespace(header_version="7.14.0"), sha256="1" * 64,
+        origin="tarball", name="x", delivery=before.rocm.delivery,
+    )  # fmt: skip
+    given = SimpleNamespace(
+        planned=planned, tree=tree(tmp_path, runner), root=root, spec=spec, tool=before.tool,
+        place=SimpleNamespace(builder_image=""),
+    )  # fmt: skip
+    made = assemble._manifest(given, before.wheels)
+    assert made.families == named
+    assert (b'"families"' in made.to_bytes()) is bool(named)
+    shown = output.contents(tmp_path, made)
+    assert shown.get("families", []) == list(named)
+    result = dist.Result(
+        wheelhouse=tmp_path, manifest=made, is_new=True, rocm_root=tmp_path, rocm_number="7",
+        bazel=bazel.Runs(done=()), findings=(),
+    )  # fmt: skip
+    told = next(line for line in output.lines(result, seconds={}) if "gfx targets" in line)
+    assert told.endswith(", for gfx1151, gfx90a" if named else "gfx targets gfx90a")
 
 
 def test_a_wheel_lists_what_it_is_built_from(tmp_path, runner):

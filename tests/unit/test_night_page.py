@@ -11,7 +11,8 @@ from support.states import DIGEST, FIRST, of_one_set, summary, with_images
 
 from rocwheel.pipeline.summing import seconds
 from rocwheel.report import night_page
-from rocwheel.report.night_summary import CellChange, NightSummary, changes
+from rocwheel.report.night_summary import CellChange, CellSummary, NightSummary, changes
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 
@@ -159,3 +160,15 @@ def test_a_set_of_several_families_has_one_table_of_family_suite_and_cpython():
         words = re.findall(r'<span class="s \w+">([\w -]+)</span>', row)
         assert sorted(words) == sorted(cell.word for cell in own)
     assert "One set for" not in render(families=4), "each family has a set of its own"
+
+
+def test_a_stage_for_several_families_that_fails_is_red_for_each_of_them():
+    made = of_one_set(summary(3, families=4))
+    names = [family.family for family in made.families]
+    stage = CellSummary(name="stage.jax", kind="stage", wheels="jax", state=State.FAIL)
+    staged = replace(made, cells=(*made.cells, stage))
+    for name in names:
+        assert stage in staged.of_family(name)
+        assert stage not in made.of_family(name)
+    text = night_page.render([staged], now=FIRST, title="x", root="../").decode()
+    assert text.count("stage.jax") >= len(names)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rocwheel.choices import ALL
 from rocwheel.errors import ConfigError
 from rocwheel.index import channels
 from rocwheel.manifest import Manifest
-from rocwheel.model import ALL
 from rocwheel.places import Place
 from rocwheel.store import Store
 from rocwheel.store.opening import open_store

@@ -20,9 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
+from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_profile, read_spawns
 from rocwheel.bazel.invocation import BazelInvocation
-from rocwheel.bazel.profile import read_profile
 from rocwheel.bazel.remote import ask, write_headers
 from rocwheel.build_record import InvocationRecord
 from rocwheel.console import Console, Progress, count, duration, size

@@ -1,4 +1,4 @@
-"""Reads Bazel's Build Event Protocol (JSON, one event a line) while it is written.
+"""Reads Bazel's Build Event Protocol (JSON, one event a line) while it is written, and its profile.
 
 The protocol is the only thing a result is read from; what Bazel prints is for people. Events and
 fields: build_event_stream.proto of the Bazel release. Fields that newer releases added are used
@@ -8,6 +8,7 @@ when present and never required, so that Bazel 4.2 to 8 are read by the same cod
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from rocwheel.build_record import InvocationRecord, TimedAction
 from rocwheel.errors import HostError
 from rocwheel.process import GuestPath
 
+SLOWEST: Final = 10  # actions of a profile
 # Written once in every build to stamp it; it says nothing about what was rebuilt.
 _BOOKKEEPING: Final = frozenset({"BazelWorkspaceStatusAction"})
 
@@ -185,3 +188,38 @@ def read_spawns(log: Path) -> Spawned:
             hits += 1
             cached += size
     return Spawned(cache_hits=hits, bytes_made=made, bytes_cached=cached)
+
+
+def critical_lines(record: InvocationRecord) -> Iterator[str]:
+    """Yield the critical path for people; nothing when nothing ran."""
+    if record.critical_path:
+        yield f"critical path {record.critical_path_milliseconds / 1000:.1f} s:"
+        yield from map(line, record.critical_path)
+
+
+def line(action: TimedAction) -> str:
+    """Return an action and its duration for people."""
+    return f"  {action.milliseconds / 1000:7.1f} s  {action.name}"
+
+
+def read_profile(path: Path) -> tuple[tuple[TimedAction, ...], tuple[TimedAction, ...]]:
+    """Return the critical path, first action first, and the slowest actions, slowest first.
+
+    A profile is there for people: one that is missing, cut short or of another shape has none.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+            events = json.load(file)["traceEvents"]
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return (), ()
+    actions = sorted(_timed(events, "action processing"), key=lambda item: -item.milliseconds)
+    return tuple(_timed(events, "critical path component")), tuple(actions[:SLOWEST])
+
+
+def _timed(events: list[dict[str, Any]], category: str) -> Iterator[TimedAction]:
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") != category or "BazelWorkspaceStatusAction" in name:
+            continue
+        name = name.removeprefix("action '").removesuffix("'")
+        yield TimedAction(name=name, milliseconds=round(float(event.get("dur", 0)) / 1000))

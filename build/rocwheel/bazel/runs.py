@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import to_builtins
 
 from rocwheel.bazel.build import BazelResult, build
+from rocwheel.bazel.events import SLOWEST, critical_lines, line
 from rocwheel.bazel.invocation import BazelInvocation
-from rocwheel.bazel.profile import SLOWEST, critical_lines, line
 from rocwheel.build_record import InvocationRecord, TimedAction
 from rocwheel.console import Console, count, size
 from rocwheel.process import Runner

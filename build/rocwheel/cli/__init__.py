@@ -40,6 +40,10 @@ STAGES: Final = {
             "rocwheel.cli.dist:dist_wheels",
             "Build, repair and verify a wheel set; leave a wheelhouse with its manifest.",
         ),
+        "rebuild": (
+            "rocwheel.cli.dist:rebuild",
+            "Build a wheel set again from what its manifest says, and compare it byte by byte.",
+        ),
         "fetch_rocm": ("rocwheel.cli.rocm:fetch_rocm", "Fetch, check and cache a ROCm tree."),
         "configure": (
             "rocwheel.cli.bazel:configure",
@@ -369,7 +373,11 @@ def _run(app: App, argv: Sequence[str] | None) -> int:
     # https://github.com/pallets/click/blob/main/src/click/core.py
     except SystemExit:
         raise BrokenPipeError from None
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort, RuntimeError) as exc:
+        # in the middle of a class before CPython 3.12: https://github.com/python/cpython/issues/77757
+        is_lost = isinstance(exc.__cause__, KeyboardInterrupt)
+        if isinstance(exc, RuntimeError) and not (is_lost or isinstance(exc, click.Abort)):
+            raise
         raise InterruptError(
             "interrupted", hint="run the same command again; it continues from what is complete"
         ) from None
@@ -458,6 +466,9 @@ def _host_error(exc: Exception) -> HostError:
         errno.EACCES: "check the permissions, or choose another place",
         errno.EPERM: "check the permissions, or choose another place",
         errno.EROFS: "the file system is read-only: choose another place",
+        errno.ENOTDIR: "a part of that path is a file: name a folder",
+        errno.EISDIR: "that is a folder: name a file",
+        errno.ENAMETOOLONG: "choose a shorter path",
     }
     hint = hints.get(exc.errno or 0, "check that path")
     error = HostError(f"{where}: {exc.strerror or exc}", hint=hint)

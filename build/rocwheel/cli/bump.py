@@ -44,7 +44,7 @@ def add(app: App, options: PinAddOptions) -> None:
     ci/layouts.yaml, and prints what changes. Comments stay; what contradicts is refused.
     """
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
-        context = _context(app, client)
+        context = bumping.BumpContext(here=app, client=client)
         with app.console.step(f"JAX {options.version}"):
             facts = bumping.add_pin(
                 options.version,
@@ -80,7 +80,7 @@ def bump(app: App, options: BumpOptions) -> int:
     if options.to and not options.what:
         raise click.UsageError("--to is for one WHAT")
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
-        context = _context(app, client)
+        context = bumping.BumpContext(here=app, client=client)
         wanted = _wanted(options, context)
         if options.check:
             return _newer(app, wanted)
@@ -106,18 +106,6 @@ def _newer(app: App, wanted: list[Wanted]) -> int:
     ]
     app.emit({"newer": rows}, "\n".join(map("{kind} {name}: {now} -> {newer}".format_map, rows)))
     return OUTDATED if wanted else 0
-
-
-def _context(app: App, client: Client) -> bumping.BumpContext:
-    return bumping.BumpContext(
-        home=app.home,
-        cache=app.cache,
-        cwd=app.cwd,
-        runner=app.runner,
-        client=client,
-        console=app.console,
-        environ=app.environ,
-    )
 
 
 def _finish(

@@ -26,12 +26,11 @@ class CacheOptions(OptionSet):
     )
 
     def folder(self, app: App) -> Path:
-        """Return the cache. Raises ConfigError for a folder that was named and is not there."""
-        if self.cache_dir and not (app.cwd / self.cache_dir).is_dir():
-            raise ConfigError(
-                f"--cache-dir: {self.cache_dir}: no such folder", hint="check the path"
-            )
-        return app.cwd / self.cache_dir if self.cache_dir else app.cache
+        """Return the cache. Raises ConfigError for what is no folder, or named and not there."""
+        folder = app.cwd / self.cache_dir if self.cache_dir else app.cache
+        if not folder.is_dir() and (self.cache_dir or folder.exists()):
+            raise ConfigError(f"--cache-dir: {folder}: no such folder", hint="check the path")
+        return folder
 
 
 @group("cache")

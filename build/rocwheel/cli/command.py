@@ -22,6 +22,7 @@ import click
 from click.core import ParameterSource
 
 from rocwheel.cli.app import App
+from rocwheel.errors import ConfigError
 from rocwheel.option import KEY, OptionField, OptionSet, listed, opt
 
 if TYPE_CHECKING:  # what `--help` does not need
@@ -192,6 +193,10 @@ def _meant(made: OptionField, value: Any, app: App) -> Any:
         value = ",".join(value)
     if not isinstance(value, str):
         return value
+    if made.many and value and not listed(value):
+        raise ConfigError(
+            f"{made.names[0]}: {value!r} names nothing", hint="write its values, or leave it out"
+        )
     return tuple(dict.fromkeys(map(parse, listed(value)))) if made.many else parse(value)
 
 

@@ -29,8 +29,7 @@ def compat(app: App, options: CompatOptions) -> None:
     """
     known = (*matrix.FAMILIES.values(), *options.own_families(app).values())
     chosen = (family_of(app, options),) if options.family else known
-    pins = tables.load_pins(app.home.ci)
-    shown = (tables.buildable(pins), tables.gpus(chosen), _released(app, options, chosen))
+    shown = (tables.buildable(app.home.ci), tables.gpus(chosen), _released(app, options, chosen))
     app.emit(tables.document(shown), tables.render(shown, options.form))
 
 

@@ -188,7 +188,7 @@ def find(cwd: Path, named: str) -> Settings:
     except OSError as exc:
         hint = "check ROCWHEEL_CONFIG" if named else "make it readable, or remove it"
         raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{path}: {exc}", hint="mend the TOML there") from exc
 
 

@@ -1,12 +1,22 @@
-"""`dist_wheels`: the main job; and what else a request has than the options of the command."""
+"""`dist_wheels` and `rebuild`; and what else a request has than the options of a command."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-from rocwheel.build_options import BuildOptions
+from rocwheel.build_options import (
+    BazelOptions,
+    BuildOptions,
+    FamilyOptions,
+    PythonOptions,
+    RocmOptions,
+    SourceOptions,
+    TargetsOptions,
+    VersionOptions,
+)
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command
+from rocwheel.cli.command import DryRun, command, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.rocm import rocm_index, rocm_source
 from rocwheel.cli.trust import SignerOptions
@@ -17,7 +27,11 @@ with when_run():
 
     from rocwheel import dist, housekeeping
     from rocwheel.download import shown
+    from rocwheel.manifest import Manifest
     from rocwheel.trust import evidence
+
+
+DIFFERENT = 13  # the status of `wheel diff --exit-code`, too
 
 
 class DistOptions(BuildOptions, SignerOptions, DryRun):
@@ -50,10 +64,10 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     SHA-256; `current` points to the newest. The path of the manifest is printed.
     """
     planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
+    signer = options.key(app)
     if options.dry_run:
         app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
         return
-    signer = options.key(app)
     with housekeeping.using(planned.request.cache):
         result = dist.build(planned, runner=app.runner, console=app.console)
     evidence.state_build(result.wheelhouse, signer, finished=app.now().isoformat())
@@ -61,3 +75,44 @@ def dist_wheels(app: App, options: DistOptions) -> None:
         app.console.info(line)
     document = dist.document(result, seconds=app.console.seconds)
     app.emit(document, document["manifest"])
+
+
+class RebuildOptions(DistOptions):
+    """Options of `rebuild`; what decides the bytes comes from the manifest."""
+
+    manifest: Path = own("MANIFEST", is_path=True, required=True)
+    wheelhouse: Path = own(
+        "--wheelhouse", "Where the set appears.", is_path=True, default=Path("rebuilt")
+    )
+
+
+@command(
+    "rebuild",
+    RebuildOptions,
+    without=[
+        RocmOptions, FamilyOptions, TargetsOptions, SourceOptions, PythonOptions, VersionOptions,
+        BazelOptions,
+    ],
+)  # fmt: skip
+def rebuild(app: App, options: RebuildOptions) -> int:
+    """Build a wheel set again from what its manifest says, and compare it byte by byte.
+
+    MANIFEST is a manifest.json or its wheelhouse. Where every wheel is the same, a statement says
+    so, which --signer signs and `stage` takes along; else what differs is printed, and the exit
+    status is 13.
+    """
+    before = Manifest.load(options.manifest)
+    planned = dist.plan_rebuild(before, request_from(app, options, therock=options.therock))
+    if options.dry_run:
+        app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
+        return 0
+    signer, statement = options.key(app), None
+    with housekeeping.using(planned.request.cache):
+        made = dist.rebuild(
+            before, options.manifest, planned, runner=app.runner, console=app.console
+        )
+    if not made.wheels:
+        folder, now = made.result.wheelhouse, app.now().isoformat()
+        statement = evidence.state_build(folder, signer, finished=now, again=before)
+    app.emit(made.to_json(statement), "\n".join(made.lines()))
+    return DIFFERENT if made.wheels else 0

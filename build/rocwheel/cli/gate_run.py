@@ -11,7 +11,7 @@ import click
 
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, given_words, own
+from rocwheel.cli.command import NUMBER, DryRun, given_words, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.cli.trust import SignerOptions
@@ -114,7 +114,7 @@ class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
     patience: float = own(
         "--patience SECONDS",
         "How long to wait for devices that others hold.",
-        kind=click.FloatRange(min=0),
+        kind=NUMBER,
         default=3600.0,
     )
     installed: Path | None = own(

@@ -87,7 +87,7 @@ def check(app: App, options: IndexCheckOptions) -> int:
             number += checked.files
             problems += [*checked.problems, *(resolver(place) if resolver else ())]
     if not number and not problems:
-        problems = [f"{target.channel.store}: nothing is listed for {target.family.name}"]
+        problems = [f"{target.channel.store}: nothing is listed for {target.view}"]
     document = {"files": number, "problems": problems}
     app.emit(document, "\n".join(problems) or f"{count(number, 'file')}, no problem")
     return StoreError.exit_code if problems else 0
@@ -157,7 +157,7 @@ class ServeOptions(TargetOptions):
                 target.store,
                 host=self.host,
                 port=self.port,
-                indexes=[place.root for pair in target.pairs() for place in reversed(pair)],
+                indexes=[place.index for pair in target.pairs() for place in reversed(pair)],
                 say=app.console.detail,
             )
         except OSError as exc:
@@ -176,7 +176,7 @@ def serve(app: App, options: ServeOptions) -> None:
     target = Target(app, options)
     site = options.site(app, target)
     places = [place for pair in target.pairs() for place in reversed(pair)]
-    urls = [f"{site.url}{place.root}/" for place in places]
+    urls = [f"{site.url}{place.index}/" for place in places]
     lines, shown = list[str](), list[str]()
     for place, url in zip(places, urls, strict=True):
         lines += (new := _install_lines(place, url))
@@ -192,7 +192,7 @@ def serve(app: App, options: ServeOptions) -> None:
 
 def _install_lines(place: Place, url: str) -> tuple[str, ...]:
     """Return lines to paste: the set of the newest plugin, then jax from the package index."""
-    state = log.read(place)
+    state = log.read(place).of(place.view)
     state = log.load(place, state, [name for name in state.digests if name.endswith("-plugin")])
     for project in sorted(name for name in state.projects if name in state.listings):
         files = [item for item in state.shown(project) if item.yanked is None]

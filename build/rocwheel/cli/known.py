@@ -110,7 +110,8 @@ def digests(ctx: click.Context) -> tuple[str, ...]:
     from rocwheel.ledger import manifests
 
     channel = _channel(ctx)
-    pairs = channel.pairs(channel.open(), ctx.params.get("family") or "")
+    family = ctx.params.get("family") or ""
+    pairs = channel.pairs(channel.open(), family if isinstance(family, str) else family[0])
     names = (name for pair in pairs for place in pair for name in manifests.names(place))
     return tuple(dict.fromkeys(name[:12] for name in names))
 
@@ -142,9 +143,7 @@ def jax_versions(ctx: click.Context) -> tuple[str, ...]:
     """JAX releases that are pinned, newest first. Raises ConfigError."""
     from rocwheel import source
 
-    layouts = source.load_layouts(_ci(ctx) / "layouts.yaml")
-    pins = source.load_pins(_ci(ctx) / "pins.yaml", layouts=layouts)
-    return tuple(pin.name for pin in reversed(pins.pins))
+    return tuple(pin.name for pin in reversed(source.pins_of(_ci(ctx)).pins))
 
 
 def recipes(ctx: click.Context) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from rocwheel.errors import CommandError, ConfigError, HostError
 with when_run():
     import shlex
 
+    from rocwheel import families
     from rocwheel.console import columns, count, duration
     from rocwheel.download import Client, Retry
     from rocwheel.ledger.nights import Book
@@ -275,6 +276,7 @@ def rehearse(app: App, options: NightRehearseOptions) -> int:
     --repository whether every label has a runner that is online.
     """
     target = NightTarget(app, options)
+    families.named(options.family)
     if options.role:  # a folder has no policies to try
         rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
     tried = _rehearsed(app, options, target)

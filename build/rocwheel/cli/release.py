@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 
+from rocwheel.choices import ALL
 from rocwheel.cli.app import App
 from rocwheel.cli.command import NUMBER, DryRun, command, own
 from rocwheel.cli.imports import when_run
@@ -51,7 +54,8 @@ def stage(app: App, options: StageOptions) -> None:
     """
     target, dry_run = Target(app, options, makes_store=True), options.dry_run
     path, person = options.wheelhouse, options.who(app)
-    planned = staging.plan(path, target.family, target.channel, target.store, who=person)
+    family = target.families[0] if target.families else None
+    planned = staging.plan(path, family, target.channel, target.store, who=person)
     sha256 = planned.operation.manifest.sha256
     if dry_run or not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
@@ -81,25 +85,30 @@ class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
             approvals.append(Approval(suite=suite, python=python, by=who.by, reason=who.reason))
         return tuple(approvals)
 
+    def plan(self, app: App) -> promotion.PromotePlan:
+        """Look at what would be released, and for which families. Raises what it does."""
+        target, who, approvals = Target(app, self), self.who(app), self.approvals(app)
+        manifest, channel = target.manifest(app, self.manifest), judging(app, target.channel)
+        families, is_every = target.families_of(manifest), not target.families
+        how: dict[str, Any] = {"who": who, "approvals": approvals, "passes_held": is_every}
+        return promotion.plan(manifest, families, channel, target.store, **how)
+
 
 @command("promote", PromoteOptions)
 def promote(app: App, options: PromoteOptions) -> int:
     """Make a staged and gated wheel set installable from the release index, or change nothing.
 
-    Ends with `published`, `nothing-to-do`, or `blocked` (exit status 9) and the cells that block.
+    Ends with `published`, `nothing-to-do`, or `blocked` (exit status 9) and the cells that block. A
+    set of several families is released for those that pass; 9 says that one of them is held up.
     """
-    target, who, approvals = Target(app, options), options.who(app), options.approvals(app)
-    manifest, channel = target.manifest(app, options.manifest), judging(app, target.channel)
-    planned = promotion.plan(
-        manifest, target.family, channel, target.store, who=who, approvals=approvals
-    )
+    planned = options.plan(app)
     _show(app, planned.lines(), dry_run=options.dry_run)
-    document, is_blocked = planned.to_json(), planned.state == "blocked"
-    if is_blocked:
-        app.console.fail(planned.refusal(options.families))
-    elif planned.state == "ready" and not options.dry_run:
+    document = planned.to_json()
+    if planned.state == "ready" and not options.dry_run:
         document = _publish(app, planned, options)
-    _finish(app, manifest.sha256, document)
+    if is_blocked := bool(planned.families("blocked")):
+        app.console.fail(planned.refusal(options.families))
+    _finish(app, planned.operation.manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
 
 
@@ -110,7 +119,7 @@ def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) 
     digests = {name: files.sha256(path) for name, path in decided_by.items()}
     with app.console.step(f"promote {planned.operation.manifest.sha256[:12]}"):
         moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
-        _refresh(app, planned.operation.place)
+        _refresh(app, planned.operation.place, planned.families("ready"))
     if moved:
         app.console.info(f"{size(moved)} of wheels passed through this machine")
     return {**planned.to_json(state="published"), "bytes_through_client": moved}
@@ -163,18 +172,22 @@ def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None
         place, set_id = withdraw.place_of(releases, files[0]), ""
     else:
         raise click.UsageError("give --manifest, or --file")
-    planned = withdraw.plan(place, action, who=person, set_id=set_id, filenames=files)
-    proof.check_signer(channel, place, signer, who=person, action=action)
+    is_by_family = place.family == ALL and action in {Action.ROLLBACK, Action.RESTORE}
+    chosen_families = [item.name for item in target.families] if is_by_family else []
+    planned = withdraw.plan(
+        place, action, who=person, set_id=set_id, filenames=files, families=chosen_families
+    )
+    views = [place.of(name) for name in planned.families]
+    for view in views:
+        proof.check_signer(channel, view, signer, who=person, action=action)
     if not planned.is_done:
         _show(app, planned.lines(), dry_run=options.dry_run)
         if not options.dry_run:
             withdraw.apply(planned)
-            _refresh(app, place)
+            _refresh(app, place, planned.families)
     if signer and not options.dry_run:
-        for name, chosen in planned.names.items():
-            proof.add(
-                place, name, chosen, action=action, channel=channel, who=person, signer=signer
-            )
+        for view, (name, chosen) in product(views, planned.names.items()):
+            proof.add(view, name, chosen, action=action, channel=channel, who=person, signer=signer)
     elif policy.KeyRole.PROMOTER in channel.trust.required(channel.name):
         app.console.warn("unsigned: `trust verify` tells it after the same command with --signer")
     document = planned.to_json(dry_run=options.dry_run)
@@ -200,7 +213,7 @@ def prune(app: App, options: PruneOptions) -> None:
         _show(app, planned.lines(), dry_run=options.dry_run)
         swept = () if options.dry_run else retention.apply(planned, who=person)
         if planned.operation.leaving(planned.state) and not options.dry_run:
-            _refresh(app, planned.operation.place)
+            _refresh(app, planned.operation.place, planned.state.views)
         for name in swept:
             app.console.info(f"leftover {name}")
         documents.append(planned.to_json(dry_run=options.dry_run, leftovers=swept))
@@ -233,7 +246,7 @@ def status(app: App, options: StatusOptions) -> int:
     channel, now = judging(app, target.channel), app.now()
     pairs, hours = target.pairs(), options.older_than
     overview = standing.overview(
-        pairs, target.family, channel, now=now, hours=hours, look=options.look
+        pairs, matrix.FAMILIES | target.own, channel, now=now, hours=hours, look=options.look
     )
     for text in overview.problems:
         app.console.warn(text)
@@ -241,13 +254,14 @@ def status(app: App, options: StatusOptions) -> int:
     return StoreError.exit_code if overview.is_damaged else 0
 
 
-def _refresh(app: App, place: Place) -> None:
-    """Renew the page of what fits together beside an index; the change itself is done by now."""
-    if not place.is_staging:
+def _refresh(app: App, place: Place, families: Iterable[str]) -> None:
+    """Renew the page of what fits together beside each index; the change itself is done by now."""
+    views = dict.fromkeys((place.family, *(families if place.is_split else ())))
+    for index in map(place.shown_as, views) if not place.is_staging else ():
         try:
-            compat.refresh(place, app.home.ci)
+            compat.refresh(index, app.home.ci)
         except RocwheelError as exc:
-            app.console.warn(f"{place.compat} is as before: {exc}")
+            app.console.warn(f"{index.compat} is as before: {exc}")
 
 
 def _show(app: App, lines: list[str], *, dry_run: bool) -> None:

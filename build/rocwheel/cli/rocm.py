@@ -38,10 +38,8 @@ def rocm_index(app: App, options: RocmOptions) -> str:
     return therock.address(named, "packages", ci=app.home.ci, cwd=app.cwd) if named else ""
 
 
-@command("fetch_rocm", FetchOptions)
-def fetch_rocm(app: App, options: FetchOptions) -> None:
-    """Fetch, check and cache a ROCm tree; print the path of its root."""
-    plan = rocm.plan(
+def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
+    return rocm.plan(
         rocm_source(options, "fetch_rocm"),
         index=rocm_index(app, options),
         sha256=options.therock_sha256,
@@ -49,6 +47,12 @@ def fetch_rocm(app: App, options: FetchOptions) -> None:
         cache=options.rocm_cache or options.cache or app.cache,
         cwd=app.cwd,
     )
+
+
+@command("fetch_rocm", FetchOptions)
+def fetch_rocm(app: App, options: FetchOptions) -> None:
+    """Fetch, check and cache a ROCm tree; print the path of its root."""
+    plan = _plan(app, options)
     rocm.check_local(plan)
     if options.dry_run:
         app.emit(plan.document(), str(plan))

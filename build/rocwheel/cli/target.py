@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rocwheel.choices import ALL
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.imports import when_run
@@ -93,7 +94,11 @@ def _on_this_machine(app: App, store: str) -> bool:
 class TargetOptions(FamiliesOptions):
     """Options that name an index: a channel or a store, and the GPU family."""
 
-    family: str = _target("--family NAME", "GPU family (required).", values="families")
+    family: str = _target(
+        "--family NAME",
+        "GPU family (required, but where a channel has an index of all).",
+        values="families",
+    )
 
 
 class PersonOptions(OptionSet):
@@ -108,9 +113,16 @@ class PersonOptions(OptionSet):
         return Who(by=name, now=app.now(), reason=self.reason or reason, is_checked=True)
 
 
-class ManifestOptions(TargetOptions):
-    """Options that name a wheel set in an index."""
+class ManifestOptions(FamiliesOptions):
+    """Options that name a wheel set in an index, and for which families."""
 
+    family: tuple[str, ...] = _target(
+        "--family LIST",
+        "GPU families; default: all of the set's, where it lies below all.",
+        values="families_or_all",
+        many=True,
+        repeats=True,
+    )
     manifest: str = _target(
         "--manifest SHA|PATH",
         "The wheel set: SHA-256 of its manifest (6 digits or more), or the file or wheelhouse.",
@@ -120,21 +132,44 @@ class ManifestOptions(TargetOptions):
 
 
 class Target:
-    """What the target options mean: channel, family and an open store."""
+    """What the target options mean: channel, families and an open store."""
 
-    def __init__(self, app: App, options: TargetOptions, *, makes_store: bool = False) -> None:
+    def __init__(
+        self, app: App, options: TargetOptions | ManifestOptions, *, makes_store: bool = False
+    ) -> None:
         """Raise UsageError, ConfigError, or StoreError where a folder does not exist."""
         self.channel = options.open(app)
-        if not options.family:
+        named = (options.family,) if isinstance(options.family, str) else options.family
+        names = [name for name in named if name] or [ALL] * self.channel.is_shared
+        if not names:
             raise known.lacking("--family", known.families)
-        self.family = family_of(app, options)
+        self.own = options.own_families(app)
+        has_all = self.channel.layout != "family"
+        self.families = tuple(self._named(name) for name in names if name != ALL or not has_all)
+        self.view = names[0] if len(names) == 1 else ALL
         self.store = self.channel.open()
         if not makes_store:
             must_exist(self.store)
 
+    def _named(self, name: str) -> matrix.Family:
+        return self.own.get(name) or families.named(name, tuple(self.own))
+
+    @property
+    def family(self) -> matrix.Family:
+        """The one family of --family. Raises ConfigError for `all`."""
+        if len(self.families) != 1:
+            raise known.lacking("--family, one of them", known.families)
+        return self.families[0]
+
+    def families_of(self, manifest: Manifest) -> tuple[matrix.Family, ...]:
+        """Return the families of --family; without one those of a set. Raises ConfigError."""
+        if not (self.families or manifest.families):
+            raise known.lacking("--family", known.families)
+        return self.families or tuple(map(self._named, manifest.families))
+
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
         """Return the staging and the release place of every ROCm major."""
-        return self.channel.pairs(self.store, self.family.name)
+        return self.channel.pairs(self.store, self.view)
 
     def manifest(self, app: App, text: str) -> Manifest:
         """Return the manifest that --manifest names. Raises ConfigError."""
@@ -148,7 +183,7 @@ class Target:
         matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
         if len(matches) != 1:
             raise ConfigError(
-                f"{text}: {len(matches)} manifests of {self.family.name} begin with these digits",
+                f"{text}: {len(matches)} manifests of {self.view} begin with these digits",
                 hint="give more digits" if matches else "stage the wheelhouse first",
             )
         sha256, place = matches.popitem()
@@ -169,8 +204,7 @@ class Target:
     def release_of(self, app: App, text: str) -> tuple[Place, str]:
         """Release place and SHA-256 of the manifest that --manifest names."""
         manifest = self.manifest(app, text)
-        _, release = self.channel.pair(self.store, manifest, self.family.name)
-        return release, manifest.sha256
+        return self.channel.pair(self.store, manifest, self.view)[1], manifest.sha256
 
 
 def must_exist(store: Store) -> None:

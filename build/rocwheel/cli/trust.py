@@ -28,6 +28,9 @@ with when_run():
     from rocwheel.trust import TrustError, chain, envelope, evidence, online, policy, signers
 
 
+_DAYS = click.IntRange(1, 36_500)
+
+
 class SignerOptions(OptionSet):
     """The option that names the key a command signs with."""
 
@@ -64,7 +67,7 @@ class KeygenOptions(OptionSet):
     role: str = own(
         "--role", "What the key is for.", only=("builder", "runner", "promoter"), required=True
     )
-    days: int = own("--days", "How long it is valid.", default=365)
+    days: int = own("--days", "How long it is valid.", kind=_DAYS, default=365)
 
 
 @command("keygen", KeygenOptions, parent=trust)
@@ -141,7 +144,7 @@ class RotateOptions(OptionSet):
 
     name: str = own("NAME", required=True)
     file: Path = own("FILE", is_path=True, required=True)
-    overlap: int = own("--overlap", "Days in which both count.", default=14)
+    overlap: int = own("--overlap", "Days in which both count.", kind=_DAYS, default=14)
 
 
 @command("rotate", RotateOptions, parent=trust)

@@ -236,9 +236,7 @@ def repair(app: App, options: WheelRepairOptions) -> None:
 class WheelDiffOptions(WheelsOptions):
     """Options of `wheel diff`."""
 
-    wheels: tuple[Path, ...] = own(
-        "A B", param="wheels", is_path=True, nargs=2, required=True, default=()
-    )
+    wheels: tuple[Path, ...] = own("A B", param="wheels", is_path=True, nargs=-1, default=())
     exit_code: bool = own(
         "--exit-code", f"End with status {DIFFERENT} when they differ.", default=False
     )
@@ -252,6 +250,8 @@ def diff(app: App, options: WheelDiffOptions) -> int:
     """
     from rocwheel.wheel import diff as comparing
 
+    if len(options.wheels) != 2:  # noqa: PLR2004
+        raise click.UsageError(f"{len(options.wheels)} given: name the two wheels to compare")
     differences = comparing.diff(*options.paths())
     app.emit(
         {"differences": [asdict(item) for item in differences]},

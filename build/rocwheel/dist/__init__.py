@@ -21,3 +21,5 @@ from rocwheel.dist.output import lines as lines
 from rocwheel.dist.output import pasteable as pasteable
 from rocwheel.dist.output import table as table
 from rocwheel.dist.output import writing as writing
+from rocwheel.dist.rebuilding import plan_rebuild as plan_rebuild
+from rocwheel.dist.rebuilding import rebuild as rebuild

@@ -96,8 +96,7 @@ def resolved(request: Request, *, runner: Runner) -> Request:
     """Replace a branch or tag of JAX by the commit it has now. Raises SourceError, ConfigError."""
     if not request.jax_ref or is_commit(request.jax_ref):
         return request
-    ci = request.home.ci
-    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    pins = source.pins_of(request.home.ci)
     # what contradicts itself, or has a password in it, is refused before git is asked
     like = source.plan(request, pins=pins, cache=request.cache).like
     repository = like.repository if like else request.jax_repository
@@ -105,10 +104,13 @@ def resolved(request: Request, *, runner: Runner) -> Request:
     return replace(request, jax_ref=commit, jax_branch=request.jax_ref)
 
 
-def plan(request: Request) -> Plan:
-    """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
+def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
+    """Check the request and decide; a `recorded` ROCm stands for the one that it names.
+
+    Changes nothing. Raises ConfigError, RocmError, HostError.
+    """
     ci = request.home.ci
-    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    pins = source.pins_of(ci)
     for what, value, valid in (
         ("compiler", request.compiler, COMPILERS),
         ("CPU features", request.cpu_features, CPU_FEATURES),
@@ -129,7 +131,7 @@ def plan(request: Request) -> Plan:
                 f"{option.partition('=')[0]}: credentials among Bazel's options",
                 hint="put them into a file: --remote-header-file",
             )
-    planned = rocm.plan(
+    planned = recorded or rocm.plan(
         request.therock,
         sha256=request.therock_sha256,
         version=request.rocm_version,

@@ -156,6 +156,7 @@ def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
         "wheelhouse": str(folder),
         "jax_version": manifest.jax_version,
         "rocm_version": manifest.rocm.version,
+        **({"families": list(manifest.families)} if manifest.families else {}),
         "wheels": to_builtins(manifest.wheels),
     }
 
@@ -188,6 +189,7 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
     yield (
         f"ROCm {manifest.rocm.version}, JAX {manifest.jax_version}, "
         f"gfx targets {', '.join(manifest.gfx_targets)}"
+        + (f", for {', '.join(manifest.families)}" if manifest.families else "")
     )
     state = "new" if result.is_new else "the same set was there already, nothing changed"
     yield f"manifest {manifest.sha256} ({state})"

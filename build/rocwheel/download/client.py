@@ -275,7 +275,12 @@ class Client:
 
     def _ask(self, url: str, headers: Mapping[str, str], *, named: str = "") -> Answer:
         """One attempt, redirects followed; errors say `named`. Raises LostError for another one."""
-        first, secure = named or url, False
+        first = named or url
+        try:
+            secure = urlsplit(url).scheme.lower() == "https"
+        except ValueError as exc:
+            what = f"{without_secrets(first)}: not a URL: {exc}"
+            raise DownloadError(what, temporary=False, hint="check the address") from exc
         for _ in range(REDIRECTS):
             secure = secure or urlsplit(url).scheme.lower() == "https"
             response = self._send(first, url, headers)
@@ -330,7 +335,8 @@ class Client:
                 hint="check the address",
             ) from exc
         except OSError as exc:  # so says requests of a CA bundle that is not there
-            raise ConfigError(str(exc), hint="check REQUESTS_CA_BUNDLE") from exc
+            hint = "check REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE"
+            raise ConfigError(str(exc), hint=hint) from exc
         self._answered = True
         return response
 

@@ -205,8 +205,8 @@ def _not_made(exc: CommandError, planned: InstallPlan, wheels: WheelsUnderTest) 
     own = "|".join(re.escape(wheel.project) for wheel in wheels.wheels)
     if wheels.wheels and re.search(rf"\b(?:{own})\S* depends on ", text):
         return _unmet(exc)
-    found = _UNMET.search(text)
-    unmet = (found[1] or found[2]) if found else ""
+    match = _UNMET.search(text)
+    unmet = (match[1] or match[2]) if match else ""
     if unmet in planned.asked:
         return ConfigError(
             f"{unmet}: no index has it for this CPython",
@@ -307,14 +307,14 @@ def states(folder: Path) -> dict[str, tuple[int, ...]]:
     Its inode and times tell: `ctime` cannot be set back.
     """
     start = len(str(folder)) + 1
-    found: dict[str, tuple[int, ...]] = {}
+    state_of: dict[str, tuple[int, ...]] = {}
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
             about = path.lstat()
             if not stat.S_ISDIR(about.st_mode):
                 times = about.st_mtime_ns, about.st_ctime_ns
-                found[str(path)[start:]] = (about.st_ino, about.st_size, *times)
-    return found
+                state_of[str(path)[start:]] = (about.st_ino, about.st_size, *times)
+    return state_of
 
 
 def _lines(lines: Iterable[str]) -> str:

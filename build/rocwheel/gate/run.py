@@ -7,8 +7,6 @@ Whatever ends it, there is a verdict that says so: a machine without the family'
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -17,10 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from packaging.version import Version
-
-from rocwheel import __version__, files, git, home, parallel
+from rocwheel import __version__, git, home, parallel
 from rocwheel.console import Console, count
+from rocwheel.container import folders
 from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.gate import environment, provisioning, subject
 from rocwheel.gate.engine.child import WorkerSpec
@@ -36,7 +33,7 @@ from rocwheel.gate.machine.slots import Held, Slots
 from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
-from rocwheel.gate.suite import discovery, skips, upstream
+from rocwheel.gate.suite import discovery, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
@@ -48,8 +45,6 @@ from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
 
 WORK: Final = "gate/work"  # in the cache
-LOCKS: Final = "gate/locks"
-_OWN: Final = "tmp"  # begins the name of each folder there
 WATCHED: Final = ("jax", "jaxlib")
 
 
@@ -136,9 +131,9 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
         state = error.state if isinstance(error, SetupError) else State.INFRA
         results = run_record.empty(request, state, str(error))
     results = replace(results, environment=run_record.about(request, host, setup))
-    found = judge(results, request.demand)
-    verdict = run_record.verdict(request, host, setup, results, found, started=started)
-    return GateResult(results=results, found=found, verdict=verdict, error=error)
+    judged = judge(results, request.demand)
+    verdict = run_record.verdict(request, host, setup, results, judged, started=started)
+    return GateResult(results=results, found=judged, verdict=verdict, error=error)
 
 
 def _results(
@@ -158,7 +153,7 @@ def _results(
     for why in allotted.allotment.ill:
         console.warn(f"a GPU is left out: {why}")
     interpreter = None if request.installed else _interpreter(request, host)
-    work = _work(host, stack)
+    work = stack.enter_context(folders.scratch(host.cache / WORK, "run")).resolve()
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
         setup.tests = _identity(request, host, tests)
@@ -190,7 +185,7 @@ def _results(
             )
             setup.environment = environment.make(
                 planned, request.wheels, runner=host.runner, rocm=provided.root, console=console,
-                log=_log(request, "install"), left=left,
+                log=_logs(request) / "install.log", left=left,
             )  # fmt: skip
             seconds, number = host.clock() - started, len(setup.environment.packages)
             setup.prepared = f"made in {seconds:.1f} s: {number} packages"
@@ -267,29 +262,6 @@ def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
     return request.manifest.jax.commit if request.manifest else ""
 
 
-def _work(host: Host, stack: ExitStack) -> Path:
-    """Return a folder of this run alone, locked while it lasts: cleaning the cache leaves it.
-
-    What killed runs left goes first. Who begins and who removes take turns, so that no run takes
-    the lock of a run that begins for that of one which has ended.
-    """
-    locks = host.cache / LOCKS
-    with files.locked(locks / "work.lock"):
-        for left in locks.glob(f"{_OWN}*.lock"):
-            with suppress(OSError):  # a process of the killed run may still end: the next run tries
-                if lock := files.try_locked(left):
-                    with lock:
-                        files.remove(host.cache / WORK / left.stem)
-                        left.unlink()
-        name = f"{_OWN}{secrets.token_hex(6)}"
-        own = locks / f"{name}.lock"
-        stack.enter_context(files.locked(own))
-    stack.callback(own.unlink, missing_ok=True)
-    work = _folder(host.cache / WORK / name).resolve()
-    stack.callback(shutil.rmtree, work, ignore_errors=True)
-    return work
-
-
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
     interpreters = machines.pythons(host.environ, runner=host.runner)
     for interpreter in interpreters:
@@ -350,7 +322,7 @@ def _preflight(
         )
 
     def ask(lane: Lane) -> EnvironmentFacts:
-        log = _log(request, f"preflight-{lane.name}")
+        log = _logs(request) / f"preflight-{lane.name}.log"
         return preflight.ask(
             command(lane), lane, request.wheels, runner=host.runner, log=log, with_jax=with_jax
         )
@@ -375,7 +347,6 @@ def _plan_run(
         raise ValueError("the environment comes first")
     suite, with_jax = request.suite, request.suite.with_jax
     select = ("-m", suite.select) if suite.select else ()
-    logs = _folder(request.output / "logs")
     history = request.history
     estimates = history.estimates(tests.sizes) if history else Estimates(sizes=tests.sizes)
 
@@ -399,7 +370,7 @@ def _plan_run(
             libraries=request.libraries,
             modules=tests.modules,
             trace=suite.trace and request.device is DeviceChoice.FAMILY,
-            logs=logs,
+            logs=_logs(request),
         ),
         lanes=setup.lanes,
         test_deadline=float(suite.deadlines.test),
@@ -419,19 +390,15 @@ def _run(
     plan: RunPlan, request: GateRequest, host: Host, watcher: Watcher, setup: run_record.Setup
 ) -> Results:
     """Run the plan with the skip list that applies to it."""
-    context = skips.SkipContext(
-        suite=request.suite.name,
-        targets=frozenset(device.target for lane in setup.lanes for device in lane.devices),
-        rocm=Version(setup.provided.version) if setup.provided.version else None,
-        jax=Version(request.wheels.jax_version),
-    )
-    entries = [entry for entry in request.skips if entry.applies(context)]
+    targets = frozenset(device.target for lane in setup.lanes for device in lane.devices)
+    of = (request.suite.name, targets, setup.provided.version, request.wheels.jax_version)
+    entries = [entry for entry in request.skips if entry.applies(*of)]
     met: Counter[str] = Counter()
 
     def listed(test: str) -> str:
-        found = [entry for entry in entries if entry.meets(test)]
-        met.update(entry.where for entry in found)
-        return str(found[0]) if found else ""
+        meeting = [entry for entry in entries if entry.meets(test)]
+        met.update(entry.where for entry in meeting)
+        return str(meeting[0]) if meeting else ""
 
     if request.choice is Choice.ALL:
         plan = replace(plan, skip=listed)
@@ -468,10 +435,8 @@ def _only(plan: RunPlan, names: Iterable[str], wanted: Callable[[str], bool]) ->
     return replace(plan, files=kept, wanted=wanted)
 
 
-def _log(request: GateRequest, name: str) -> Path:
-    return _folder(request.output / "logs") / f"{name}.log"
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+def _logs(request: GateRequest) -> Path:
+    """Return the folder of logs; it is there then."""
+    folder = request.output / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -14,30 +14,21 @@ class SetupError(RocwheelError):
     state: ClassVar[State]
     kind = "gate"
 
+    def __init_subclass__(cls, *, state: State) -> None:
+        cls.state, cls.exit_code = state, state.exit_code
 
-class InfraError(SetupError):
+
+class InfraError(SetupError, state=State.INFRA):
     """The machine is not what it should be; the wheels were not judged."""
 
-    state = State.INFRA
-    exit_code = State.INFRA.exit_code
 
-
-class NoRunnerError(SetupError):
+class NoRunnerError(SetupError, state=State.NO_RUNNER):
     """This machine has no device, or too few devices, of the family."""
 
-    state = State.NO_RUNNER
-    exit_code = State.NO_RUNNER.exit_code
 
-
-class WrongWheelsError(SetupError):
+class WrongWheelsError(SetupError, state=State.FAIL):
     """The wheels do not install together, or are not what is used."""
 
-    state = State.FAIL
-    exit_code = State.FAIL.exit_code
 
-
-class CrashingWheelsError(SetupError):
+class CrashingWheelsError(SetupError, state=State.CRASH):
     """The wheels kill the process that imports them."""
-
-    state = State.CRASH
-    exit_code = State.CRASH.exit_code

@@ -134,7 +134,7 @@ def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder", hint="check --wheels")
-    found = []
+    wheels = []
     for path in sorted(folder.glob("*.whl")):
         try:
             project, version, _, tags = parse_wheel_filename(path.name)
@@ -142,7 +142,7 @@ def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
             raise WheelError(f"{path}: {exc}", hint="take it out of the folder") from exc
         abis = {(tag.interpreter, tag.abi) for tag in tags}
         if abis & {(python.interpreter, python.abi), ("py3", "none")}:
-            found.append(
+            wheels.append(
                 WheelUnderTest(
                     filename=path.name,
                     project=str(project),
@@ -151,11 +151,11 @@ def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
                     path=path.resolve(),
                 )
             )
-    plugins = [wheel for wheel in found if wheel.project.endswith(f"-{WheelKind.PLUGIN.value}")]
+    plugins = [wheel for wheel in wheels if wheel.project.endswith(f"-{WheelKind.PLUGIN.value}")]
     if len(plugins) != 1:
         raise WheelError(
             f"{folder}: {len(plugins)} plugin wheels for CPython {python}",
             hint="put the wheels of one set there, one of each kind",
         )
     base = Version(plugins[0].version).base_version
-    return WheelsUnderTest(manifest="", jax_version=base, wheels=tuple(found))
+    return WheelsUnderTest(manifest="", jax_version=base, wheels=tuple(wheels))

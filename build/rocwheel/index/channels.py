@@ -7,7 +7,7 @@ unknown keys, a loosened suite or a prefix used twice are errors with file, line
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
@@ -17,10 +17,10 @@ from msgspec.structs import asdict
 
 import amdgpu_family_matrix as matrix
 from rocwheel import files, yaml_file
-from rocwheel.choices import ROLES
+from rocwheel.choices import ALL, ROLES
 from rocwheel.errors import ConfigError
 from rocwheel.manifest import Manifest
-from rocwheel.model import ALL, RocmVersion, WheelKind, suggest
+from rocwheel.model import RocmVersion, WheelKind, suggest
 from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
@@ -132,15 +132,11 @@ class Channel:
 
     def staging(self, store: Store, family: str, rocm_major: int) -> Place:
         """Return where new sets of a family, or of `all`, are staged."""
-        return self._places(store, family, self.prefixes_of(rocm_major), is_shared=self.is_shared)[
-            0
-        ]
+        return self._places(store, family, self.prefixes_of(rocm_major))[0]
 
     def release(self, store: Store, family: str, rocm_major: int) -> Place:
         """Return where new sets of a family, or of `all`, are released."""
-        return self._places(store, family, self.prefixes_of(rocm_major), is_shared=self.is_shared)[
-            1
-        ]
+        return self._places(store, family, self.prefixes_of(rocm_major))[1]
 
     def pair(self, store: Store, manifest: Manifest, family: str = ALL) -> tuple[Place, Place]:
         """Return staging and release of a set, as a family or `all` sees them.
@@ -150,6 +146,8 @@ class Channel:
         """
         prefixes = self.prefixes_of(RocmVersion.parse(manifest.rocm.version).major)
         names = ", ".join(manifest.families)
+        if family == ALL and not names:
+            raise ConfigError(f"{manifest.sha256[:12]} is of one family", hint="add --family")
         if family != ALL:
             manifest.check_family(family)
         if names and self.layout == "family":
@@ -159,12 +157,10 @@ class Channel:
                 hint=f"write layout: both below channels.{self.name} in {FILE}",
             )
         own = self._places(store, family, prefixes, is_shared=False)
-        if not names and not self.is_shared:
-            return own
-        there = () if names or family == ALL else own
-        if any(store.info(place.manifest(manifest.sha256)) for place in there):
-            return own
-        return self._places(store, family, prefixes, is_shared=True)
+        there = () if names or not self.is_shared else own
+        is_old = any(store.info(place.manifest(manifest.sha256)) for place in there)
+        is_shared = bool(names) or (self.is_shared and not is_old)
+        return self._places(store, family, prefixes, is_shared=is_shared)
 
     def pairs(
         self, store: Store, family: str, major: int | None = None
@@ -176,7 +172,8 @@ class Channel:
         pairs = []
         for item in self.prefixes.values() if major is None else (self.prefixes_of(major),):
             shared = self._places(store, family, item, is_shared=True)
-            if self.is_shared or (self.layout == "by set" and _has_log(shared)):
+            logs = (next(iter(store.keys(place.logs)), None) for place in shared)
+            if self.is_shared or (self.layout == "by set" and any(logs)):
                 pairs.append(shared)
             if family != ALL:
                 pairs.append(self._places(store, family, item, is_shared=False))
@@ -196,8 +193,9 @@ class Channel:
         return levels
 
     def _places(
-        self, store: Store, family: str, prefixes: Prefixes, *, is_shared: bool
+        self, store: Store, family: str, prefixes: Prefixes, *, is_shared: bool | None = None
     ) -> tuple[Place, Place]:
+        is_shared = self.is_shared if is_shared is None else is_shared
         folder = ALL if is_shared else family
         staging = Place(
             store=store,
@@ -215,17 +213,11 @@ class Channel:
         return staging, dataclasses.replace(staging, root=root, is_staging=False)
 
 
-def _has_log(places: Iterable[Place]) -> bool:
-    """Whether something was ever listed at one of these places."""
-    return any(next(iter(place.store.keys(place.logs)), None) for place in places)
-
-
 def of_store(url: str, options: Options | None = None) -> Channel:
     """Return what `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
     prefixes = {ANY_MAJOR: Prefixes(staging="v2-staging", release="v2")}
-    layout: Layout = "by set"
     return Channel(
-        name="", store=url, prefixes=prefixes, layout=layout, options=options or Options()
+        name="", store=url, prefixes=prefixes, layout="by set", options=options or Options()
     )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from html.parser import HTMLParser
@@ -33,11 +33,15 @@ API_VERSION: Final = "1.1"
 PRIVATE: Final = "_rocwheel"
 GENERATOR: Final = "rocwheel"
 MARK: Final = "rocwheel-log"
+MARK_ALL: Final = "rocwheel-log-all"  # on a family's page: of the log of several families
 UNFOLDED: Final = 3  # versions shown at once; the others open on a click
-_MARKED: Final = (
-    re.compile(rb'<meta name="' + MARK.encode() + rb'" content="(\d{1,18})">'),
-    re.compile(rb'"' + MARK.encode() + rb'":(\d{1,18})\b'),
-)
+_MARKED: Final = {
+    name: (
+        re.compile(rb'<meta name="%b" content="(\d{1,18})">' % name.encode()),
+        re.compile(rb'"%b":(\d{1,18})\b' % name.encode()),
+    )
+    for name in (MARK, MARK_ALL)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,10 @@ class Page:
     project: str
     files: tuple[Entry, ...] = ()
     number: int = 0  # of the log's state that it shows
+    view: str = ""  # whose page it is; "" is the log's own
+    shared: int | None = None  # on a family's page: of the state that the log of `all` has
+    # Of files of that log: where their bytes and statements lie, seen from what is above the page.
+    far: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()  # versions whose sets bring a jaxlib of their own
 
     def __post_init__(self) -> None:
@@ -57,21 +65,25 @@ class Page:
 
     def to_json(self) -> bytes:
         return _json(
-            self.number,
+            self,
             name=self.project,
             versions=list(dict.fromkeys(item.version for item in self.files)),
-            files=list(map(_file, self.files)),
+            files=[_file(item, *self.where(item)) for item in self.files],
         )
+
+    def where(self, entry: Entry) -> tuple[str, str]:
+        """Return which folder above the page's has a file, and which the set's statements."""
+        return self.far.get(entry.filename, ("", f"{PRIVATE}/attestations/{entry.manifest}"))
 
     def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
         """Return the page as pip reads it and as a person does; `index_url` is shown."""
         groups = [(v, list(files)) for v, files in groupby(self.files, lambda item: item.version)]
         blocks = (
-            _version(files, self._install(version, index_url), is_open=at < UNFOLDED)
+            _version(files, self, self._install(version, index_url), is_open=at < UNFOLDED)
             for at, (version, files) in enumerate(groups)
         )
         return _render(
-            self.number,
+            self,
             title=f"{self.project} · {family}",
             project=self.project,
             family=family,
@@ -92,15 +104,17 @@ class Root:
 
     projects: frozenset[str] = frozenset()
     number: int = 0
+    view: str = ""
+    shared: int | None = None
     project: str = ""
 
     def to_json(self) -> bytes:
-        return _json(self.number, projects=[{"name": name} for name in sorted(self.projects)])
+        return _json(self, projects=[{"name": name} for name in sorted(self.projects)])
 
     def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
         """Return the page for installers and people; `compat` is the name of a page beside it."""
         return _render(
-            self.number,
+            self,
             title=f"JAX for ROCm · {family}",
             project="",
             family=family,
@@ -128,42 +142,46 @@ def links(data: bytes) -> tuple[Link, ...]:
     return tuple(parser.found)
 
 
-def mark(data: bytes) -> int | None:
+def mark(data: bytes, name: str = MARK) -> int | None:
     """Return the number of the state that a page shows; None for a page of others."""
-    for pattern in _MARKED:
+    for pattern in _MARKED[name]:
         if found := pattern.search(data):
             return int(found[1])
     return None
 
 
-def with_mark(data: bytes, number: int) -> bytes:
+def with_mark(data: bytes, number: int, name: str = MARK) -> bytes:
     """Return a page of ours as it would be if it showed the state of this number."""
-    for pattern in _MARKED:
+    for pattern in _MARKED[name]:
         if found := pattern.search(data):
             return b"%b%d%b" % (data[: found.start(1)], number, data[found.end(1) :])
     return data
 
 
-def _json(number: int, **values: Any) -> bytes:
-    """Return a PEP 691 page; its mark comes first, where it is soon found."""
-    meta = {"api-version": API_VERSION, PRIVATE: {"generator": GENERATOR, MARK: number}}
+def _json(page: Page | Root, **values: Any) -> bytes:
+    """Return a PEP 691 page; its marks come first, where they are soon found."""
+    meta = {"api-version": API_VERSION, PRIVATE: {"generator": GENERATOR, **_marks(page)}}
     return msgspec.json.encode({"meta": meta, **values}) + b"\n"
 
 
-def _url(entry: Entry) -> str:
-    """Return a file's address, relative to its page."""
+def _marks(page: Page | Root) -> dict[str, int]:
+    return {MARK: page.number, **({} if page.shared is None else {MARK_ALL: page.shared})}
+
+
+def _url(entry: Entry, folder: str) -> str:
+    """Return a file's address, relative to its page; `folder` leads to it from above that."""
     # Names of wheels have no others that need it: `quote` is quick where all is safe.
     name = quote(entry.filename, safe="+!").replace("+", "%2B").replace("!", "%21")
     # pip before 23 checks the hash of a JSON page's file only when it is in the URL:
     # https://github.com/pypa/pip/pull/11158
-    return f"../{name}#sha256={entry.sha256}"
+    return f"../{folder}{name}#sha256={entry.sha256}"
 
 
-def _file(entry: Entry) -> dict[str, Any]:
+def _file(entry: Entry, folder: str, statements: str) -> dict[str, Any]:
     """Return the file's object in a PEP 691 page."""
     document: dict[str, Any] = {
         "filename": entry.filename,
-        "url": _url(entry),
+        "url": _url(entry, folder),
         "hashes": {"sha256": entry.sha256},
         "size": entry.size,
         "upload-time": entry.uploaded,
@@ -176,30 +194,30 @@ def _file(entry: Entry) -> dict[str, Any]:
     if entry.requires_python:
         document["requires-python"] = entry.requires_python
     if entry.manifest:
-        statements = f"../{PRIVATE}/attestations/{entry.manifest}/bundle.jsonl"
-        document[PRIVATE] = {"statements": statements}
+        document[PRIVATE] = {"statements": f"../{statements}/bundle.jsonl"}
     return document
 
 
-def _version(files: Sequence[Entry], install: str, *, is_open: bool) -> str:
+def _version(files: Sequence[Entry], page: Page, install: str, *, is_open: bool) -> str:
     """Return the part of a page about one version: a page may have thousands of them."""
     first = files[0]
     facts = [first.uploaded[:10], *([f"ROCm {first.rocm}"] if first.rocm else ())]
     yanked = all(item.yanked is not None for item in files)
     targets = sorted({target for item in files for target in item.gfx_targets})
     shown = "".join(f"<span class=gfx>{escape(target)}</span> " for target in targets)
+    rows = "".join(_row(item, page) for item in files)
     return (
         f"<details{' open' if is_open else ''}><summary><h2>{escape(first.version)}</h2> "
         f"<span>{escape(' · '.join(facts))}{' · <b class=yanked>yanked</b>' if yanked else ''}"
         f"</span></summary>{f'<p>{shown}</p>' if targets else ''}"
         f"<code tabindex=0>{escape(install)}</code><table><thead><tr><th>File<th>Python<th>Size"
-        f"<th>Uploaded (UTC)</thead><tbody>{''.join(map(_row, files))}\n</tbody></table></details>"
+        f"<th>Uploaded (UTC)</thead><tbody>{rows}\n</tbody></table></details>"
     )
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: Entry, page: Page) -> str:
     """Return a file's row: its link as installers read it, and what people ask."""
-    attributes, note = f'href="{_url(entry)}"', ""
+    attributes, note = f'href="{_url(entry, page.where(entry)[0])}"', ""
     if entry.requires_python:
         attributes += f' data-requires-python="{escape(entry.requires_python)}"'
     if entry.metadata_sha256:
@@ -216,10 +234,9 @@ def _row(entry: Entry) -> str:
     )
 
 
-def _render(number: int, **values: Any) -> bytes:
+def _render(page: Page | Root, **values: Any) -> bytes:
     text = _template().render(
-        number=number,
-        mark=MARK,
+        marks=_marks(page),
         generator=GENERATOR,
         api_version=API_VERSION,
         theme=assets.style(),

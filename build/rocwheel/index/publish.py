@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Final, TypeAlias
 
@@ -21,11 +22,12 @@ from rocwheel.errors import (
     RefusedError,
     StoreError,
 )
-from rocwheel.index.page import Page, Root, links, mark, with_mark
+from rocwheel.index.page import MARK, MARK_ALL, Page, Root, links, mark, with_mark
 from rocwheel.places import COMPAT, Place, kept_seconds
 from rocwheel.store import Headers, ObjectInfo, glance, pause
 
 Shown: TypeAlias = "Page | Root"
+Beside: TypeAlias = "Callable[[Place, Shown, int], Shown]"  # adds lines of a page's other log
 
 
 class AheadError(StoreError):
@@ -55,21 +57,47 @@ class Form:
     headers: Headers
     number: int
     body: bytes  # for that number; rendered once, also where pages are many megabytes
+    mark: str = MARK  # of the log that this is said of
+    other: int = 0  # the state of the page's other log, whose lines are there as well
+    again: Callable[[int], bytes] | None = None  # the body beside those of another state
 
     def render(self, number: int) -> bytes:
         """Return its bytes for a state of this number that lists the same."""
-        return self.body if number == self.number else with_mark(self.body, number)
+        return self.body if number == self.number else with_mark(self.body, number, self.mark)
+
+    def beside(self, data: bytes) -> Form:
+        """Return the form as it must be where the page's other log has what `data` says."""
+        other = mark(data, MARK if self.mark == MARK_ALL else MARK_ALL) or 0
+        if other == self.other or self.again is None:
+            return self
+        return replace(self, body=self.again(other), other=other)
 
 
-def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
+def mark_of(index: Place) -> str:
+    """Return the name of the mark of a place's log on pages that are seen as a family's."""
+    return MARK if index.view == index.family else MARK_ALL
+
+
+def forms(
+    place: Place, page: Shown, *, folder_keys: bool, beside: Beside | None = None
+) -> tuple[Form, ...]:
     """Return all objects of one page at a place; what is served first comes last."""
-    compat, number = "" if place.is_staging else COMPAT, page.number
-    html = page.to_html(family=place.family, index_url=place.url, compat=compat)
-    views = reversed(place.views(page.project, folder_keys=folder_keys))
-    key, headers = place.json(page.project), place.json_headers
+    index = place.shown_as(page.view or place.family)
+    compat = "" if place.is_staging else COMPAT
+    number = page.number if page.shared is None else page.shared
+
+    def html(shown: Shown) -> bytes:
+        return shown.to_html(family=index.view, index_url=index.url, compat=compat)
+
+    def form(key: str, headers: Headers, render: Callable[[Shown], bytes], body: bytes) -> Form:
+        again = (lambda other: render(beside(index, page, other))) if beside else None
+        name = mark_of(index)
+        return Form(key=key, headers=headers, number=number, body=body, mark=name, again=again)
+
+    views, body = reversed(index.views(page.project, folder_keys=folder_keys)), html(page)
     return (
-        Form(key=key, headers=headers, number=number, body=page.to_json()),
-        *(Form(key=key, headers=place.view_headers, number=number, body=html) for key in views),
+        form(index.json(page.project), place.json_headers, lambda p: p.to_json(), page.to_json()),
+        *(form(key, place.view_headers, html, body) for key in views),
     )
 
 
@@ -79,6 +107,7 @@ def settle(
     *,
     removing: bool,
     log_end: Callable[[], int],
+    beside: Beside | None = None,
     mends: bool = False,
 ) -> None:
     """Let every page show at least its state, the pages others need before (or after) theirs.
@@ -98,7 +127,7 @@ def settle(
         return
     folders = place.store.abilities().folder_keys
     steps = [
-        [form for page in found for form in forms(place, page, folder_keys=folders)]
+        [form for page in found for form in forms(place, page, folder_keys=folders, beside=beside)]
         for _, found in groupby(sorted(pages, key=step, reverse=removing), step)
     ]
     copies_end = 0.0  # by time.monotonic()
@@ -108,7 +137,7 @@ def settle(
             seen = _without_entry(place, wanted, seen, log_end(), mends=mends)
         if any(item.is_behind for item in seen) and (left := copies_end - time.monotonic()) > 0:
             time.sleep(left)
-        ends = place.each(lambda pair: _put(place, *pair), list(zip(wanted, seen, strict=True)))
+        ends = place.each(partial(_put, place), seen)
         copies_end = max((copies_end, *ends))
 
 
@@ -126,7 +155,7 @@ def await_public(
     once = Retry(attempts=1, contact=seconds + POLL_SECONDS)  # the loop below is the patient one
     with Client(place.public_environ, retry=once, note=lambda _: None) as client:
         for project, entries in files.items():
-            url = place.link(f"{project}/")
+            url = f"{place.url}{project}/"
             wanted = {(item.filename, item.sha256) for item in entries}
             while wanted and (problem := _unlike(client, url, wanted, absent=absent)):
                 if time.monotonic() > deadline:
@@ -170,8 +199,9 @@ class Claim:
     """A page that is stored under a project's name, ours or not."""
 
     project: str
-    number: int  # of the state it shows; -1: another tool made it
+    number: int  # of the state it shows; -1: another tool made it; 0: the page's other log
     data: bytes
+    is_far: bool = False  # lines of our log lead to `all`
 
     @property
     def is_empty(self) -> bool:
@@ -186,8 +216,9 @@ class Claim:
 
     @property
     def shows(self) -> frozenset[tuple[str, str | None]]:
-        """Return the names of its files, and why they are yanked."""
-        return frozenset((link.filename, link.yanked) for link in links(self.data))
+        """Return the names of our log's files on it, and why they are yanked."""
+        ours = (i for i in links(self.data) if i.url.startswith("../../") == self.is_far)
+        return frozenset((link.filename, link.yanked) for link in ours)
 
 
 def claimed(place: Place, project: str) -> Claim | None:
@@ -196,8 +227,9 @@ def claimed(place: Place, project: str) -> Claim | None:
     for key in (plain, place.json(project)):
         data, info = glance(place.store, key)
         if info:
-            number = mark(data)
-            return Claim(project=project, number=-1 if number is None else number, data=data)
+            name, marks = mark_of(place), {n: mark(data, n) for n in (MARK, MARK_ALL)}
+            number = marks[name] or (-1 if {*marks.values()} == {None} else 0)
+            return Claim(project=project, number=number, data=data, is_far=name == MARK_ALL)
     return None
 
 
@@ -205,9 +237,10 @@ def claimed(place: Place, project: str) -> Claim | None:
 class _Seen:
     """An object as it was read, or nothing; `ends` is when no older copy can be left."""
 
-    info: ObjectInfo | None
-    is_behind: bool  # it must be put
-    ends: float
+    form: Form  # as it must be beside what was read
+    info: ObjectInfo | None = None
+    is_behind: bool = True  # it must be put
+    ends: float = 0.0
     number: int = 0  # of the state it shows
     kept: int = 0  # seconds that copies of it may be kept, by its own Cache-Control
 
@@ -215,14 +248,17 @@ class _Seen:
 def _look(place: Place, form: Form) -> _Seen:
     data, info = glance(place.store, form.key)
     if info is None:
-        return _Seen(info=None, is_behind=True, ends=0.0)
-    number = mark(data)
+        return _Seen(form=form)
+    form = form.beside(data)
+    number = mark(data, form.mark)
     is_behind = number is None or (number <= form.number and data != form.render(number))
     left = float(kept := _kept(place, info))
     if left and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
     ends = time.monotonic() + left if left else 0.0
-    return _Seen(info=info, is_behind=is_behind, ends=ends, number=number or 0, kept=kept)
+    return _Seen(
+        form=form, info=info, is_behind=is_behind, ends=ends, number=number or 0, kept=kept
+    )
 
 
 def _without_entry(
@@ -235,14 +271,14 @@ def _without_entry(
     return [replace(item, is_behind=item.is_behind or item.number > end) for item in seen]
 
 
-def _put(place: Place, form: Form, seen: _Seen) -> float:
+def _put(place: Place, seen: _Seen) -> float:
     """Put a page where it is behind; return when no older copy of it can be left."""
-    failures = 0
+    failures, form = 0, seen.form
     for attempt in range(1, ATTEMPTS + 1):
         if not seen.is_behind:
             return seen.ends
         try:
-            body = form.render(form.number)
+            body = seen.form.render(form.number)
             place.store.replace(form.key, body, previous=seen.info, headers=form.headers)
         except ObjectStaleError:
             pause(min(attempt, 6))

@@ -110,6 +110,20 @@ def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> Ind
     return replace(state, listings={**state.listings, **kept})
 
 
+def at(place: Place, number: int, projects: Iterable[str]) -> IndexState:
+    """Return the state that a log had with this entry. Raises StoreError where it says no more."""
+    state = _snapshot(place)
+    start = state if state and state.number <= number else _start(place)
+    state = _folded(place, start, until=number)
+    if state.number < number or (state.damage and not place.is_staging):
+        raise StoreError(
+            f"{place.location}: entry {number} of the log is shown on a page, and the log does "
+            "not have it, or is damaged",
+            hint=f"`{place.command('check')} --family {place.family}` says what is wrong",
+        )
+    return load(place, state, projects)
+
+
 def head(place: Place, number: int) -> str:
     """Return the digest of the log's entry of this number, as its follower should name it."""
     state = _folded(place, _start(place), until=number)
@@ -190,7 +204,9 @@ def save(place: Place, state: IndexState) -> IndexState:
         new = [name for name, digest in digests.items() if state.digests.get(name) != digest]
         place.each(put, new)
         digests = {**state.digests, **digests}
-        saved = replace(state, digests=digests, saved=state.number, touched=frozenset())
+        saved = replace(
+            state, digests=digests, saved=state.number, touched=frozenset(), seen=frozenset()
+        )
         _put_snapshot(place, saved)
     except StoreError:
         return state

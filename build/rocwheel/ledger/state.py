@@ -1,5 +1,8 @@
 """What a log says: the fold of its entries, a pure function from entries to a state.
 
+Below `all` a set stands for each of its families by itself. `IndexState.of` is the state as one of
+them sees it, or `all`: there a set is listed while every family that must have it lists it.
+
 A state knows every wheel set, and of each project a *listing*: the files, which sets hold them,
 and the names that are spent. What is listed (what installers see) follows from it: a file is
 listed while one of its sets is released. An entry that does not fit its state changes nothing, and
@@ -15,8 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rocwheel import files
+from rocwheel.choices import ALL
 from rocwheel.entry import Entry, parsed, rank, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.model import moment
@@ -88,6 +93,11 @@ class Transition(Value, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()  # of files, where it is not about all of a set's
     brings: tuple[Holding, ...] = ()
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)
+    # Below `all` alone: whom it is for; of a set that comes, whom `all` waits for, and which
+    # families have pages of their own.
+    families: tuple[str, ...] | UnsetType = UNSET
+    must: tuple[str, ...] | UnsetType = UNSET
+    pages: tuple[str, ...] | UnsetType = UNSET
     needs: str = NEEDS  # the oldest rocwheel that knows the format
     format: int = FORMAT
 
@@ -96,7 +106,7 @@ class Transition(Value, frozen=True, kw_only=True):
         moment(self.time)
 
 
-class Known(Value, frozen=True, kw_only=True):
+class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     """One wheel set as a log knows it: where it stands, since when, and its files."""
 
     id: SetId
@@ -112,11 +122,23 @@ class Known(Value, frozen=True, kw_only=True):
     projects: tuple[str, ...]
     files: Count
     yanked: Count
+    # Below `all` alone: where it stands for each family, and what its first entry said.
+    families: dict[str, Standing] = msgspec.field(default_factory=dict)
+    must: tuple[str, ...] = ()
+    pages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what is no time. Raises ConfigError."""
         moment(self.time)
         moment(self.first)
+
+    def of(self, view: str) -> Known | None:
+        """Return the set as a family sees it, or `all`; None where it never came for it."""
+        if not (view and self.families) or self.standing is Standing.PRUNED:
+            return self
+        kinds = {self.families.get(name) for name in (self.must if view == ALL else (view,))}
+        standing = kinds.pop() if len(kinds) == 1 else Standing.HELD  # not by all that must
+        return msgspec.structs.replace(self, standing=standing, families={}) if standing else None
 
 
 class File(Value, frozen=True, kw_only=True):
@@ -169,12 +191,23 @@ class IndexState:
     saved: int = 0  # the snapshot's number: the pages show at least that state
     spent: int = 0  # the last entry that spent names
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
+    seen: frozenset[str] = frozenset()  # families whose pages changed by that; "" is all of them
     removes: bool = False  # the direction of the last entry that changed something
     # Number of each entry that could not be folded as it was committed, and why.
     damage: Mapping[int, str] = field(default_factory=dict)
     is_whole: bool = False  # folded from the first entry on: no snapshot could be used
     torn: bool = False  # an entry that was folded follows another one than is there
     is_skip: bool = False  # the last entry stands for a lost one, which the next one follows
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The families that have pages of their own beside those of `all`; they never leave."""
+        return tuple(sorted({name for known in self.sets.values() for name in known.pages}))
+
+    def of(self, view: str) -> IndexState:
+        """Return the state as a family sees it, or `all`."""
+        sets = {name: own for name, known in self.sets.items() if (own := known.of(view))}
+        return replace(self, sets=sets)
 
     @property
     def projects(self) -> frozenset[str]:
@@ -255,8 +288,9 @@ def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
 
     Raises ConfigError for a name that is no wheel's.
     """
+    begins = set(entry.pages or ()) - set(state.views)  # with all that is listed for a family
     found = {file.project for holding in entry.brings for file in holding.files}
-    found |= {version_of(name)[0] for name in entry.names}
+    found |= {version_of(name)[0] for name in entry.names} | (state.projects if begins else set())
     for set_id in entry.sets:
         found |= set(state.sets[set_id].projects if set_id in state.sets else ())
     return in_order(found, removing=False)
@@ -286,6 +320,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         number=state.number + 1,
         head=digest,
         touched=state.touched | set(touched(state, entry)),
+        seen=state.seen | {*(entry.families or ("",))} | ({*(entry.pages or ())} - {*state.views}),
         removes=entry.action.removes if direction else state.removes,
         spent=entry.number if entry.action in SPENDING else state.spent,
         is_skip=entry.action is Action.SKIP,
@@ -307,7 +342,8 @@ Change: TypeAlias = "Callable[[IndexState, Transition], IndexState]"
 def _bring(state: IndexState, entry: Transition) -> IndexState:
     for holding in entry.brings:
         state = _brought(state, entry, holding)
-    return state
+    # A set that is here comes for further families; its files and who must have it stay.
+    return _stand(Standing.LISTED, only={None})(state, entry) if entry.sets else state
 
 
 def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexState:
@@ -350,7 +386,12 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
         projects=in_order({*by_project, *(known.projects if known else ())}, removing=False),
         files=len({item.filename for item in holding.files}) + (known.files if known else 0),
         yanked=yanked + (known.yanked if known else 0),
+        families=dict.fromkeys(entry.families or (), Standing.LISTED),
+        must=entry.must or (),
+        pages=entry.pages or (),
     )
+    if standing.families and not standing.must:
+        raise ValueError(f"{holding.set[:12]}: no family must have it")
     return replace(state, listings=listings, sets={**state.sets, holding.set: standing})
 
 
@@ -360,17 +401,25 @@ def _by(entry: Transition, standing: Standing) -> dict[str, Any]:
     return {"standing": standing, **{name: getattr(entry, name) for name in fields}}
 
 
-def _stand(standing: Standing, *, only: Collection[Standing]) -> Change:
+def _stand(standing: Standing, *, only: Collection[Standing | None]) -> Change:
     def change(state: IndexState, entry: Transition) -> IndexState:
         if not entry.sets:
             raise ValueError(f"{entry.action.value} of nothing")
         sets = dict(state.sets)
         for set_id in entry.sets:
             known = state.sets.get(set_id)
-            if known is None or known.standing not in only:
-                what = known.standing.value if known else "not known"
-                raise ValueError(f"{entry.action.value}: {set_id[:12]} is {what}")
-            sets[set_id] = msgspec.structs.replace(known, **_by(entry, standing))
+            if known is None:
+                raise ValueError(f"{entry.action.value}: {set_id[:12]} is not known")
+            for seen in map(known.of, entry.families or ("",)):
+                if (seen and seen.standing) not in only:
+                    what = seen.standing.value if seen else "not known"
+                    raise ValueError(f"{entry.action.value}: {set_id[:12]} is {what}")
+            changed = dict.fromkeys(entry.families or known.families, standing)
+            families = {**known.families, **changed}
+            # Of several it is listed while it is for one of them.
+            least = min(families.values(), key=list(Standing).index, default=standing)
+            by = _by(entry, least)
+            sets[set_id] = msgspec.structs.replace(known, **by, families=families)
         return replace(state, sets=sets)
 
     return change

@@ -66,7 +66,8 @@ def coverage(found: Iterable[FoundVerdict]) -> Coverage:
 def released_coverage(release: Place, state: IndexState, cells: Collection[Cell]) -> Coverage:
     """Return the tests of the last released set that has each of these cells. Raises StoreError."""
     before: Coverage = {}
-    released = (known for known in state.sets.values() if known.standing is Standing.LISTED)
+    sets = state.of(release.view).sets.values()
+    released = (known for known in sets if known.standing is Standing.LISTED)
     for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
         if set(cells) <= before.keys():
             break

@@ -74,7 +74,7 @@ def resolve(
     """Resolve every recipe of the night; return them, and the builds that are absent."""
     ci = world.ci
     settings.check_families(families)
-    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    pins = source.pins_of(ci)
     commit_of = cache(partial(git.resolve_ref, runner=world.runner))
     image_of = cache(partial(one_image, world=world))
     resolver = _Resolver(families, pins, world, commit_of, image_of)
@@ -219,7 +219,7 @@ class _Resolver:
         if item.jax is None:
             return None
         wanted = item.jax.pin if isinstance(item.jax, Branch) else item.jax
-        return self.pins.default if wanted == "default" else self.pins[wanted]
+        return self.pins.default if wanted == "default" else self.pins.find(wanted)
 
     def _jax(self, item: SetSettings, pin: Pin | None) -> tuple[str, str, str, tuple[str, ...]]:
         """Return what it is called, repository, commit, and the options that say so."""

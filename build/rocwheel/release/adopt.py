@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocwheel import files
+from rocwheel.choices import ALL
 from rocwheel.entry import Entry, version_of
-from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
+from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError, StoreError
 from rocwheel.index.page import Link, links, mark
+from rocwheel.index.publish import claimed
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition
 from rocwheel.model import timestamp
@@ -41,9 +43,12 @@ class Adopt(Operation):
     def decide(self, state: IndexState) -> Transition | None:
         known = {name for project in self.wanted(state) for name in state.listing(project).names}
         new = tuple(entry for entry in self.entries if entry.filename not in known)
-        if new:
-            return self.entry(state, Action.ADOPT, brings=[Holding(set=FOREIGN, files=new)])
-        return self.entry(state, Action.ADOPT) if self.begins and not state.head else None
+        # Nothing says for which families these were: they are on the index of all.
+        own = [ALL] if self.place.family == ALL else []
+        brings = [Holding(set=FOREIGN, files=new)] if new else []
+        if brings or (self.begins and not state.head):
+            return self.entry(state, Action.ADOPT, brings=brings, families=own, must=own)
+        return None
 
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         place, data = self.place, self.metadata
@@ -101,6 +106,11 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     """
     state = log.load(place, log.read(place), None)
     operations.check_sound(place, state)
+    if place.family == ALL and not state.number and claimed(place.of(ALL), ""):
+        raise StoreError(
+            f"{place.location}: the log is gone, and which family a set had passed for with it",
+            hint=f"put {place.logs} back from a copy of the bucket",
+        )
     base = place.key("")
     names = [info.key.removeprefix(base) for info in place.store.keys(base)]
     wheels = frozenset(name for name in names if "/" not in name and name.endswith(".whl"))

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +159,13 @@ def _skip(place: Place, number: int, who: Who) -> Transition:
 
 def _relisted(place: Place, state: IndexState) -> Iterator[str]:
     """Name the files that pages leave out now and would list."""
-    for project in sorted(state.projects):
-        data, _ = glance(place.store, place.views(project, folder_keys=False)[0])
+    for index, project in product(operations.indexes(place, state), sorted(state.projects)):
+        data, _ = glance(place.store, index.views(project, folder_keys=False)[0])
         names = {link.filename for link in links(data)}
-        for entry in state.shown(project):
+        for entry in state.of(index.view).shown(project):
             if entry.filename not in names:
-                name = entry.filename
-                yield f"{place.location}: lists {name} again: roll its set back if not meant"
+                where, name = place.store.locate(index.index), entry.filename
+                yield f"{where}: lists {name} again: roll its set back if not meant"
 
 
 def check_pages(place: Place, state: IndexState) -> list[str]:
@@ -175,7 +175,7 @@ def check_pages(place: Place, state: IndexState) -> list[str]:
     # Whether pages are stored under folder keys is seen, not tried: a check writes nothing.
     first = next(iter(place.store.keys(place.key(""))), None)
     folders = first is not None and first.key == place.key("")
-    pages = operations.pages_of(state, sorted(state.projects))
+    pages = operations.pages_of(place, state, sorted(state.projects))
     problems = place.each(lambda page: _check_page(place, page, folder_keys=folders), pages)
     return list(dict.fromkeys(chain.from_iterable(problems)))
 
@@ -196,20 +196,22 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
 
 def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[str]:
     """Every form of a page lists what the log says."""
-    again = f"`{place.command('repair')}` makes it again"
-    problems = []
-    for form in forms(place, page, folder_keys=folder_keys):
-        where = place.store.locate(form.key)
-        data, info = glance(place.store, form.key)
+    index = place.shown_as(page.view or place.family)
+    again, problems = f"`{place.command('repair')}` makes it again", []
+    for alone in forms(place, page, folder_keys=folder_keys, beside=operations.beside):
+        where = place.store.locate(alone.key)
+        data, info = glance(place.store, alone.key)
         if info is None:
             problems.append(f"{where}: missing: {again}")
             continue
-        number = mark(data)
+        form = alone.beside(data)
+        number = mark(data, form.mark)
         if number is None or (number <= form.number and data != form.render(number)):
             elsewhere = number is not None and links(data) == links(form.render(number))
             is_html = not form.key.endswith(".json")
             problems.append(
-                f"{place.location}: pages name another address than {place.url}: {again}"
+                f"{index.store.locate(index.index)}: pages name another address than {index.url}: "
+                f"{again}"
                 if elsewhere and is_html
                 else f"{where}: not what the log says: {again}"
             )

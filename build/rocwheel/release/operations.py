@@ -10,23 +10,24 @@ from __future__ import annotations
 import abc
 import threading
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any, Final
 
+from rocwheel.choices import ALL
 from rocwheel.console import Progress
 from rocwheel.entry import Entry
-from rocwheel.errors import ConfigError, PromotionError, StoreError
+from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError, StoreError
 from rocwheel.index.page import Page, Root
 from rocwheel.index.publish import AheadError, Claim, ahead_error, await_public, claimed, settle
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Holding, IndexState, Transition, apply, in_order, touched
+from rocwheel.ledger.state import Action, IndexState, Transition, apply, in_order, touched
 from rocwheel.manifest import WheelEntry
 from rocwheel.model import timestamp
-from rocwheel.places import Place
-from rocwheel.store import ObjectInfo, Store
+from rocwheel.places import OURS, Place
+from rocwheel.store import ObjectInfo, Store, replaced
 from rocwheel.wheel.metadata import WheelName
 
 ATTEMPTS: Final = 60  # commits that fail because another one was faster
@@ -77,17 +78,9 @@ class Operation(abc.ABC):
     def prepare(self, state: IndexState) -> None:  # noqa: B027 (most need nothing)
         """Put and verify the bytes that must be there before the commit; may be repeated."""
 
-    def entry(
-        self,
-        state: IndexState,
-        action: Action,
-        *,
-        sets: Sequence[str] = (),
-        names: Sequence[str] = (),
-        brings: Sequence[Holding] = (),
-        evidence: dict[str, Any] | None = None,
-    ) -> Transition:
-        """Return the entry after `state` that does this."""
+    def entry(self, state: IndexState, action: Action, **about: Any) -> Transition:
+        """Return the entry after `state` that does this; `about` are fields of `Transition`."""
+        about = {name: v if isinstance(v, dict) else tuple(v) for name, v in about.items() if v}
         return Transition(
             number=state.number + 1,
             previous=state.head,
@@ -97,10 +90,7 @@ class Operation(abc.ABC):
             time=self.who.time,
             by=self.who.by,
             reason=self.who.reason,
-            sets=tuple(sets),
-            names=tuple(names),
-            brings=tuple(brings),
-            evidence=evidence or {},
+            **about,
         )
 
 
@@ -116,24 +106,37 @@ def damage(
     damaged = dict(state.damage)
     if not is_settled(state) and state.is_whole:
         pages = state.projects
-    for name, claim in _ahead(place, state, pages).items():
+    for (index, name), claim in _ahead(place, state, pages).items():
         end = log.read(place, [name], skips=skips)
-        listed = {(entry.filename, entry.yanked) for entry in end.shown(name)}
+        listed = {(entry.filename, entry.yanked) for entry in end.of(index.view).shown(name)}
         if claim.number > end.number and not end.damage and claim.shows != listed:
             where = place.store.locate(place.log(end.number + 1))
-            page = place.locate(name)
+            page = place.store.locate(f"{index.index}/{name}")
             damaged[end.number + 1] = f"{where}: missing: {page} shows entry {claim.number}"
     return damaged
 
 
-def _ahead(place: Place, state: IndexState, pages: Collection[str]) -> dict[str, Claim]:
+def _ahead(
+    place: Place, state: IndexState, pages: Collection[str], views: Collection[str] = ()
+) -> dict[tuple[Place, str], Claim]:
     """Return the pages of a release, among these, that show a later state than this one."""
     if place.is_staging or not pages or not state.number:
         return {}
+    if not views and place.view != place.family:
+        views = [place.view]  # a family's user asks what that family sees
     names = sorted(state.projects & set(pages))
-    claims = place.each(lambda name: claimed(place, name), names)
-    both = zip(names, claims, strict=True)
-    return {name: claim for name, claim in both if claim and claim.number > state.number}
+    both = [(index, name) for index in indexes(place, state, views) for name in names]
+    claims = zip(both, place.each(lambda pair: claimed(*pair), both), strict=True)
+    return {pair: claim for pair, claim in claims if claim and claim.number > state.number}
+
+
+def indexes(place: Place, state: IndexState, views: Collection[str] = ()) -> tuple[Place, ...]:
+    """Return the place as each sees it whose pages show its log: itself, and these families.
+
+    All families where none are named, or "" is.
+    """
+    names = [name for name in state.views if not views or "" in views or name in views]
+    return tuple(map(place.shown_as, (place.family, *names)))
 
 
 def check_sound(
@@ -193,7 +196,7 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
             operation.prepare(state)
             return state
         state = log.load(place, state, touched(state, entry))
-        _check_ahead(place, state, touched(state, entry))
+        _check_ahead(place, state, entry)
         _check_claims(place, state, entry)
         operation.prepare(state)
         if digest := log.commit(place, entry):
@@ -210,36 +213,82 @@ def complete(place: Place, state: IndexState) -> IndexState:
     """Let the pages show a state, where a command was stopped before they did."""
     if is_settled(state):
         return state
-    return repair(place, state, in_order(state.touched, removing=False))
+    return repair(place, state, in_order(state.touched, removing=False), views=state.seen)
 
 
 def repair(
-    place: Place, state: IndexState, projects: Collection[str], *, mends: bool = False
+    place: Place,
+    state: IndexState,
+    projects: Collection[str],
+    *,
+    views: Collection[str] = (),
+    mends: bool = False,
 ) -> IndexState:
     """Let these pages, and with them the list of projects, show a state; then save it.
 
-    With `mends` also in place of pages that show what the log never said, which else is an error.
+    Pages of `all` and of the families in `views` (none: of all that have some). With `mends` also
+    in place of pages that show what the log never said, which else is an error.
     """
     state = log.load(place, state, projects)
     has_root = set(projects) >= state.projects or not set(projects) <= set(state.digests)
+    pages = pages_of(place, state, projects, views)
     settle(
         place,
-        pages_of(state, projects)[0 if has_root else 1 :],
+        [page for page in pages if has_root or page.project],
         removing=state.removes,
         log_end=lambda: log.read(place).number,
+        beside=beside,
         mends=mends,
     )
     return log.save(place, state)
 
 
-def pages_of(state: IndexState, projects: Iterable[str]) -> list[Page | Root]:
-    """Return the list of projects, and the pages of these, as a state has them."""
-    root = Root(projects=state.projects, number=state.number)
-    number = state.number
-    pages = (
-        Page(project=p, files=state.shown(p), number=number, whole=state.whole(p)) for p in projects
+def pages_of(
+    place: Place, state: IndexState, projects: Iterable[str], views: Collection[str] = ()
+) -> list[Page | Root]:
+    """Return the lists of projects, and the pages of these, as a state has them."""
+    pages, names = list[Page | Root](), tuple(projects)
+    for index in indexes(place, state, views):
+        seen, folder = state.of(index.view), "" if index.view == ALL else f"../{ALL}/"
+        marks: dict[str, Any] = {"number": state.number, "view": index.view}
+        if index.view != place.family:
+            marks |= {"number": 0, "shared": state.number}
+        pages.append(Root(projects=state.projects, **marks))
+        for name in names:
+            files, whole = seen.shown(name), seen.whole(name)
+            far = {}
+            for item in files if place.family == ALL else ():
+                known = state.sets.get(item.manifest)
+                owner = known.must[0] if index.view == ALL and known and known.must else index.view
+                statements = f"{folder}{OURS}/attestations/{item.manifest}/{owner}"
+                far[item.filename] = (folder, statements)
+            pages.append(Page(project=name, files=files, whole=whole, far=far, **marks))
+    return pages
+
+
+def beside(index: Place, page: Page | Root, number: int) -> Page | Root:
+    """Return a family's page with the lines that its other log has there since this entry.
+
+    A page is a function of the states of both logs: whichever writes it keeps the other's number.
+    """
+    if not number:
+        return page
+    other, names = index.beside, [page.project] if page.project else []
+    there = pages_of(other, log.at(other, number, names), names, [index.view])[-1]
+    near, far = (page, there) if page.shared is None else (there, page)
+    marks: dict[str, Any] = {"view": page.view, "number": near.number, "shared": far.shared}
+    if isinstance(near, Root) or isinstance(far, Root):
+        projects = (item.projects for item in (near, far) if isinstance(item, Root))
+        return Root(projects=frozenset().union(*projects), **marks)
+    here = {entry.filename for entry in near.files}
+    more = [entry for entry in far.files if entry.filename not in here]
+    return Page(
+        project=page.project,
+        files=(*near.files, *more),
+        far={entry.filename: far.far[entry.filename] for entry in more},
+        whole=near.whole | far.whole,
+        **marks,
     )
-    return [root, *pages]
 
 
 def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, ObjectInfo]:
@@ -266,10 +315,23 @@ def is_settled(state: IndexState) -> bool:
     return state.number == state.saved
 
 
+def verify(place: Place, entry: Entry) -> None:
+    """Check that a wheel that was released is there with its bytes. Raises StoreError."""
+    store, key = place.store, place.key(entry.filename)
+    info = store.info(key)
+    if info is None:
+        raise ObjectMissingError(
+            f"{store.locate(key)}: the wheel is gone",
+            hint="it was deleted by hand: build the set again under a new version",
+        )
+    if (digest := store.digest(info)) != entry.sha256:
+        raise replaced(store.locate(key), digest, entry.sha256)
+
+
 def page_lines(place: Place, entries: Iterable[Entry], *, removing: bool = False) -> list[str]:
     """Return the pages that change, for people, in their order."""
     projects = in_order({entry.project for entry in entries}, removing=removing)
-    return [f"page     {place.location}/{project}/" for project in projects]
+    return [f"page     {place.store.locate(place.index)}/{project}/" for project in projects]
 
 
 def check_clock(store: Store, keys: Iterable[str], *, now: datetime, where: str) -> None:
@@ -305,18 +367,20 @@ def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexS
     place = operation.place
     projects = touched(state, entry)
     try:
-        after = repair(place, state, in_order(state.touched, removing=False))
-        changed = {
-            project: [
-                file.entry
-                for file in state.listing(project).files
-                if set(entry.sets or [h.set for h in entry.brings]) & set(file.sets)
-                and state.is_listed(file) is not state.removes
-            ]
-            for project in projects
-        }
-        if entry.action.adds or entry.action.removes:
-            await_public(place, changed, seconds=PUBLIC_SECONDS, absent=entry.action.removes)
+        after = repair(place, state, in_order(state.touched, removing=False), views=state.seen)
+        for index in indexes(place, state, entry.families or ()):
+            seen = state.of(index.view)
+            changed = {
+                project: [
+                    file.entry
+                    for file in state.listing(project).files
+                    if set(entry.sets or [h.set for h in entry.brings]) & set(file.sets)
+                    and seen.is_listed(file) is not state.removes
+                ]
+                for project in projects
+            }
+            if entry.action.adds or entry.action.removes:
+                await_public(index, changed, seconds=PUBLIC_SECONDS, absent=entry.action.removes)
     except StoreError as exc:
         then = f"; then `{place.command('repair')}`, or the same command again, completes it"
         raise StoreError(
@@ -327,32 +391,39 @@ def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexS
     return after
 
 
-def _check_ahead(place: Place, state: IndexState, projects: Collection[str]) -> None:
+def _check_ahead(place: Place, state: IndexState, entry: Transition) -> None:
     """Refuse to commit what a page would not show, since it is ahead of the log.
 
     Raises StoreError.
     """
-    for name, claim in _ahead(place, state, projects).items():
+    projects = touched(state, entry)
+    for (index, name), claim in _ahead(place, state, projects, entry.families or ()).items():
         check_sound(place, state, pages=projects)  # else it lists the same, and can be made again
         if claim.number > (end := log.read(place).number):
-            raise ahead_error(place, place.key(name), claim.number, end)
+            raise ahead_error(place, f"{index.index}/{name}", claim.number, end)
 
 
 def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
     """Refuse to write over pages that no entry of the log knows. Raises StoreError."""
     if entry.action is Action.ADOPT:
         return
-    new = [project for project in touched(state, entry) if project not in state.projects]
-    for project in (*new, *([""] if not state.number else [])):
-        claim = claimed(place, project)
-        if claim is None or (state.number and claim.is_empty):
-            continue  # nothing is there that could be lost
+    every = touched(state, entry)
+    new = [project for project in every if project not in state.projects]
+    own = indexes(place, state)
+    begun = [place.shown_as(view) for view in {*(entry.pages or ())} - {*state.views}]
+    asked = [(index, name) for index in own for name in new]
+    asked += [(index, name) for index in begun for name in (*every, "")]
+    asked += [] if state.number else [(own[0], "")]
+    for index, project in asked:
+        claim = claimed(index, project)
+        if claim is None or not claim.number or (state.number and claim.is_empty):
+            continue  # nothing is there that could be lost, or the page's other log has it
         number = claim.number
         if 0 <= number <= state.number > 0:
             continue  # of a log that was lost, and made again by an adoption of all it listed
         if number > state.number and log.read(place).number > state.number:
             continue  # another command was faster, and the commit will say so
-        where = place.locate(project)
+        where = place.store.locate(f"{index.index}/{project}")
         made = "another tool" if number < 0 else "a log that is gone"
         raise StoreError(
             f"{where.rstrip('/')}/: this page was made by {made}",

@@ -36,7 +36,7 @@ def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> lis
         thread = threading.Thread(target=site.serve_forever, daemon=True)
         thread.start()
         try:
-            index = f"{site.url}{place.root}/"
+            index = f"{site.url}{place.index}/"
             pip = (str(python), "-m", "pip", "install", "--index-url", index)
             said = [
                 (version, _problem(manifest, version, runner, pip))
@@ -50,7 +50,7 @@ def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> lis
 
 
 def _listed(place: Place) -> Iterator[Manifest]:
-    for known in log.read(place).sets.values():
+    for known in log.read(place).of(place.view).sets.values():
         if known.id != FOREIGN and known.standing is Standing.LISTED:
             manifest = manifests.find(place, known.id)
             if manifest:

@@ -132,7 +132,8 @@ def plans(
     pairs: Iterable[tuple[Place, Place]], channel: Channel, *, who: Who, orphans: bool
 ) -> Iterator[PrunePlan]:
     """Plans for staging and release of each pair; each looks at its place when it is asked for."""
-    for place in chain.from_iterable(pairs):
+    places = {place.root: place for place in chain.from_iterable(pairs)}
+    for place in places.values():  # each once: several families may share one
         found = plan(place, channel, who=who, orphans=orphans)
         told = (place.state, place.log(found.state.number))
         operations.check_clock(place.store, told, now=who.clock, where=place.location)
@@ -143,7 +144,7 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
     """Prune a place; return the names of leftovers of killed runs that were removed as well."""
     place = plan.operation.place
     leaving = {*plan.operation.wanted(plan.state), *plan.spend.wanted(plan.state)}
-    kept = publish.page_seconds(place, leaving)  # before they are stored with another header
+    kept = _page_seconds(place, plan.state, leaving)  # before they are stored with another header
     state = operations.perform(plan.operation, plan.state)
     if plan.spend.filenames:
         state = operations.perform(plan.spend, state)
@@ -161,9 +162,14 @@ def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ..
     keys = _respent(place, state)
     if keys:
         pages = {version_of(key.rpartition("/")[2].removesuffix(".metadata"))[0] for key in keys}
-        time.sleep(max(seconds, publish.page_seconds(place, pages)))
+        time.sleep(max(seconds, _page_seconds(place, state, pages)))
     place.each(place.store.delete, keys)
     return keys
+
+
+def _page_seconds(place: Place, state: IndexState, projects: Collection[str]) -> int:
+    indexes = operations.indexes(place, state)
+    return max(publish.page_seconds(index, projects) for index in indexes)
 
 
 def _respent(place: Place, state: IndexState) -> tuple[str, ...]:
@@ -211,7 +217,9 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
 
 
 def _newest(state: IndexState, count: int) -> set[str]:
-    """Return the newest listed sets of each JAX version, by their first release."""
+    """Return the newest listed sets of each JAX version and family, by their first release."""
+    if families := {name for known in state.sets.values() for name in known.families}:
+        return {item for name in families for item in _newest(state.of(name), count)}
     by_jax: dict[str, list[Known]] = {}
     for known in sorted(state.sets.values(), key=lambda item: item.first, reverse=True):
         if known.standing is Standing.LISTED:

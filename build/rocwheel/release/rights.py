@@ -8,10 +8,11 @@ against a server that enforces them. (Policies: AWS IAM, JSON policy element ref
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rocwheel.choices import ALL
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import nights
@@ -31,6 +32,7 @@ STAGED: Final = "{staging}/{family}/*"
 RELEASED: Final = "{release}/{family}/*"
 VERDICTS: Final = f"{{staging}}/{{family}}/{OURS}/verdicts/*"
 RESULTS: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/test-result/*"
+RESULTS_OF: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/%s/test-result/*"
 STATED: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*"
 IMAGES: Final = (
     f"{{staging}}/{{family}}/{OURS}/images/*",
@@ -138,6 +140,23 @@ ROLES: Final = {
 }
 
 
+def spelt(channel: Channel, keys: Iterable[str], family: str) -> tuple[str, ...]:
+    """Return keys below a channel's prefixes, of one family.
+
+    Below `all` its verdicts and results lie in a folder of its own.
+    """
+    own = [(family, key) for key in keys]
+    if channel.is_shared and family != "*":
+        shared = {VERDICTS: f"{VERDICTS}{family}*", RESULTS: RESULTS_OF % family}
+        own += [(ALL, shared.get(key, key)) for _, key in own]
+    names = (
+        key.format(staging=item.staging, release=item.release, family=name)
+        for name, key in own
+        for item in channel.prefixes.values()
+    )
+    return tuple(dict.fromkeys(names))
+
+
 def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]:
     """Return the policy document of a role. Raises ConfigError for a store that has no policies."""
     address = bucket_of(channel.store)
@@ -151,12 +170,7 @@ def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]
     statements = [{"Effect": "Allow", "Action": list(LIST), "Resource": [bucket]}]
     for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
         for action, keys in grants.items():
-            spelt = dict.fromkeys(
-                key.format(staging=item.staging, release=item.release, family=family)
-                for key in keys
-                for item in channel.prefixes.values()
-            )
-            resources = [f"{bucket}/{base}{key}" for key in spelt]
+            resources = [f"{bucket}/{base}{key}" for key in spelt(channel, keys, family)]
             statements.append({"Effect": effect, "Action": [action], "Resource": resources})
     return {"Version": VERSION, "Statement": statements}
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
+from rocwheel.choices import ALL
 from rocwheel.console import Console, Unit
 from rocwheel.console import size as readable
 from rocwheel.entry import Entry, parsed
@@ -38,6 +40,7 @@ class Stage(Operation):
     """The operation that uploads a set to staging and lists it there."""
 
     manifest: Manifest
+    families: tuple[str, ...] = ()  # whom it is for, where it lies below `all`
     uploads: tuple[Upload, ...]
     provenance: bytes = b""  # a builder's statement, where the wheelhouse has one
     count: Callable[[int], None] | None = None
@@ -56,7 +59,11 @@ class Stage(Operation):
                 f"{self.place.location}: {known.id[:12]} was pruned by {known.by}",
                 hint="build it again under a new version",
             )
-        return self.entry(state, Action.STAGE, brings=[holding(self.manifest, entries)])
+        brings, families = [holding(self.manifest, entries)], self.families
+        pages = families if self.place.is_split else ()
+        return self.entry(
+            state, Action.STAGE, brings=brings, families=families, must=families, pages=pages
+        )
 
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
@@ -100,6 +107,7 @@ class StagePlan:
             "state": "planned" if dry_run else done,
             "manifest": self.operation.manifest.sha256,
             "family": place.family,
+            **({"families": list(self.operation.families)} if self.operation.families else {}),
             "index_url": place.url,
             "wheels": [
                 {
@@ -116,20 +124,25 @@ class StagePlan:
 
 
 def plan(
-    wheelhouse: Path, family: Family, channel: Channel, store: Store, *, who: Who
+    wheelhouse: Path, family: Family | None, channel: Channel, store: Store, *, who: Who
 ) -> StagePlan:
     """Check the wheelhouse and look at what is staged; write nothing.
+
+    Without a family it is staged for those that it names.
 
     Raises WheelError for a set that is incomplete, not closed or over its size budget,
     ObjectDiffersError when a name is taken by other bytes, PromotionError when one is spent.
     """
     manifest, paths = wheelset.load(wheelhouse)
-    wheelset.check_family(manifest, family)
+    known = (matrix.FAMILIES[name] for name in manifest.families if name in matrix.FAMILIES)
+    for one in [family] if family else known:
+        wheelset.check_family(manifest, one)
     wheelset.check_complete(manifest)
     metadata = {name: wheelset.read_metadata(path) for name, path in paths.items()}
     wheelset.check_closed(manifest, metadata)
     _check_sizes(manifest, channel, store)
-    place = channel.staging(store, family.name, wheelset.rocm_major(manifest))
+    staging, _ = channel.pair(store, manifest, family.name if family else ALL)
+    place = staging.of(staging.family)  # what is staged is the set's, not a family's
     entries = wheelset.entries(manifest, metadata, uploaded=who.time)
     state = log.read(place, {entry.project for entry in entries})
     there = operations.stored(place, entries)
@@ -154,6 +167,7 @@ def plan(
         place=place,
         who=who,
         manifest=manifest,
+        families=wheelset.families(manifest, staging),
         uploads=tuple(uploads),
         provenance=evidence.built(wheelhouse),
     )

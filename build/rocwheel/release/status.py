@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from amdgpu_family_matrix import Family
+from rocwheel.choices import ALL
 from rocwheel.console import columns, duration
 from rocwheel.errors import ConfigError, ObjectDiffersError
 from rocwheel.index.channels import Channel
@@ -40,6 +41,7 @@ class SetStatus:
     decision: Decision | None = None  # of a staged set that is not released
     problem: str = ""  # why there is none although it should be, or what is wrong with a release
     rollback: str = ""  # the command that takes a release back that rests on a revoked key alone
+    family: str = ""  # of a set below `all`, which has a row for each
 
     @property
     def set_id(self) -> str:
@@ -96,7 +98,7 @@ class SetStatus:
         yanked = f", {self.known.yanked} yanked" if self.known.yanked else ""
         return (
             self.set_id[:12],
-            self.state,
+            f"{self.state} {self.family}".rstrip(),
             self.jax,
             self.first.rocm,
             " ".join(self.first.pythons),
@@ -108,6 +110,7 @@ class SetStatus:
     def to_json(self) -> dict[str, Any]:
         return {
             "set": self.set_id,
+            **({"family": self.family} if self.family else {}),
             "state": self.state,
             "jax": self.jax,
             "rocm": self.first.rocm,
@@ -159,7 +162,7 @@ def read(
     `look` is of how many of those, the youngest; the logs alone say nothing of verdicts. Pages of
     the release tell whether its log lost its end.
     """
-    staged, released = log.read(staging), log.read(release)
+    staged, released = (log.read(place).of(place.view) for place in (staging, release))
     damage = operations.damage(release, released, released.projects if asks_pages else ())
     waiting = sorted(
         (
@@ -194,6 +197,7 @@ def read(
             decision=decision,
             problem=problem,
             rollback=rollback,
+            family=family.name if staging.family == ALL else "",
         )
         sets.append(row)
     return Overview(
@@ -216,29 +220,43 @@ def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[s
     text = f"{', '.join(sorted(names))} revoked"
     if not names or not is_alone:
         return known.id, (f"{text}; other keys signed the same" if names else "", "")
-    words = (f"--manifest={known.id}", f"--family={release.family}", f"--reason={text}")
+    words = (f"--manifest={known.id}", f"--family={release.view}", f"--reason={text}")
     command = shlex.join(("rocwheel", "rollback", *channel.option.split(" ", 1), *words))
     return known.id, (f"{text}: it rests on nothing else: roll it back", command)
 
 
 def overview(
     pairs: Iterable[tuple[Place, Place]],
-    family: Family,
+    families: Mapping[str, Family],
     channel: Channel,
     *,
     now: datetime,
     hours: float | None = None,
     look: int | None = None,
 ) -> Overview:
-    """Read each pair of staging and release; with `hours` only the sets that wait for longer."""
-    found = [
-        read(staging, release, family, channel, now=now, look=look) for staging, release in pairs
-    ]
-    sets = [item for one in found for item in one.sets]
+    """Read each pair of staging and release; with `hours` only the sets that wait for longer.
+
+    A pair that is looked at as `all` is read for each family of its sets, of those that are given.
+    """
+    overviews, unknown = list[Overview](), list[str]()
+    for pair in pairs:
+        views = [pair[0].view]
+        if views == [ALL]:
+            every = (known for place in pair for known in log.read(place).sets.values())
+            views = sorted({name for known in every for name in known.families} - {ALL})
+        for view in views:
+            if view not in families:
+                unknown.append(f"{pair[0].location}: {view} is no family (any more)")
+                continue
+            staging, release = (place.of(view) for place in pair)
+            one = read(staging, release, families[view], channel, now=now, look=look)
+            overviews.append(one)
+    sets = [item for one in overviews for item in one.sets]
+    problems = (*unknown, *(text for one in overviews for text in one.problems))
     return Overview(
         sets=tuple(sets if hours is None else waiting(sets, hours=hours)),
-        problems=tuple(text for one in found for text in one.problems),
-        is_damaged=any(one.is_damaged for one in found),
+        problems=tuple(dict.fromkeys(problems)),
+        is_damaged=any(one.is_damaged for one in overviews),
     )
 
 

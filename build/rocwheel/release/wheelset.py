@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 
 from amdgpu_family_matrix import Family
 from rocwheel import files
+from rocwheel.choices import ALL
 from rocwheel.entry import Entry, parsed, version_of
 from rocwheel.errors import ConfigError, PromotionError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
@@ -119,6 +120,11 @@ def check_family(manifest: Manifest, family: Family) -> None:
             f"{family.name}: the wheels lack {', '.join(missing)}",
             hint=f"they are for {', '.join(manifest.gfx_targets)}: choose another --family",
         )
+
+
+def families(manifest: Manifest, place: Place) -> tuple[str, ...]:
+    """Return the families for which a place below `all` has a set; none at a family's own."""
+    return () if place.family != ALL else manifest.families or (place.view,)
 
 
 def check_complete(manifest: Manifest) -> None:

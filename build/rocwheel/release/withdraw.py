@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any, Final
 
 from rocwheel.entry import Entry, version_of
-from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
+from rocwheel.errors import ConfigError, PromotionError
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, IndexState, Standing, Transition
+from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
 from rocwheel.ledger.state import apply as apply_entry
 from rocwheel.places import Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who
-from rocwheel.store import replaced
 from rocwheel.values import replace
 
 DONE: Final = {
@@ -50,6 +51,7 @@ class Change(Operation):
     action: Action
     set_id: str = ""
     filenames: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()  # of a set below `all`; none: of each that stands otherwise
 
     def wanted(self, state: IndexState) -> Collection[str]:
         known = state.sets.get(self.set_id)
@@ -67,13 +69,11 @@ class Change(Operation):
     def decide(self, state: IndexState) -> Transition | None:
         known = state.sets.get(self.set_id)
         standing = known.standing if known else None
-        files = self.files(state)
+        files, views = self.files(state), [""]
         if self.action in {Action.ROLLBACK, Action.RESTORE}:
-            wanted = Standing.HELD if self.action is Action.ROLLBACK else Standing.LISTED
-            if known and standing is wanted and self.action in {Action.ROLLBACK, known.action}:
+            views = self._changing(known)
+            if not views:
                 return None
-            if standing not in {Standing.LISTED, Standing.HELD} or standing is wanted:
-                raise self._refused(standing)
         else:
             missing = sorted(set(self.filenames) - {item.filename for item in files})
             if missing or (self.set_id and standing is not Standing.LISTED) or not files:
@@ -87,30 +87,43 @@ class Change(Operation):
                 for item in files
                 if item.yanked is None or self.action is Action.UNYANK
             ]
-            for project in self.wanted(state):
-                others = (item for item in state.shown(project) if item.filename not in names)
+            for view, project in product(views, self.wanted(state)):
+                shown = state.of(view).shown(project)
+                others = (item for item in shown if item.filename not in names)
                 wheelset.check_order(others, coming)
         sets = [self.set_id] if self.set_id else []
-        return self.entry(state, self.action, sets=sets, names=self.filenames)
+        families = sorted(filter(None, views))
+        return self.entry(state, self.action, sets=sets, names=self.filenames, families=families)
+
+    def _changing(self, known: Known | None) -> list[str]:
+        """Return the families for which a rollback or restore changes a set: "" where it has none.
+
+        None where all is done. Raises PromotionError for one for which it may not be.
+        """
+        standings = [Standing.LISTED, Standing.HELD]
+        before, after = standings if self.action is Action.ROLLBACK else standings[::-1]
+        views = []
+        for view in self.families or (known.families if known else ()) or ("",):
+            seen = known.of(view) if known else None
+            standing = seen.standing if seen else None
+            if standing is before:
+                views.append(view)
+            elif known and standing is after and self.action in {Action.ROLLBACK, known.action}:
+                continue
+            elif self.families or not view:
+                raise self._refused(standing, family=view)
+        return views
 
     def prepare(self, state: IndexState) -> None:
         """Check that a set that comes back has the bytes that were released."""
         if self.action is Action.RESTORE:
-            self.place.each(self._verify, self.files(state))
+            self.place.each(partial(operations.verify, self.place), self.files(state))
 
-    def _verify(self, entry: Entry) -> None:
-        store, key = self.place.store, self.place.key(entry.filename)
-        info = store.info(key)
-        if info is None:
-            raise ObjectMissingError(
-                f"{store.locate(key)}: the wheel is gone",
-                hint="it was deleted by hand: build the set again under a new version",
-            )
-        if (digest := store.digest(info)) != entry.sha256:
-            raise replaced(store.locate(key), digest, entry.sha256)
-
-    def _refused(self, standing: Standing | None, name: str = "") -> PromotionError:
+    def _refused(
+        self, standing: Standing | None, name: str = "", family: str = ""
+    ) -> PromotionError:
         why, hint = REFUSED[standing]
+        why += f" for {family}" if family else ""
         if name or not self.set_id:
             why = "is not in the index"
         what = name or self.set_id[:12]
@@ -145,14 +158,25 @@ class ChangePlan:
         entry = None if self.is_done else self.operation.decide(self.state)
         after = apply_entry(self.state, entry, digest="") if entry else self.state
         # a file that another set lists as well stays as it is
+        indexes = operations.indexes(place, after, (entry and entry.families) or ())
         changed = {
             item.filename
-            for project in self.operation.wanted(self.state)
-            for item in {*self.state.shown(project)} ^ {*after.shown(project)}
+            for index, project in product(indexes, self.operation.wanted(self.state))
+            for item in {*self.state.of(index.view).shown(project)}
+            ^ {*after.of(index.view).shown(project)}
         }
         act = f"{action.value:9}"
         lines = [f"{act}{place.locate(name)}" for name in sorted(changed)]
-        return [*lines, *operations.page_lines(place, self.files, removing=action.removes)]
+        for index in indexes:
+            lines += operations.page_lines(index, self.files, removing=action.removes)
+        return lines
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """For whom it changes something: the place's own family, or some of those below `all`."""
+        sets = (self.state.sets[name] for name in self.names if name in self.state.sets)
+        every = dict.fromkeys(family for known in sets for family in known.families)
+        return self.operation.families or tuple(every) or (self.operation.place.view,)
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "nothing-to-do" if self.is_done else DONE[self.operation.action]
@@ -160,6 +184,7 @@ class ChangePlan:
             "state": "planned" if dry_run and not self.is_done else done,
             "set": self.operation.set_id,
             "family": self.operation.place.family,
+            **({"families": list(self.operation.families)} if self.operation.families else {}),
             "files": [item.filename for item in self.files],
             "reason": self.operation.who.reason,
         }
@@ -172,10 +197,16 @@ def plan(
     who: Who,
     set_id: str = "",
     filenames: Collection[str] = (),
+    families: Collection[str] = (),
 ) -> ChangePlan:
     """Look at what the log says; write nothing. Raises PromotionError where it may not be."""
     operation = Change(
-        place=place, who=who, action=action, set_id=set_id, filenames=tuple(sorted(filenames))
+        place=place,
+        who=who,
+        action=action,
+        set_id=set_id,
+        filenames=tuple(sorted(filenames)),
+        families=tuple(sorted(families)),
     )
     state = operations.read(operation)
     is_done = operation.decide(state) is None and operations.is_settled(state)

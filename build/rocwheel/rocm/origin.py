@@ -194,7 +194,7 @@ def _by_pip(
     return _looked_up(made) if made.named else made
 
 
-def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
+def recorded(source: RocmSource, *, cache: Path, option: str = "--rocm") -> RocmPlan:
     """Plan to bring the ROCm that a manifest names, from where the manifest says it came.
 
     A tree that the cache has under the recorded digest is used without asking anybody; packages
@@ -209,7 +209,7 @@ def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
     if not source.url and (source.origin != "tarball" or held is None):
         raise ConfigError(
             f"{source.name}: the manifest does not say where this ROCm came from",
-            hint="name it: --rocm with a tarball or a folder",
+            hint=f"name it: {option} with a tarball or a folder",
         )
     parsed = tarball_name.parse(source.name)
     return RocmPlan(

@@ -92,7 +92,7 @@ def plan(request: ImageRequest, *, home: Home, here: Workplace) -> ImageJob:
     Raises ConfigError, StoreError, RocmError.
     """
     options, manifest = request.options, request.manifest
-    known = log.read(request.release).sets.get(manifest.sha256)
+    known = log.read(request.release).of(request.release.view).sets.get(manifest.sha256)
     is_released = known is not None and known.standing is Standing.LISTED
     for lacks, hint in (
         (not options.unreleased,

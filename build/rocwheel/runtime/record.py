@@ -97,7 +97,7 @@ def records(place: Place, references: Collection[str] | None = None) -> tuple[Im
 
 def listed(place: Place) -> list[dict[str, Any]]:
     """Return what `--json` shows of the recorded images of a place, the newest last."""
-    sets = log.read(place).sets
+    sets = log.read(place).of(place.view).sets
     return [
         to_builtins(item)
         | {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _OF_TREE: Final = frozenset({
     "SourcePlan", "SourceRequest", "SourceTree", "has_target", "plan", "preview", "resolve",
 })  # fmt: skip
-read_rc, load_layouts, load_pins = bazelrc.read, layouts.load, pins.load
+read_rc, load_layouts, load_pins, pins_of = bazelrc.read, layouts.load, pins.load, pins.of
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
 from rocwheel.source.layouts import Layouts
+from rocwheel.source.layouts import load as load_layouts
 from rocwheel.source_layout import Layout
 from rocwheel.values import Commit, Count, Sha256, Value, replace
 from rocwheel.yaml_file import CPythons, FieldError
@@ -104,10 +105,6 @@ class Pins:
     pins: tuple[Pin, ...]
     layouts: Layouts
 
-    def __getitem__(self, version: str) -> Pin:
-        """Return the pin of a release. Raises ConfigError."""
-        return self.find(version)
-
     def find(self, version: str, *, allow_unverified: bool = False) -> Pin:
         """Return the pin of this name, an unverified one only where it is allowed.
 
@@ -161,6 +158,11 @@ def load(path: Path, *, layouts: Layouts, text: str = "") -> Pins:
         pins.append(pin)
     ordered = sorted(pins, key=lambda pin: (Version(pin.version), pin.name))
     return Pins(path=str(path), pins=tuple(ordered), layouts=layouts)
+
+
+def of(ci: Path) -> Pins:
+    """Read the pins of a folder of data, with the layouts there. Raises ConfigError."""
+    return load(ci / "pins.yaml", layouts=load_layouts(ci / "layouts.yaml"))
 
 
 def _mistake(entry: Pin, layouts: Layouts) -> FieldError | None:

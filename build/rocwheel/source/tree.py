@@ -439,11 +439,6 @@ def _xla(
     """Return the XLA that is built; of a user's own, the tree's patches it has, and warnings."""
     own, folder = planned.request.xla_source_dir, planned.root / layout.xla.folder
     if own:
-        if not (own / "xla").is_dir():
-            raise SourceError(
-                f"{own}: no XLA checkout, it has no folder xla",
-                hint="name the top of a checkout of openxla/xla",
-            )
         applied, lacking = patches.compared(own, patches.named(folder), runner=runner)
         return _identified(planned, own, None, runner), applied, lacking
     if not folder.is_dir():

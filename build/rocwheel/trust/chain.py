@@ -139,7 +139,8 @@ def _role(signed: Envelope) -> KeyRole:
 def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) -> ChainLink:
     role, own, claimed = _role(signed), signed.statement.own, _claimed(signed)
     if role is KeyRole.BUILDER:
-        said = f"built by {signed.statement.part('runDetails', 'builder').get('id')}"
+        by = signed.statement.part("runDetails", "builder").get("id")
+        said = f"{'reproduced' if 'reproduced' in own else 'built'} by {by}"
     elif role is KeyRole.RUNNER:
         said = f"{own.get('suite')} on CPython {own.get('python')}: {own.get('state')}"
     else:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
 BUNDLE: Final = "bundle.jsonl"
 PROVENANCE: Final = "provenance.json"  # in a wheelhouse
+REPRODUCED: Final = "reproduced.json"  # of one that was built again
 UNNAMED: Final = "no statement of a runner's key names it"
 PUT_BACK: Final = "put it back from a copy of the bucket; a set with a gap is never released"
 _PROVENANCE: Final = re.compile(r"provenance/([0-9a-f]{64})\.json")
@@ -48,35 +49,50 @@ class Evidence:
     refused: Mapping[str, str] = field(default_factory=dict)  # of others: by which rule
 
 
-def state_build(wheelhouse: Path, signer: Signer | None, *, finished: str) -> None:
-    """Write a wheelhouse's provenance, unsigned without a key; one that is signed stays."""
-    path = wheelhouse / PROVENANCE
+def state_build(
+    wheelhouse: Path, signer: Signer | None, *, finished: str, again: Manifest | None = None
+) -> Path:
+    """Write a wheelhouse's provenance, unsigned without a key; one that is signed stays.
+
+    With a set that was built `again` there, it states that this set was reproduced.
+    """
+    path = wheelhouse / (REPRODUCED if again else PROVENANCE)
     if path.exists() and envelope.parse(path.read_bytes(), name=str(path)).signatures:
-        return
+        return path
     record = BuildRecord.from_bytes((wheelhouse / BUILD_RECORD).read_bytes(), name=BUILD_RECORD)
-    made = statements.provenance(Manifest.load(wheelhouse), record, finished=finished)
+    made = statements.provenance(
+        Manifest.load(wheelhouse), record, finished=finished, reproduced=again
+    )
     data = envelope.unsigned(made)
     files.write(path, envelope.sign(data, signer, name=str(path)) if signer else data)
+    return path
 
 
 def built(wheelhouse: Path) -> bytes:
-    """Return a wheelhouse's signed provenance; nothing where it has none. Raises TrustError."""
-    path = (wheelhouse if wheelhouse.is_dir() else wheelhouse.parent) / PROVENANCE
-    data = path.read_bytes() if path.is_file() else b""
-    return data if data and envelope.parse(data, name=str(path)).signatures else b""
+    """Return the signed lines of who built a wheelhouse, and who built it again.
+
+    Raises TrustError for what is no statement.
+    """
+    folder = wheelhouse if wheelhouse.is_dir() else wheelhouse.parent
+    paths = (path for name in (PROVENANCE, REPRODUCED) if (path := folder / name).is_file())
+    lines = {path: path.read_bytes() for path in paths}
+    return b"".join(x for p, x in lines.items() if envelope.parse(x, name=str(p)).signatures)
 
 
 def add_provenance(place: Place, manifest: str, data: bytes) -> None:
-    """Store an envelope with a provenance, where there is one. Raises StoreError."""
-    if data:
-        key = place.attestation(manifest, f"provenance/{files.sha256(data)}.json")
-        place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))
+    """Store envelopes with provenances, each on a line. Raises StoreError."""
+    for key, line in _provenances(place, manifest, data).items():
+        place.store.create(key, line, headers=place.record_headers, sha256=files.sha256(line))
 
 
 def has_provenance(place: Place, manifest: str, data: bytes) -> bool:
-    """Return whether a provenance is stored already, or there is none."""
-    key = place.attestation(manifest, f"provenance/{files.sha256(data)}.json")
-    return not data or place.store.info(key) is not None
+    """Return whether these provenances are stored already."""
+    return all(place.store.info(key) for key in _provenances(place, manifest, data))
+
+
+def _provenances(place: Place, manifest: str, data: bytes) -> dict[str, bytes]:
+    lines = {files.sha256(line): line for line in data.splitlines(keepends=True)}
+    return {place.attestation(manifest, f"provenance/{s}.json"): x for s, x in lines.items()}
 
 
 def add_result(place: Place, verdict: Verdict, signer: Signer, *, parts: Sequence[str] = ()) -> str:

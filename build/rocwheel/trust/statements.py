@@ -29,12 +29,14 @@ WITHDRAWALS: Final = frozenset({"rollback", "yank"})
 NOT_KNOWN: Final = "not recorded: Bazel's events of this build name no digests of what it fetched"
 
 
-def provenance(manifest: Manifest, record: BuildRecord, *, finished: str) -> Statement:
-    """State what a set was built from, where and when."""
+def provenance(
+    manifest: Manifest, record: BuildRecord, *, finished: str, reproduced: Manifest | None = None
+) -> Statement:
+    """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
     builder = record.builder
     return Statement(
         predicate_type=PROVENANCE,
-        subject=subjects(manifest),
+        subject=subjects(reproduced or manifest),
         predicate={
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
@@ -57,6 +59,7 @@ def provenance(manifest: Manifest, record: BuildRecord, *, finished: str) -> Sta
                 },
                 "byproducts": [{"name": item} for item in (builder.digests if builder else ())],
             },
+            **({OWN: {"reproduced": reproduced.sha256}} if reproduced else {}),
         },
     )
 

@@ -43,9 +43,11 @@ _NEED: Final = struct.Struct("<HHIII")
 _AUX: Final = struct.Struct("<IHHII")
 _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH = 1, 5, 6, 10, 14, 15
 _DT_RUNPATH = 29
-_DT_VERNEED = 0x6FFFFFFE
+_DT_VERSYM, _DT_VERNEED = 0x6FFFFFF0, 0x6FFFFFFE
 _SHT_DYNSYM, _SHT_VERNEED = 11, 0x6FFFFFFE
-_GLOBAL_BINDINGS: Final = frozenset({1, 2, 10})  # global, weak, GNU unique
+_WEAK: Final = 2
+_GLOBAL_BINDINGS: Final = frozenset({1, _WEAK, 10})  # global, weak, GNU unique
+_NO_VERSION: Final = itertools.repeat(1)
 _SHN_ABS: Final = 0xFFF1
 _VISIBLE: Final = frozenset({0, 3})  # default, protected
 _VERSION: Final = re.compile(r"([A-Z]+)_([0-9]+(?:\.[0-9]+)*)\Z")
@@ -84,6 +86,7 @@ class ElfFacts:
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # SONAME -> versions
     exports: tuple[str, ...] = ()
     bundles: tuple[hip.Bundle, ...] = ()
+    imports: Mapping[str, bool] = field(default_factory=dict)  # name -> whether it has a version
     problems: tuple[str, ...] = ()  # why glibc cannot load it
 
     def highest(self, prefix: str) -> tuple[int, ...]:
@@ -250,13 +253,18 @@ class _Scan:
         symbols = self._described(sections, _SHT_DYNSYM, dynamic.get(_DT_SYMTAB), loads)
         strings = _Strings(self._get(strings_at, strings_size), self._budget)
         self._budget.take("elf_entries", len(symbols) // _SYMBOL.size)
-        versions, misfits = _versions(needs, strings)
+        versions, misfits, numbers = _versions(needs, strings)
         needed = tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, []))
         problems = [
             *loader.problems(header.identity, segments, dynamic, self.size),
             *misfits,
             *(f"needs versions of {name}, but not {name}" for name in versions.keys() - {*needed}),
         ]
+        imports: dict[str, bool] = {}
+        if not problems:
+            at = _offset(loads, dynamic.get(_DT_VERSYM, [0])[-1])
+            chosen = self._get(at, len(symbols) // _SYMBOL.size * 2 if at else 0)
+            imports, problems = _imports(symbols, strings, chosen, numbers)
         return ElfFacts(
             path=self.path,
             size=self.size,
@@ -268,6 +276,7 @@ class _Scan:
             versions=versions,
             exports=self._exports(symbols, strings, dynamic, loads),
             bundles=tuple(sorted(self._bundles, key=lambda bundle: bundle.offset)),
+            imports=imports,
             problems=tuple(problems[:PROBLEMS]),
         )
 
@@ -402,29 +411,59 @@ def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
     return tuple(part for text in lists if text for part in text.split(":"))
 
 
-def _versions(raw: bytes, strings: _Strings) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Return SONAME -> the symbol versions needed of it; and what glibc refuses."""
+def _imports(
+    raw: bytes, strings: _Strings, chosen: bytes, numbers: set[int]
+) -> tuple[dict[str, bool], list[str]]:
+    """Return the names that another library must define, and of which of them glibc dies.
+
+    `chosen` has the number of each symbol's version, `numbers` those that are needed.
+    """
+    names: dict[str, bool] = {}
+    problems: list[str] = []
+    versions = itertools.chain((each for (each,) in struct.iter_unpack("<H", chosen)), _NO_VERSION)
+    for number, fields in zip(versions, _SYMBOL.iter_unpack(raw), strict=False):
+        name, info, other, section, _, _ = fields
+        if section or not any(fields):
+            continue
+        text, version = strings.at(name), number & 0x7FFF
+        if info >> 4 not in _GLOBAL_BINDINGS or other & 3:
+            problems.append(f"{text} is undefined, and local or hidden")
+        elif version > 1 and version not in numbers:
+            problems.append(f"{text} has a version that is not needed of any library")
+        elif info >> 4 != _WEAK:
+            names[text] = version > 1
+    return names, problems
+
+
+def _versions(
+    raw: bytes, strings: _Strings
+) -> tuple[dict[str, tuple[str, ...]], list[str], set[int]]:
+    """Return SONAME -> the symbol versions needed of it, what glibc refuses, and their numbers."""
     wanted: dict[str, list[str]] = {}
     misfits: list[str] = []
+    numbers: set[int] = set()
     left = len(raw) // _NEED.size  # records, of both kinds: they are equally long
     at = 0
     while raw:  # `following` only leads forward, so a chain ends or leaves the table
         version, count, file, aux, following = _NEED.unpack_from(raw, at)
-        left -= count + 1
-        if left < 0:
-            raise ElfError("version needs that overlap")
         names = wanted.setdefault(strings.at(file), [])
         misfits += [f"version needs of format {version}"] * (version != 1)
-        position = at + aux
-        for number in range(1, count + 1):
-            digest, _, _, name, step = _AUX.unpack_from(raw, position)
-            if not step and number < count:
-                raise ElfError("version needs that end too early")
+        position, step = at + aux, count
+        first = left
+        while step:  # glibc follows the steps and does not look at the count
+            digest, _, number, name, step = _AUX.unpack_from(raw, position)
+            left -= 1
+            if left <= 0:
+                raise ElfError("version needs that overlap")
+            numbers.add(number & 0x7FFF)
             names.append(strings.at(name))
             if digest != loader.sysv_hash(names[-1].encode("utf-8", "backslashreplace")):
                 misfits.append(f"a wrong hash for {names[-1]}")
             position += step
+        if first - left != count:
+            raise ElfError("version needs that are not as many as they say")
+        left -= 1
         if not following:
             break
         at += following
-    return {library: tuple(sorted(names)) for library, names in wanted.items()}, misfits
+    return {library: tuple(sorted(names)) for library, names in wanted.items()}, misfits, numbers

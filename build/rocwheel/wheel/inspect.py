@@ -154,7 +154,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         provenance, releases = _provenance(archive, folder, texts)
         sboms = dict(itertools.islice(_sboms(archive, folder), LIMITS.provenance))
         name = f"{folder}/entry_points.txt"
-        text = archive.read(name).decode("utf-8", "replace") if name in archive.by_name else ""
+        points = archive.read(name) if name in archive.by_name else b""
         sha256 = whole.result()
     return WheelReport(
         path=path,
@@ -166,7 +166,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         dist_info=folder,
         metadata={key: texts["METADATA"].all(key) for key in METADATA_FIELDS},
         wheel={key: texts["WHEEL"].all(key, exact=True) for key in WHEEL_FIELDS},
-        entry_points=_entry_points(text),
+        entry_points=_entry_points(points),
         members=archive.members,
         elf=tuple(elf),
         provenance=provenance,
@@ -262,13 +262,13 @@ class _Texts(importlib.metadata.Distribution):
         return Path(path)
 
 
-def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
+def _entry_points(data: bytes) -> dict[str, tuple[str, ...]]:
     """Return entry points by group as JAX gets them, from importlib.metadata."""
     groups: dict[str, list[str]] = {}
-    if len(text) > LIMITS.entry_points:
-        return {"": (f"cannot be read: {len(text)} characters",)}
+    if len(data) > LIMITS.entry_points:
+        return {"": (f"cannot be read: {len(data)} bytes",)}
     try:
-        for point in _Texts(text).entry_points:
+        for point in _Texts(data.decode("utf-8")).entry_points:
             groups.setdefault(point.group, []).append(f"{point.name} = {point.value}")
     except (TypeError, ValueError, AttributeError) as exc:
         return {"": (f"cannot be read: {type(exc).__name__}",)}

@@ -20,7 +20,7 @@ class Limits:
     text: int = 2 << 20  # bytes of a member that is read as a whole
     record: int = 16 << 20  # bytes of RECORD, which has a line for each file
     # Texts.
-    entry_points: int = 64 << 10  # characters of entry_points.txt; numpy has 200
+    entry_points: int = 64 << 10  # bytes of entry_points.txt; numpy has 200
     provenance: int = 8  # version.py and commit_info.py, or SBOMs; published wheels have 2
     sbom: int = 256 << 10  # bytes of one file below dist-info/sboms; ours has 5 KiB
     specifier: int = 4096  # characters of a version or a requirement; 100 were published

@@ -21,11 +21,11 @@ _X, _W = 1, 2  # flags of a segment
 PAGE: Final = 4096
 SPAN: Final = 4 << 30  # bytes of address space; code cannot reach further than 2 GiB
 
-# Tables that the loader reads: tag -> name, tag of their size or the bytes they have at least.
+# Tables that the loader reads: tag -> name, tag of their size, bytes of an entry, or of the first.
 _TABLES: Final = {
-    5: ("DT_STRTAB", 10, 1), 6: ("DT_SYMTAB", 0, 24), 7: ("DT_RELA", 8, 0),
-    23: ("DT_JMPREL", 2, 0), 25: ("DT_INIT_ARRAY", 27, 0), 26: ("DT_FINI_ARRAY", 28, 0),
-    36: ("DT_RELR", 35, 0), 0x6FFFFFF0: ("DT_VERSYM", 0, 2), 0x6FFFFFFC: ("DT_VERDEF", 0, 20),
+    5: ("DT_STRTAB", 10, 1), 6: ("DT_SYMTAB", 0, 24), 7: ("DT_RELA", 8, 24),
+    23: ("DT_JMPREL", 2, 24), 25: ("DT_INIT_ARRAY", 27, 8), 26: ("DT_FINI_ARRAY", 28, 8),
+    36: ("DT_RELR", 35, 8), 0x6FFFFFF0: ("DT_VERSYM", 0, 2), 0x6FFFFFFC: ("DT_VERDEF", 0, 20),
     0x6FFFFFFE: ("DT_VERNEED", 0, 16), DT_GNU_HASH: ("DT_GNU_HASH", 0, 16),
 }  # fmt: skip
 _CODE: Final = {12: "DT_INIT", 13: "DT_FINI"}
@@ -129,6 +129,8 @@ def _dynamic(dynamic: Mapping[int, Sequence[int]], loads: Sequence[Segment]) -> 
         need = last.get(sized_by, SPAN) if sized_by else least
         if tag in last and not any(item.holds(last[tag], need) for item in loads):
             yield f"{name} outside the file"
+        if last.get(sized_by, 0) % least or (sized_by in last and tag not in last):
+            yield f"{name} is missing, or ends within an entry"
     for tag, name in _CODE.items():
         if tag in last and not any(item.flags & _X and item.holds(last[tag], 1) for item in loads):
             yield f"{name} is no code"

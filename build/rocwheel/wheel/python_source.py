@@ -1,7 +1,7 @@
-"""Whether the Python files of a wheel compile: asked of a child process that they may exhaust.
+"""Whether the Python files of a wheel compile, and what they import of the wheel is in it.
 
 CPython's compiler needs time that grows with the square of some sources, and memory a hundred
-times their size. So a child compiles them under limits of both; it runs none of them.
+times their size. So a child process compiles them under limits of both; it runs none of them.
 """
 
 from __future__ import annotations
@@ -17,28 +17,58 @@ from rocwheel.errors import CommandError
 from rocwheel.process import Command, HostRunner
 from rocwheel.wheel.limits import LIMITS
 
-_PROGRAM: Final = """
-import ast, collections, json, resource, sys, warnings, zipfile
+_PROGRAM: Final = r"""
+import ast, collections, json, re, resource, sys, warnings, zipfile
 path, seconds, memory, most = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
 resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
 warnings.simplefilter("ignore")
-problems, functions = {}, {}
+problems, functions, versions, wanted = {}, {}, {}, []
+SUFFIXES = re.compile(r"(?:/__init__)?\.(?:(?:[^./]*cpython[^./]*\.|abi3t?\.)?so|py)$")
+ANY = ("", "*")  # what can be imported of every module
+IMPORT = re.compile(r"^(?:from|import)\s[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 
 
-def callable_names(tree):  # functions of the module that are bound once and need no argument
+def bound_names(tree):
     bound = collections.Counter()
     for node in ast.walk(tree):
         name = getattr(node, "asname", None) or getattr(node, "name", None)
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             name = node.id
         bound[name] += 1
+    return bound
+
+
+def callable_names(tree):  # functions of the module that are bound once and need no argument
+    bound = bound_names(tree)
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and bound[node.name] == 1 and not bound["*"]:
+        if isinstance(node, ast.ImportFrom):  # what they need is not known
+            names = (each.asname or each.name for each in node.names)
+            yield from (name for name in names if bound[name] == 1)
+        elif isinstance(node, ast.FunctionDef) and bound[node.name] == 1 and not bound["*"]:
             given = node.args
             must = len(given.posonlyargs) + len(given.args) - len(given.defaults)
             if not must and None not in given.kw_defaults:
                 yield node.name
+
+
+def imports(member, source, names):  # what it imports without a condition: module, name
+    package = member.split("/")[:-1]
+    for match in IMPORT.finditer(source.decode("utf-8", "replace")):
+        try:
+            (node,) = ast.parse(match[0]).body
+        except (SyntaxError, ValueError):
+            continue
+        module, level = getattr(node, "module", None), getattr(node, "level", 0)
+        if (module or node.names[0].name) not in names:  # a text, not a statement
+            continue
+        if level > len(package):
+            raise ImportError(f"{match[0]}: beyond its package")
+        base = package[: len(package) + 1 - level] if level else []
+        for each in node.names:
+            parts = each.name if isinstance(node, ast.Import) else module or ""
+            name = "" if isinstance(node, ast.Import) else each.name
+            yield "/".join(filter(None, [*base, *parts.split(".")])), name
 
 
 with zipfile.ZipFile(path) as archive:
@@ -46,16 +76,40 @@ with zipfile.ZipFile(path) as archive:
     if sum(info.file_size for info in sources) > int(most):
         problems["all Python files"] = f"larger together than {most} bytes"
         sources = []
+    files = {each: SUFFIXES.sub("", each) for each in archive.namelist() if SUFFIXES.search(each)}
+    modules = dict.fromkeys(files.values())  # None: any name may be in it
+    libraries = tuple(f"{module}/" for each, module in files.items() if each.endswith(".so"))
     for info in sources:
         try:
             source = archive.read(info)
-            compile(source, info.filename, "exec", dont_inherit=True)
+            code = compile(source, info.filename, "exec", dont_inherit=True)
+            names = {*code.co_names, *ANY}
+            own = [*imports(info.filename, source, names)]
+            wanted += [(info.filename, *each) for each in own]
+            if "__getattr__" not in names and "*" not in (each for _, each in own):
+                modules[files[info.filename]] = names
             if info.filename.endswith("/__init__.py"):
                 functions[info.filename] = list(callable_names(ast.parse(source)))[:1000]
+            elif info.filename.endswith("/version.py"):
+                bound = bound_names(ast.parse(source))
+                versions[info.filename] = [bound["_release_version"], bound["__version__"]]
         except (Exception, MemoryError) as exc:
             where = f", line {exc.lineno}" if isinstance(exc, SyntaxError) else ""
             problems[info.filename] = f"{type(exc).__name__}{where}: {exc}"[:200]
-json.dump({"problems": problems, "functions": functions}, sys.stdout)
+roots = []
+for module in sorted(modules):
+    *folder, _ = parts = module.split("/")
+    if folder and not module.startswith(tuple(roots[-1:])):
+        roots.append("/".join(folder) + "/")
+    for n in range(1, len(parts)):
+        modules.setdefault("/".join(parts[:n]), ANY)
+for member, module, name in wanted:
+    names = modules.get(module, ())
+    known = names is None or name in names or f"{module}/{name}" in modules
+    if f"{module}/".startswith(tuple(roots)) and not (known or module.startswith(libraries)):
+        text = ".".join(filter(None, (module.replace("/", "."), name)))
+        problems.setdefault(member, f"ImportError: imports {text}, which is not in the wheel")
+json.dump({"problems": problems, "functions": functions, "versions": versions}, sys.stdout)
 """
 
 
@@ -65,6 +119,8 @@ class Compiled:
 
     problems: Mapping[str, str] = field(default_factory=dict)  # member -> why it does not compile
     functions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of `__init__.py` files
+    # version.py -> how often it binds _release_version, and __version__
+    versions: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def compile_members(path: Path) -> Compiled:
@@ -79,4 +135,4 @@ def compile_members(path: Path) -> Compiled:
     except (CommandError, ValueError):
         why = f"not compiled in {limits[0]} s of CPU time and {limits[1] >> 20} MiB of memory"
         return Compiled(problems={"all Python files": why})
-    return Compiled(problems=answer["problems"], functions=answer["functions"])
+    return Compiled(**answer)

@@ -5,6 +5,7 @@ Every mistake in the file is a ConfigError with file, line, key and the nearest 
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -82,7 +83,7 @@ class KindPolicy(Value, frozen=True, kw_only=True):
     packages: tuple[str, ...]  # all that is installed is below these; `{rocm}` is the ROCm number
     gpu_code: bool
     tag: Literal["cpython", "py3-none"]  # cp312-cp312, cp314-cp314t; or interpreter and ABI
-    required: tuple[RequiredMembers, ...]  # the first that has the JAX version counts
+    required: tuple[RequiredMembers, ...]  # those that have the JAX version count
     functions: Mapping[str, tuple[str, ...]]  # module -> what JAX calls in it
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
     requires: Mapping[str, AllowedRequirement]  # by normalised name
@@ -138,6 +139,7 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
     platform_libraries: frozenset[str]
     other_libraries: frozenset[str]  # that wheels outside JAX may need, too
     rocm_libraries: Mapping[str, tuple[str, ...]]  # name -> the ABI numbers of its SONAMEs
+    undefined: tuple[str, ...]  # patterns of names that libraries from outside define
     runpath: Runpath
     kinds: Mapping[WheelKind, KindPolicy]
 
@@ -160,6 +162,10 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
             f"{name}.{abi}" if abi else name for name, abis in libraries for abi in abis
         )
 
+    @property
+    def outside_names(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(fnmatch.translate, self.undefined)))
+
     def outside(self, kind: WheelKind | None) -> frozenset[str]:
         """Return SONAMEs of the libraries that wheels of a kind may need from outside."""
         if kind is None:
@@ -179,8 +185,10 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
     def required(self, kind: WheelKind, version: Version) -> RequiredMembers:
         """Return what a wheel of this kind and version must have."""
         base = Version(version.base_version)
-        uses = (each for each in self.kinds[kind].required if each.jax.contains(base))
-        return next(uses, RequiredMembers(jax=SpecifierSet(), members=()))
+        uses = [each for each in self.kinds[kind].required if each.jax.contains(base)]
+        members = dict.fromkeys(name for each in uses for name in each.members)
+        pythons = next((each.pythons for each in uses), ())
+        return RequiredMembers(jax=SpecifierSet(), members=tuple(members), pythons=pythons)
 
     def level(self, platform: str) -> str:
         """Return the level of a tag such as manylinux_2_28_x86_64, "" where it has none."""

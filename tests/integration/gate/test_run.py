@@ -21,8 +21,9 @@ from support.topology import Gpu, machine, mi300x
 from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 
 import amdgpu_family_matrix as matrix
-from rocwheel import files, rocm
+from rocwheel import rocm
 from rocwheel.cli import main
+from rocwheel.container.owner import owner
 from rocwheel.errors import ConfigError
 from rocwheel.gate import environment, subject
 from rocwheel.gate import run as room
@@ -457,18 +458,16 @@ def test_mistakes_in_data_are_no_word_on_the_machine(request_, host, console, ch
 
 
 def test_what_killed_runs_left_goes_with_the_next_run_and_what_lives_stays(request_, host, console):
-    work, locks = host.cache / "gate/work", host.cache / "gate/locks"
-    for name in ("tmpdead/tests", "tmplive/tests"):
+    work = host.cache / "gate/work"
+    for name in ("run-dead/tests", "run-live/tests"):
         (work / name).mkdir(parents=True)
-    locks.mkdir()
-    for name in ("tmpdead", "tmpgone", "0f" * 12):
-        (locks / f"{name}.lock").touch()
+    pid, rest = owner().split(":", 1)
+    (work / "run-dead.owner").symlink_to(f"{pid}:0{rest}")  # another process had this number
+    (work / "run-live.owner").symlink_to(owner())
     wrong = replace(request_, shard=Shard(number=9, count=9))  # ends once it has its own folder
-    with files.locked(locks / "tmplive.lock"), pytest.raises(ConfigError):
+    with pytest.raises(ConfigError):
         gate(wrong, host, console)
-    assert [path.name for path in work.iterdir()] == ["tmplive"]
-    kept = {f"{'0f' * 12}.lock", "tmplive.lock", "work.lock"}
-    assert {path.name for path in locks.iterdir()} == kept, "its own lock went with its folder"
+    assert sorted(path.name for path in work.iterdir()) == ["run-live", "run-live.owner"]
 
 
 def test_a_requirement_that_no_version_meets_is_no_word_on_the_machine(request_, host, console):

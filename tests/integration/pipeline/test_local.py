@@ -102,7 +102,7 @@ def test_a_shared_channel_has_one_build_and_stage_and_each_family_goes_its_own_w
     world.plan("one", check=True)
     done = world.local("one")
     assert done.code == 5
-    assert re.findall("^(.*): fail", done.err, re.MULTILINE) == [
+    assert re.findall(r"^(\S+): fail", done.err, re.MULTILINE) == [
         "gate.jax.gfx1151.3.12.unit", "promote.jax.gfx1151",
     ]  # fmt: skip
     states = world.states("one")

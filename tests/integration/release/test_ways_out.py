@@ -441,7 +441,7 @@ def test_a_verdict_without_a_list_of_tests_does_not_hide_that_some_are_gone(desk
         plan = desk.shop.plan(manifest)
         if listed:
             desk.shop.promote(manifest)
-    (cell,) = (cell for cell in plan.decision.cells if cell.notes)
+    (cell,) = (cell for cell in plan.operation.judged[0].decision.cells if cell.notes)
     assert cell.notes == ("gone since the last released set: 2 tests: a.py::one, a.py::two",)
 
 

@@ -28,8 +28,8 @@ def test_a_release_is_added_with_what_its_sources_and_wheels_say(place):
     place.path.write_text(text)
     pins = source.load_pins(place.path, layouts=LAYOUTS)
     assert pins.default.version == VERSION
-    assert not pins[VERSION].unverified
-    assert list(pins[VERSION].jaxlib.wheels) == list(ABIS)
+    assert not pins.find(VERSION).unverified
+    assert list(pins.find(VERSION).jaxlib.wheels) == list(ABIS)
     comments = [line for line in before.splitlines() if line.startswith("#")]
     assert [line for line in text.splitlines() if line.startswith("#")] == comments
     assert text.count("    default: true") == before.count("    default: true") == 1
@@ -79,7 +79,7 @@ def test_a_branch_of_a_fork_is_pinned_beside_the_release_of_its_version(place):
     assert text.startswith(place.path.read_text())
     place.path.write_text(text)
     pins = source.load_pins(place.path, layouts=LAYOUTS)
-    pin = pins["rocm-jaxlib-v0.11.1"]
+    pin = pins.find("rocm-jaxlib-v0.11.1")
     assert (pin.version, pin.ref) == (VERSION, "rocm-jaxlib-v0.11.1")
     assert pin.commit == git(place.jax, "rev-parse", "HEAD")
     assert pins.find(VERSION, allow_unverified=True).ref == "jax-v0.11.1"

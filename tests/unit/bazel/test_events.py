@@ -6,8 +6,7 @@ import base64
 import json
 from pathlib import Path
 
-from rocwheel.bazel.events import BuildEvents, Spawned, read_spawns
-from rocwheel.bazel.profile import read_profile
+from rocwheel.bazel.events import BuildEvents, Spawned, read_profile, read_spawns
 
 LABEL = "//jaxlib/tools:jaxlib_wheel"
 

@@ -14,6 +14,7 @@ from rocwheel.build_options import BuildOptions, WheelhouseOptions
 from rocwheel.cli import COMMANDS, STAGES, ci_build
 from rocwheel.cli.app import App
 from rocwheel.cli.command import SECTIONS, DryRun, command, declared, own
+from rocwheel.errors import ConfigError
 from rocwheel.option import OptionSet
 
 CLI = Path(__file__).parents[3] / "build" / "rocwheel" / "cli"
@@ -154,3 +155,18 @@ def test_help_of_a_group_cuts_no_sentence():
         assert done.exit_code == 0, done.output
         assert "..." not in done.output.partition("Commands:")[2]
         assert words in " ".join(done.output.split())
+
+
+def test_a_list_that_names_nothing_is_refused():
+    class Listed(OptionSet):
+        items: tuple[str, ...] = own("--items LIST", many=True)
+
+    @command("probe", Listed)
+    def probe(_app, options):
+        """Probe."""
+        assert options.items == ("a", "b")
+
+    app = App({}, Path("/w"))
+    probe.main(["--items=a,b,"], standalone_mode=False, obj=app)
+    with pytest.raises(ConfigError, match="--items: ',' names nothing"):
+        probe.main(["--items=,"], standalone_mode=False, obj=app)

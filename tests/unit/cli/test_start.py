@@ -271,6 +271,15 @@ def test_what_the_shell_limits_is_two_lines(monkeypatch, capsys, error, said):
     assert capsys.readouterr().err.splitlines()[0] == f"error: {said}"
 
 
+def test_ctrl_c_within_a_class_that_is_made_is_no_bug(monkeypatch, capsys):
+    def interrupted(**_):
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(ci_build, "main", interrupted)
+    assert cli.main(["cache", "list"]) == 130
+    assert capsys.readouterr().err.startswith("error: interrupted\nhint:  ")
+
+
 def test_a_bug_stays_a_bug(monkeypatch):
     def fail(*_):
         raise RuntimeError("something else")

@@ -11,13 +11,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import yaml
 from support.serving import serving
-from support.trust import make_record
+from support.trust import NOW, make_record
 from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 
 from rocwheel import home
@@ -29,7 +30,7 @@ from rocwheel.gate.verdict.judge import judge
 from rocwheel.ledger import verdicts
 from rocwheel.report import render
 from rocwheel.results import Attempt, Outcome, Results, TestResult
-from rocwheel.trust import TrustError, envelope, evidence, policy, signers
+from rocwheel.trust import TrustError, chain, envelope, evidence, policy, signers
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -241,6 +242,67 @@ def test_a_channel_that_requires_nothing_merges_unsigned_shards(world, capsys) -
         add_shard(world, number, signer="")
     assert merge_of(world) == 0
     assert "unsigned" not in capsys.readouterr().err
+
+
+def reproduce(world, signer: str) -> None:
+    """Leave beside the set what `rebuild` states on another machine, where it made the same."""
+    record = replace(make_record(world.manifest), host="build2")
+    again = world.tmp / f"again-{signer}"
+    shutil.copytree(world.folder, again)
+    (again / BUILD_RECORD).write_bytes(record.to_bytes())
+    finished, sign = "2026-05-02T11:00:00Z", signers.signer(world.uri(signer))
+    made = evidence.state_build(again, sign, finished=finished, again=world.manifest)
+    shutil.copy(made, world.folder)
+
+
+@pytest.mark.parametrize(("signer", "counts"), [("builder", True), ("runner", False)])
+def test_who_built_a_set_again_is_part_of_its_chain(world, capsys, signer, counts) -> None:
+    """`stage` takes the statement along; a key of another role says nothing, and stops nothing."""
+    staged(world)
+    reproduce(world, signer)
+    assert world.run(*world.target("stage", world.folder)) == 0
+    assert world.run(*world.target("stage", world.folder)) == 0
+    assert "nothing-to-do" in capsys.readouterr().out
+    world.gate()
+    promote = world.target("promote", f"--manifest={world.manifest.sha256}")
+    assert world.run(*promote, f"--signer={world.uri('promoter')}") == 0
+    capsys.readouterr()
+    bundle = f"--statements={world.bundle}"
+    keys = f"--keys={world.ci}/trust.yaml"
+    assert main(["trust", "verify", str(world.folder), bundle, keys]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("built by" in line for line in lines) == 1
+    reproduced = [line for line in lines if "reproduced by" in line]
+    assert len(reproduced) == counts
+    assert all("host@build2; signed by builder" in line for line in reproduced)
+
+
+def test_a_set_that_was_built_again_stands_without_its_first_builder(world, capsys) -> None:
+    """What one builder's revoked key signed, another's says too: no rollback is needed."""
+    keys = world.ci / "trust.yaml"
+    other = world.keys / "other.pem"
+    public = signers.public_pem(signers.generate(other))
+    entry = "".join(f"      {line}\n" for line in public.splitlines())
+    keys.write_text(keys.read_text().replace(
+        "channels:\n  mine",
+        "  other:\n    algorithm: ed25519\n    role: builder\n    since: 2026-01-01\n"
+        f"    until: 2099-01-01\n    public: |\n{entry}channels:\n  mine",
+    ))  # fmt: skip
+    staged(world)
+    reproduce(world, "other")
+    world.gate()
+    assert world.run(*world.target("stage", world.folder)) == 0
+    promote = world.target("promote", f"--manifest={world.manifest.sha256}")
+    assert world.run(*promote, f"--signer={world.uri('promoter')}") == 0
+    trust = policy.load(keys)
+    revoked = policy.Revocation(since=date(2026, 1, 2), reason="stolen")
+    for names, alone in ((("builder",), False), (("builder", "other"), True)):
+        changed = {
+            keyid: replace(key, revoked=revoked) if trust.name(keyid) in names else key
+            for keyid, key in trust.keys.items()
+        }
+        found = chain.revoked(world.bundle.read_bytes(), replace(trust, keys=changed), released=NOW)
+        assert found == (frozenset(names), alone)
 
 
 def released(world) -> None:

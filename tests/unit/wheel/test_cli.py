@@ -267,6 +267,12 @@ def test_a_difference_is_told_from_an_error_by_its_status(plugin: str, capsys) -
         assert "error: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_diff_says_that_it_compares_two(number: int, plugin: str, capsys) -> None:
+    run("diff", *[plugin] * number, status=2)
+    assert f"error: {number} given: name the two wheels to compare" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["inspect", "verify", "retag", "reversion", "repair", "diff"])
 def test_a_wheel_that_is_not_there_is_not_to_be_built_again(
     name: str, plugin: str, tmp_path: Path, capsys

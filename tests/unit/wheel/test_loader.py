@@ -131,6 +131,35 @@ def _unneeded(image: Image) -> None:
     image.put(at + 4, "<I", struct.unpack_from("<I", image.data, image.symbol(b"PyInit_x"))[0])
 
 
+def used(at: int, layout: str, number: int) -> Edit:
+    """Change the symbol of a function that the C library defines."""
+    return lambda image: image.put(image.symbol(b"printf") + at, layout, number)
+
+
+def version(number: int) -> Edit:
+    """Give that symbol the version of another number."""
+
+    def edit(image: Image) -> None:
+        nth = (image.symbol(b"printf") - image.table(6)) // 24
+        image.put(image.table(0x6FFFFFF0) + 2 * nth, "<H", number)
+
+    return edit
+
+
+def shorter(tag: int) -> Edit:
+    def edit(image: Image) -> None:
+        at = image.entry(tag) + 8
+        image.put(at, "<Q", struct.unpack_from("<Q", image.data, at)[0] - 1)
+
+    return edit
+
+
+def _longer(image: Image) -> None:
+    """Let the versions of the first library be those of the second one, too; the count says no."""
+    at = image.table(0x6FFFFFFE)
+    image.put(at + 16 + 12, "<I", 32)
+
+
 # What ld.so does with each is asked of it, not written down here.
 MUTANTS: dict[str, Edit] = {
     "nothing": lambda _: None,
@@ -190,6 +219,15 @@ MUTANTS: dict[str, Edit] = {
     "an entry that says it is data": symbol(4, "<B", 0x11),
     "a weak entry": symbol(4, "<B", 0x22),
     "another name of the entry": symbol(0, "<I", 1),
+    "a used name outside the strings": used(0, "<I", 0xFFFFF000),
+    "a used name that is local": used(4, "<B", 0x02),
+    "a used name that is hidden": used(5, "<B", 2),
+    "a used name of no version": version(99),
+    "versions of two libraries in one": _longer,
+    "relocations that end within an entry": shorter(8),
+    "calls that end within an entry": shorter(2),
+    "constructors that end within an entry": shorter(27),
+    "a length without relocations": drop(7),
 }  # fmt: skip
 # What does not fail here and now, but is refused for a reason.
 STRICTER = {
@@ -204,6 +242,13 @@ STRICTER = {
     "something behind the ABI": "glibc checked it until 2.40",
     "a beginning in the data": "the call dies",
     "segments in another order": "memory may lie there",
+    "a used name that is local": "a call of it dies",
+    "a used name of no version": "what lies behind the table decides",
+    "a used name that is hidden": "a call of it dies",
+    "versions of two libraries in one": "the other library may lack the version",
+    "relocations that end within an entry": "the last one is not applied",
+    "calls that end within an entry": "the last one is not applied",
+    "constructors that end within an entry": "the last one is not run",
 }
 
 

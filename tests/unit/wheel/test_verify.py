@@ -429,10 +429,10 @@ BROKEN = {
     ),
     "a bundle that is cut off": (
         with_module(bundles=(BUNDLE, make_bundle(("gfx942", "gfx1100"), code=b"x" * 9000)[:4096])),
-        None, "gfx.targets", "lacks gfx1100, gfx942",
+        None, "gfx.targets", "is cut off or does not unpack",
     ),
     "a bundle that does not unpack": (
-        with_module(bundles=(BUNDLE, CUT)), None, "gfx.targets", "lacks gfx1100, gfx942",
+        with_module(bundles=(BUNDLE, CUT)), None, "gfx.targets", "is cut off or does not unpack",
     ),
     "a file that an installer writes": (
         with_file(PLUGIN, f"{PLUGIN.dist_info}/direct_url.json", b"{}"),
@@ -474,6 +474,29 @@ BROKEN = {
     "a function that is replaced": (
         with_file(PJRT, INIT, b"def initialize():\n    pass\nfrom os import path as initialize\n"),
         None, "layout.required", "initialize",
+    ),
+    "a function of a module that is not there": (
+        with_file(PJRT, INIT, b"from .nowhere import initialize\n"),
+        None, "layout.python", "jax_plugins.xla_rocm7.nowhere.initialize, which is not in the wheel",
+    ),
+    "a name that nothing defines": (
+        with_file(
+            PLUGIN, "jax_rocm7_plugin/_prng.so",
+            entry("_prng", imports=("_ZN4absl3LogEv",), runpath=":".join(SHORT_RUNPATH)), 0o755,
+        ),
+        None, "elf.undefined", "nothing defines _ZN4absl3LogEv",
+    ),
+    "a library whose GPU code was left out": (
+        with_file(
+            PLUGIN, "jax_rocm7_plugin/_prng.so",
+            entry("_prng", imports=("__hipRegisterFatBinary",), runpath=":".join(SHORT_RUNPATH)),
+            0o755,
+        ),
+        None, "gfx.none", "registers GPU code and has none",
+    ),
+    "a version of METADATA in another spelling": (
+        PLUGIN.but(metadata=METADATA.replace(b"\nVersion: ", b"\nVersion: v")),
+        None, "name.canonical", "v0.9.1, in normal form 0.9.1",
     ),
     "code for fewer GPUs than asked for": (
         PLUGIN, Expectation(gfx_targets=frozenset({"gfx942", "gfx1100", "gfx90a"})),

@@ -77,11 +77,11 @@ class _Written:
     def trim(self) -> None:
         """Take the middle out of what has become too long; offsets stay as they are."""
         try:
-            found = os.fstat(self._descriptor)
-            if found.st_blocks * 512 > LOG_LIMIT:
+            status = os.fstat(self._descriptor)
+            if status.st_blocks * 512 > LOG_LIMIT:
                 ctypes.CDLL(None).fallocate(
                     self._descriptor, PUNCH_HOLE, ctypes.c_long(LOG_HEAD),
-                    ctypes.c_long(found.st_size - LOG_HEAD - LOG_TAIL),
+                    ctypes.c_long(status.st_size - LOG_HEAD - LOG_TAIL),
                 )  # fmt: skip
         except (OSError, AttributeError):  # a file system without holes, or another C library
             return

@@ -112,8 +112,8 @@ def amd(root: Path, environ: Mapping[str, str]) -> Allotment:
     cannot be understood keeps its number and is no device. Raises InfraError when none can be
     read, or two look the same.
     """
-    found = [gpu for node in _nodes(root / NODES) if (gpu := _gpu(root, node))]
-    devices = tuple(_numbered(found))
+    gpus = [gpu for node in _nodes(root / NODES) if (gpu := _gpu(root, node))]
+    devices = tuple(_numbered(gpus))
     masks = {name: environ[name] for name in MASKS if name in environ}
     if ROCR_MASK in masks:
         left = _masked(devices, masks[ROCR_MASK], ROCR_MASK)
@@ -176,12 +176,12 @@ def _nodes(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     try:
-        found = [path for path in folder.iterdir() if path.name.isdecimal()]
+        nodes = [path for path in folder.iterdir() if path.name.isdecimal()]
     except OSError as exc:
         raise InfraError(
             f"{folder}: {exc.strerror}", hint="give the container /sys, read-only is enough"
         ) from exc
-    return sorted(found, key=lambda path: int(path.name))
+    return sorted(nodes, key=lambda path: int(path.name))
 
 
 def _gpu(root: Path, node: Path) -> Accelerator | None:
@@ -190,8 +190,8 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
     try:
         properties, problem = _properties(node / "properties")
         for bank in _nodes(node / "mem_banks"):
-            found, wrong = _properties(bank / "properties")
-            banks.append(found)
+            bank_numbers, wrong = _properties(bank / "properties")
+            banks.append(bank_numbers)
             problem = problem or wrong
     except OSError as exc:
         # what a device cgroup hides (kfd_devcgroup_check_permission):
@@ -231,15 +231,15 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
 
 def _properties(path: Path) -> tuple[dict[str, int], str]:
     """Return the numbers of a node, and what is wrong with one of them. Raises OSError."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for line in path.read_text(encoding="ascii", errors="replace").splitlines():
         name, _, value = line.partition(" ")
         if name in READ or not line.isascii():
             try:
-                found[name] = int(value)
+                numbers[name] = int(value)
             except ValueError:
-                return found, f"{name} {value!r} is no number"
-    return found, "" if found else f"{path.name} is empty"
+                return numbers, f"{name} {value!r} is no number"
+    return numbers, "" if numbers else f"{path.name} is empty"
 
 
 def _free(root: Path, minor: int) -> int:

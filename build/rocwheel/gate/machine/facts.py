@@ -25,13 +25,13 @@ if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
 
 def installed(project: str) -> dict[str, Any]:
     """Version and, where pip was given a URL, the SHA-256 of what was installed."""
-    found = importlib.metadata.distribution(project)
-    direct = json.loads(found.read_text("direct_url.json") or "{}")
+    distribution = importlib.metadata.distribution(project)
+    direct = json.loads(distribution.read_text("direct_url.json") or "{}")
     archive = direct.get("archive_info", {})
     sha256 = archive.get("hashes", {}).get("sha256") or archive.get("hash", "").removeprefix(
         "sha256="
     )
-    return {"version": found.version, "sha256": sha256}
+    return {"version": distribution.version, "sha256": sha256}
 
 
 def loaded(project: str) -> list[str]:

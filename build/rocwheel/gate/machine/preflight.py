@@ -108,12 +108,12 @@ def ask(
 
 def _wrong_install(facts: Mapping[str, Any], wheels: WheelsUnderTest) -> Iterator[SetupError]:
     for wheel in wheels.wheels:
-        found = facts["installed"][wheel.project]
-        if found["version"] != wheel.version:
-            message = f"{wheel.project} {found['version']} is installed, not {wheel.version}"
+        said = facts["installed"][wheel.project]
+        if said["version"] != wheel.version:
+            message = f"{wheel.project} {said['version']} is installed, not {wheel.version}"
             yield WrongWheelsError(message, hint=REINSTALL)
-        if found["sha256"] and found["sha256"] != wheel.sha256:
-            message = f"{wheel.project} was installed from other bytes: {found['sha256']}"
+        if said["sha256"] and said["sha256"] != wheel.sha256:
+            message = f"{wheel.project} was installed from other bytes: {said['sha256']}"
             yield WrongWheelsError(message, hint=REINSTALL)
 
 
@@ -131,12 +131,12 @@ def _wrong_device(
         return
     targets = (device["target"] for device in facts["devices"])
     if maker is Maker.NVIDIA:  # its compute capability `9.0` is sm_90
-        found = sorted(f"sm_{target.replace('.', '')}" for target in targets)
+        seen = sorted(f"sm_{target.replace('.', '')}" for target in targets)
     else:  # `gfx942:sramecc+:xnack-` is gfx942
-        found = sorted(target.partition(":")[0] for target in targets)
+        seen = sorted(target.partition(":")[0] for target in targets)
     wanted = sorted(device.target for device in lane.devices)
-    if found != wanted:
-        message = f"{lane.name}: JAX sees {', '.join(found)}; allotted was {', '.join(wanted)}"
+    if seen != wanted:
+        message = f"{lane.name}: JAX sees {', '.join(seen)}; allotted was {', '.join(wanted)}"
         yield InfraError(message, hint=LOOK)
     if facts["answer"] != 2048:  # noqa: PLR2004 - twice 1024 ones
         message = f"{lane.name}: twice 1024 ones make {facts['answer']}"

@@ -51,8 +51,8 @@ def calibrated(
             hint = "name whole runs of a suite with `counted` on the family's own GPUs"
             raise ConfigError(f"{name}: {problem}", hint=hint)
         groups.setdefault((run.suite, about["family"], about["jax"]), []).append(run)
-    for (suite, family, jax), found in groups.items():
-        known.setdefault(suite, {}).setdefault(family, {})[jax] = count(found)
+    for (suite, family, jax), results in groups.items():
+        known.setdefault(suite, {}).setdefault(family, {})[jax] = count(results)
     return known
 
 

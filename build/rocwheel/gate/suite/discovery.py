@@ -72,22 +72,22 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
     """
     if not top.is_dir():
         raise ConfigError(f"{top}: no such folder", hint="the suite's tests should be there")
-    found: set[str] = set()
+    matched: set[str] = set()
     for pattern in source.paths:
         met = {str(path.relative_to(top)) for path in top.glob(pattern) if path.is_file()}
         if not met:
             raise ConfigError(
                 f"{top}/{pattern}: meets no file", hint="mend `paths` in the suite's file"
             )
-        found |= met
+        matched |= met
     for pattern in source.exclude:
-        if not any(fnmatch.fnmatchcase(file, pattern) for file in found):
+        if not any(fnmatch.fnmatchcase(file, pattern) for file in matched):
             raise ConfigError(
                 f"{top}: `exclude` {pattern}: meets no file", hint="mend it in the suite's file"
             )
     files = sorted(
         file
-        for file in found
+        for file in matched
         if not any(fnmatch.fnmatchcase(file, pattern) for pattern in source.exclude)
     )
     sizes = {file: (top / file).stat().st_size for file in files}

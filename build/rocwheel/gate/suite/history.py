@@ -6,23 +6,17 @@ local file or beside the verdicts in the store, where it is replaced only as it 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from rocwheel import files
-from rocwheel.errors import (
-    ConfigError,
-    ObjectMissingError,
-    ObjectStaleError,
-    StoreError,
-)
+from rocwheel.errors import ConfigError, ObjectStaleError, StoreError
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.places import Place
 from rocwheel.results import LastRun, Outcome, Results
-from rocwheel.store import JSON, Headers
+from rocwheel.store import JSON, Headers, Store, glance
+from rocwheel.store.file import FileStore
 from rocwheel.values import Count, Value
 
 SCHEMA: Final = 1
@@ -46,10 +40,7 @@ class SuiteHistory(Value, frozen=True, kw_only=True):
     def estimates(self, sizes: Mapping[str, int]) -> Estimates:
         """Return what the scheduler needs to know; `sizes` are the files' bytes."""
         tests = {name: number / 1000 for name, number in self.tests.items()}
-        files: dict[str, float] = defaultdict(float)
-        for name, seconds in tests.items():
-            files[name.partition("::")[0]] += seconds
-        return Estimates(tests=tests, files=dict(files), sizes=sizes)
+        return Estimates(tests=tests, sizes=sizes)
 
     def with_results(self, results: Results) -> SuiteHistory:
         """Add a run. Half the old duration is kept: a slow day is not the rule."""
@@ -98,14 +89,18 @@ def key(place: Place, suite: str) -> str:
     return f"{place.verdicts('history')}{suite}.json"
 
 
-def _file(cache: Path, suite: str) -> Path:
-    return cache / "gate" / "history" / f"{suite}.json"
+def _where(place: Place | None, name: str, cache: Path) -> tuple[Store, str]:
+    """Return the store and the key of what is kept under a name."""
+    if place:
+        return place.store, key(place, name)
+    return FileStore(cache / "gate"), f"history/{name}.json"
 
 
 def _kept(place: Place | None, name: str, cache: Path) -> bytes | None:
+    store, at = _where(place, name, cache)
     try:
-        return place.store.read(key(place, name))[0] if place else _file(cache, name).read_bytes()
-    except (StoreError, OSError):
+        return store.read(at)[0]
+    except StoreError:
         return None
 
 
@@ -113,18 +108,13 @@ def _replace(
     place: Place | None, name: str, cache: Path, change: Callable[[bytes | None], bytes]
 ) -> None:
     """Replace what is kept under a name by what `change` makes of it."""
-    if place is None:
-        file = _file(cache, name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        files.write(file, change(file.read_bytes() if file.is_file() else None))
-        return
+    store, at = _where(place, name, cache)
     for attempt in range(1, ATTEMPTS + 1):
-        old, previous = None, None
-        with suppress(ObjectMissingError):
-            old, previous = place.store.read(key(place, name))
-        headers = Headers(content_type=JSON)
+        old, previous = glance(store, at)
         try:
-            place.store.replace(key(place, name), change(old), previous=previous, headers=headers)
+            store.replace(
+                at, change(old or None), previous=previous, headers=Headers(content_type=JSON)
+            )
         except ObjectStaleError:
             if attempt == ATTEMPTS:
                 raise

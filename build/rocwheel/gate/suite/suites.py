@@ -125,9 +125,9 @@ class Suite(Demand, frozen=True, kw_only=True):
             counted={
                 family: {
                     version: replace(expected.of(version), uncounted="", **numbers)
-                    for version, numbers in found.items()
+                    for version, numbers in releases.items()
                 }
-                for family, found in self.counted.items()
+                for family, releases in self.counted.items()
             },
         )
 

@@ -42,10 +42,10 @@ def everything(results: Results, demand: Demand) -> tuple[Fault, ...]:
 
     That a run which was cut short ran too little says nothing of its own.
     """
-    found = [*results.faults, *_by_counts(results, demand), *_device(results)]
-    if any(fault.state in SILENT for fault in found):
-        found = [fault for fault in found if fault.state not in TOO_LITTLE]
-    return tuple(sorted(found, key=lambda fault: PRECEDENCE.index(fault.state)))
+    faults = [*results.faults, *_by_counts(results, demand), *_device(results)]
+    if any(fault.state in SILENT for fault in faults):
+        faults = [fault for fault in faults if fault.state not in TOO_LITTLE]
+    return tuple(sorted(faults, key=lambda fault: PRECEDENCE.index(fault.state)))
 
 
 def with_unmet_skips(results: Results) -> Results:
@@ -114,7 +114,7 @@ def _device(results: Results) -> Iterator[Fault]:
     (serials, number), *_ = failed_on.items()
     if number < FOLLOWS_HARDWARE:
         return
-    name = next(name for name, found in devices.items() if found == serials).partition(".")[0]
+    name = next(name for name, serial in devices.items() if serial == serials).partition(".")[0]
     yield Fault(
         state=State.INFRA,
         message=f"{number} tests failed on {name} ({serials}) and pass on other devices; "

@@ -18,6 +18,7 @@ from rocwheel.wheel.wheel_policy import KindPolicy, RequiredMembers
 
 PATCHES: Final = 10  # releases that each CPython has; a bound above them excludes all there are
 _CPYTHON: Final = re.compile(r"cp3[0-9]+\Z")
+_THREADED: Final = re.compile(r"(cp31[3-9]|cp3[2-9][0-9])-\1t\Z")
 _MODULE: Final = re.compile(  # importlib.machinery: what a name is imported from
     r"(.+?)(?:/__init__)?\.(?:(?:[^./]*cpython[^./]*\.|abi3t?\.)?so|py|pyc)\Z"
 )
@@ -53,7 +54,7 @@ class Contents(JudgedWheel):
     def _tag(self) -> Iterator[Finding]:
         name = self.report.filename
         python, abi = ".".join(name.pythons), ".".join(name.abis)
-        cpython = _CPYTHON.match(python) and abi in (python, f"{python}t")
+        cpython = _CPYTHON.match(python) and (abi == python or _THREADED.match(f"{python}-{abi}"))
         if not (cpython if self._rules.tag == "cpython" else f"{python}-{abi}" == self._rules.tag):
             wanted = "of one CPython" if self._rules.tag == "cpython" else self._rules.tag
             yield finding("tag.kind", f"{python}-{abi}: the tag of a {self.kind.value} is {wanted}")
@@ -70,8 +71,11 @@ class Contents(JudgedWheel):
             return
         for minor in sorted(self._minors):
             releases = [f"3.{minor}.{patch}" for patch in range(PATCHES)]
-            if 2 * sum(map(requires.contains, releases)) < PATCHES:
-                what = f"Requires-Python {requires} excludes most releases of CPython 3.{minor}"
+            newest = (releases[-1], f"3.{minor}.99")  # which users have, or will
+            most = 2 * sum(map(requires.contains, releases)) >= PATCHES
+            if not most or not any(map(requires.contains, newest)):
+                which = "the newest" if most else "most"
+                what = f"Requires-Python {requires} excludes {which} releases of CPython 3.{minor}"
                 yield finding("metadata.python", what)
 
     def _members(self) -> Iterator[Finding]:
@@ -95,8 +99,9 @@ class Contents(JudgedWheel):
                 modules.setdefault(match[1], []).append(member.name)
         for name in map(self._named, self._required.members):
             match = _MODULE.match(name)
-            for other in modules.get(match[1], []) if match else ():
-                if other != name:
+            stem = match[1] if match else ""
+            for other in modules.get(stem, ()):
+                if other not in (name, f"{stem}.py", f"{stem}.pyc"):
                     yield finding("layout.shadow", f"{other}: may be imported instead of {name}")
 
     def _sources(self) -> Iterator[Finding]:
@@ -115,6 +120,11 @@ class Contents(JudgedWheel):
 
     def _versions(self) -> Iterator[Finding]:
         own = self.report.filename.version
+        for name, (releases, versions) in self.report.compiled.versions.items():
+            if releases > 1:
+                yield finding("version.module", f"{name}: binds _release_version more than once")
+            if releases and not versions and self.kind is not WheelKind.PJRT:
+                yield finding("version.module", f"{name}: has no __version__, which JAX reads")
         for name, text in self.report.releases.items():
             release = requirements.version(text or "")
             if text == "":

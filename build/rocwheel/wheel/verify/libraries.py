@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rocwheel import families
-from rocwheel.console import brief
+from rocwheel.console import brief, count
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, ElfFacts
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
+REGISTERS: Final = "__hipRegisterFatBinary"  # what a library calls that has GPU code
 ORIGINS: Final = ("$ORIGIN", "${ORIGIN}")
 _ORIGIN: Final = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(/.*|\Z)")
 _MACHINE: Final = re.compile(
@@ -56,7 +57,7 @@ class Libraries(JudgedWheel):
     def findings(self) -> Iterator[Finding]:
         for check in (
             self._manylinux, self._machines, self._loads, self._runpaths, self._needed,
-            self._python, self._pjrt, self._gfx,
+            self._names, self._python, self._pjrt, self._gfx,
         ):  # fmt: skip
             yield from check()
 
@@ -155,6 +156,22 @@ class Libraries(JudgedWheel):
                 elif present is not None and name not in present:
                     yield finding("elf.needed-rocm", f"{item.path}: needs {name}")
 
+    def _names(self) -> Iterator[Finding]:
+        """Find undefined names that no library has: that is an ImportError, or a later death."""
+        inside = {posixpath.basename(item.path): item for item in self.report.elf}
+        outside = self.policy.outside_names
+        for item in self._own_elf if self.kind else ():
+            reached = {"": item}
+            for each in (queue := [item]):
+                new = {name: inside[name] for name in each.needed if name in inside}
+                queue += [new[name] for name in new.keys() - reached.keys()]
+                reached |= new
+            defined = {name for each in reached.values() for name in each.exports}
+            names = {name for name, versioned in item.imports.items() if not versioned} - defined
+            if lost := sorted(name for name in names if not outside.match(name)):
+                more = f" and {count(len(lost) - 1, 'other name')}" if len(lost) > 1 else ""
+                yield finding("elf.undefined", f"{item.path}: nothing defines {lost[0]}{more}")
+
     def _python(self) -> Iterator[Finding]:
         if self.kind not in (WheelKind.PLUGIN, WheelKind.JAXLIB):
             return
@@ -184,9 +201,12 @@ class Libraries(JudgedWheel):
             meant = frozenset(self.report.gpu_code)
         wanted = of_families | (meant or frozenset())
         for item in self.report.elf:
+            if REGISTERS in item.imports and not item.bundles:
+                yield finding("gfx.none", f"{item.path}: registers GPU code and has none")
             for bundle in item.bundles:
                 if bundle.targets != wanted:
                     what = _difference(sorted(bundle.targets), sorted(wanted))
+                    what = what if bundle.objects else "is cut off or does not unpack"
                     if missing := families.lacking(each, bundle.targets):
                         what = f"lacks {missing}; {what}"
                     # a set of families is for these at least: what is beyond is only listed

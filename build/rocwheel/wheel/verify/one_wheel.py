@@ -55,10 +55,9 @@ class Judge(JudgedWheel):
             yield finding(
                 "name.agree", f"METADATA: Version is {version}, the file says {report.version}"
             )
-        if report.version != str(report.filename.version):
-            yield finding(
-                "name.canonical", f"{report.version}, in normal form {report.filename.version}"
-            )
+        for spelt, parsed in {report.version: report.filename.version, text: version}.items():
+            if parsed is not None and spelt != str(parsed):
+                yield finding("name.canonical", f"{spelt}, in normal form {parsed}")
         for rule, what, value, meant in (
             ("name.expected", "project", report.project, self.expected.project),
             ("name.expected", "version", report.version, self.expected.version),

@@ -69,10 +69,10 @@ class Stacks:
 
     def _now(self) -> tuple[int, int]:
         try:
-            found = _fstat(self._file.fileno())
+            status = _fstat(self._file.fileno())
         except OSError:
             return (0, 0)
-        return (found[1], found[2])
+        return (status[1], status[2])
 
 
 class PytestCore:

@@ -24,8 +24,8 @@ class LibraryWatch:
         self._table = table
 
     def tags(self, item: pytest.Item) -> list[str]:
-        found = [name for mark in item.iter_markers("rocm") for name in mark.args]
-        return [str(name) for name in dict.fromkeys(found)]
+        names = [name for mark in item.iter_markers("rocm") for name in mark.args]
+        return [str(name) for name in dict.fromkeys(names)]
 
     def traced(self, names: list[str]) -> dict[str, int]:
         """Size of every trace file of these libraries."""

@@ -267,7 +267,7 @@ class Session:
             detail=valid(detail[-TEXT_LIMIT:]),
             seconds=seconds,
             evidence=self._libraries.evidence(tags, before, offset),
-            left=[readable(found) for found in self.leftovers.found],
+            left=[readable(item) for item in self.leftovers.found],
             figures={
                 readable(str(name)): number
                 for name, number in item.user_properties

@@ -34,16 +34,16 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.
 
 def children(pid: int) -> list[int]:
     """Direct children of a process, adopted ones included."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
+            pids += map(int, (task / "children").read_text().split())
     except OSError:  # a kernel without CONFIG_PROC_CHILDREN, proc(5)
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError, ValueError, IndexError):
                 if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                    found.append(int(stat.parent.name))
-    return found
+                    pids.append(int(stat.parent.name))
+    return pids
 
 
 def stat_of(pid: int) -> list[str]:
@@ -150,9 +150,9 @@ def sweep() -> list[str]:
 
 def shared() -> set[Path]:
     """Return files of shared memory of this user's that runtimes make."""
-    found = (path for name in SHARED_NAMES for path in SHARED.glob(f"{name}*"))
+    paths = (path for name in SHARED_NAMES for path in SHARED.glob(f"{name}*"))
     mine = set()
-    for path in found:
+    for path in paths:
         with suppress(OSError):  # another process may remove its own at any time
             if path.stat().st_uid == os.getuid():
                 mine.add(path)

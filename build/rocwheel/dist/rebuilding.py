@@ -1,0 +1,157 @@
+"""A set built again from what its manifest says, and whether every byte is the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import to_builtins
+
+from rocwheel import rocm, source
+from rocwheel.console import Console
+from rocwheel.dist import build_request, executor
+from rocwheel.dist.assemble import Result, build
+from rocwheel.dist.build_request import Plan, Request
+from rocwheel.dist.executor import BuildEnvironment
+from rocwheel.errors import ConfigError
+from rocwheel.manifest import Manifest
+from rocwheel.model import PythonVersion
+from rocwheel.process import HostRunner
+from rocwheel.wheel.diff import diff
+
+_SAME: Final = {  # of a manifest's options and of a request's fields
+    "target_cpu_features": "cpu_features",
+    "bazel_options": "bazel_options",
+    "bazel_startup_options": "bazel_startup_options",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """A set that was built again, compared with the one before."""
+
+    before: Manifest
+    result: Result
+    wheels: Mapping[str, tuple[str, ...]]  # those that differ, and in what
+    circumstances: tuple[str, ...]  # in which the two builds differ
+
+    @property
+    def state(self) -> str:
+        return "different" if self.wheels else "reproduced"
+
+    def lines(self) -> Iterator[str]:
+        """Yield the comparison for a person."""
+        yield from (f"the build: {line}" for line in self.circumstances)
+        for name, differences in self.wheels.items():
+            yield from (f"{name}: {line}" for line in differences)
+        yield f"{self.before.sha256} {self.state}"
+
+    def to_json(self, statement: Path | None) -> dict[str, Any]:
+        """Return the comparison for a program."""
+        return {
+            "state": self.state,
+            "manifest": self.before.sha256,
+            "rebuilt": self.result.manifest.sha256,
+            "wheels": self.wheels,
+            "circumstances": self.circumstances,
+            "statement": str(statement or ""),
+        }
+
+
+def plan_rebuild(manifest: Manifest, request: Request) -> Plan:
+    """Plan to build a set again; `request` says where and with what, the manifest all else.
+
+    ROCm is the recorded one, by digest, where the request names none. Raises ConfigError for what
+    the manifest does not say where to get, and what `dist.plan` raises.
+    """
+    options: Mapping[str, Any] = manifest.options
+    if "xla_patches" in options and not request.xla_source_dir:
+        raise _unnamed("XLA", manifest.xla.digest or manifest.xla.commit, "--xla-source-dir")
+    again = replace(
+        request,
+        rocm_version=manifest.rocm.version,
+        families=manifest.families,
+        gfx_targets=manifest.gfx_targets,
+        pythons=tuple(map(PythonVersion.parse, manifest.pythons)),
+        jaxlib="built" if any(w.kind == "jaxlib" for w in manifest.built) else "upstream",
+        compiler=options.get("compiler", request.compiler).partition(" ")[0],
+        wheel_suffix=_asked_suffix(manifest),
+        **{field: options[name] for name, field in _SAME.items() if name in options},
+        **({} if request.jax_source_dir else _jax(manifest, request.home.ci)),
+    )
+    cache = request.rocm_cache or request.cache
+    recorded = (
+        None
+        if request.therock
+        else rocm.recorded(manifest.rocm, cache=cache, option="--therock-path")
+    )
+    return build_request.plan(again, recorded=recorded)
+
+
+def _asked_suffix(manifest: Manifest) -> str:
+    """Return the suffix without what its sources added: `SourceTree.local_suffix`."""
+    jax, xla, suffix = manifest.jax, manifest.xla, str(manifest.options.get("wheel_suffix", ""))
+    changed = ["dirty"] * bool(jax.dirty or xla.digest)
+    for mark in (*changed, f"xla{(xla.commit or xla.digest)[:9]}", f"jax{jax.commit[:9]}"):
+        suffix = re.sub(rf"[.+]{mark}\Z", "", suffix)
+    return suffix
+
+
+def _jax(manifest: Manifest, ci: Path) -> dict[str, Any]:
+    """Return what asks for the JAX of a set: its pin, or its commit."""
+    jax = manifest.jax
+    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    own = next((pin.name for pin in pins.pins if pin.commit == jax.commit), "")
+    if jax.dirty or not (own or (jax.commit and jax.repository)):
+        raise _unnamed("JAX", jax.digest or jax.commit, "--jax-source-dir")
+    like = next((pin.name for pin in pins.pins if pin.name == manifest.jax_version), "")
+    ref = {} if own else {"jax_ref": jax.commit, "jax_repository": jax.repository}
+    return {"jax_version": own or like, "allow_unverified_pin": True, **ref}
+
+
+def _unnamed(what: str, identity: str, option: str) -> ConfigError:
+    problem = f"the manifest does not say where the files of its {what} are: {identity[:12]}"
+    return ConfigError(problem, hint=f"name their folder: {option}")
+
+
+def rebuild(
+    manifest: Manifest,
+    path: Path,
+    planned: Plan,
+    *,
+    runner: HostRunner,
+    console: Console,
+    place: BuildEnvironment | None = None,
+) -> Rebuilt:
+    """Build a set again and compare it with its wheels at `path`, or with their digests alone.
+
+    Raises ConfigError for another builder image, and what `dist.build` raises.
+    """
+    place = place or executor.choose(planned.request, runner=runner, console=console)
+    if place.builder_image != manifest.builder_image:
+        here, there = (text or "none" for text in (place.builder_image, manifest.builder_image))
+        hint = "give --executor and --builder-image as the set had them"
+        raise ConfigError(f"the builder image is {here}, that of the set {there}", hint=hint)
+    result = build(planned, runner=runner, console=console, place=place)
+    old, new = ({w.filename: w.sha256 for w in m.built} for m in (manifest, result.manifest))
+    wheels: dict[str, tuple[str, ...]] = {}
+    for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
+        paths = (path if path.is_dir() else path.parent) / name, result.wheelhouse / name
+        differences = map(str, diff(*paths)) if all(path.is_file() for path in paths) else ()
+        wheels[name] = tuple(differences) or (f"{old.get(name)} -> {new.get(name)}",)
+    was, now = (dict(_facts(to_builtins(item))) for item in (manifest, result.manifest))
+    differ = (name for name in sorted(was.keys() | now.keys()) if was.get(name) != now.get(name))
+    circumstances = tuple(f"{name}: {was.get(name)} -> {now.get(name)}" for name in differ)
+    return Rebuilt(before=manifest, result=result, wheels=wheels, circumstances=circumstances)
+
+
+def _facts(document: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what a manifest says beside its wheels, by dotted names."""
+    for name, value in document.items():
+        if isinstance(value, dict):
+            yield from _facts(value, f"{start}{name}.")
+        elif name != "wheels":
+            yield start + name, value
