@@ -154,13 +154,13 @@ class Bucket:
     def info(self, key: str, /) -> ObjectInfo | None:
         try:
             with self.translated(key, "HeadObject"):
-                found = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
+                answer = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
         except ObjectMissingError:
             # HEAD has no body that tells a missing object from a missing bucket:
             # https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
             self.see()
             return None
-        return _info(key, found)
+        return _info(key, answer)
 
     def get(
         self, key: str, *, start: int = 0, end: str = "", etag: str = ""
@@ -171,8 +171,8 @@ class Bucket:
         """
         extra = {"Range": f"bytes={start}-{end}", "IfMatch": f'"{etag}"'} if etag else {}
         with self.translated(key, "GetObject"):
-            found = self.client.get_object(**self.at(key), **cast("Any", extra))
-        return _info(key, found), _blocks(found["Body"], self.locate(key))
+            answer = self.client.get_object(**self.at(key), **cast("Any", extra))
+        return _info(key, answer), _blocks(answer["Body"], self.locate(key))
 
     def part(self, info: ObjectInfo, start: int, size: int) -> bytes:
         """Read some bytes of an object that still is what `info` says."""
@@ -200,17 +200,17 @@ class Bucket:
         if headers.cache_control:
             kwargs["CacheControl"] = headers.cache_control
         if isinstance(body, bytes):
-            found = self.client.put_object(Body=body, **kwargs)
+            answer = self.client.put_object(Body=body, **kwargs)
             advance(count, len(body))
         else:
             with body.open("rb") as file:
                 upload = _Upload(file, count)
                 try:
-                    found = self.client.put_object(Body=cast("IO[bytes]", upload), **kwargs)
+                    answer = self.client.put_object(Body=cast("IO[bytes]", upload), **kwargs)
                 except BaseException:
                     upload.seek(0)
                     raise
-        return found["ETag"].strip('"')
+        return answer["ETag"].strip('"')
 
     def copies(self, source: str, target: str, **extra: str) -> bool:
         """Return one server-side copy that asks for a SHA-256, untranslated; return True."""
@@ -237,13 +237,13 @@ class Bucket:
                 page = next(pages, None)
             if page is None:
                 return
-            for found in page.get("Contents", ()):
+            for item in page.get("Contents", ()):
                 yield ObjectInfo(
-                    key=found["Key"][len(self._base) :],
-                    size=found["Size"],
-                    etag=found.get("ETag", "").strip('"'),
+                    key=item["Key"][len(self._base) :],
+                    size=item["Size"],
+                    etag=item.get("ETag", "").strip('"'),
                     sha256="",
-                    modified=found["LastModified"],
+                    modified=item["LastModified"],
                 )
 
     def see(self) -> None:
@@ -388,25 +388,25 @@ def _blocks(body: Any, where: str) -> Iterator[bytes]:
             yield block
 
 
-def _info(key: str, found: Any) -> ObjectInfo:
-    stated = found.get("ChecksumSHA256", "")
+def _info(key: str, answer: Any) -> ObjectInfo:
+    stated = answer.get("ChecksumSHA256", "")
     # `…-7` is the checksum of seven parts' checksums, which says nothing about the whole
-    whole = stated and "-" not in stated and found.get("ChecksumType") != "COMPOSITE"
+    whole = stated and "-" not in stated and answer.get("ChecksumType") != "COMPOSITE"
     return ObjectInfo(
         key=key,
-        size=found["ContentLength"],
-        etag=found["ETag"].strip('"'),
+        size=answer["ContentLength"],
+        etag=answer["ETag"].strip('"'),
         sha256=base64.b64decode(stated).hex() if whole else "",
-        modified=found["LastModified"],
-        now=_now(found),
-        content_type=found.get("ContentType", ""),
-        cache_control=found.get("CacheControl", ""),
+        modified=answer["LastModified"],
+        now=_now(answer),
+        content_type=answer.get("ContentType", ""),
+        cache_control=answer.get("CacheControl", ""),
     )
 
 
-def _now(found: Any) -> datetime | None:
+def _now(answer: Any) -> datetime | None:
     """Return when the server answered, by its own clock."""
-    said = found.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    said = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:
         return parsedate_to_datetime(said)
     except (TypeError, ValueError):  # TypeError: Python 3.10's for what is no date
