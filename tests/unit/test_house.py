@@ -25,7 +25,7 @@ ROOMS = {
     "gate/": (7188, 7150, 0, 4),
     "host/": (485, 400, 0, 0),
     "index/ store/": (2423, 2510, 0, 9),
-    "ledger/ release/": (4460, 3950, 0, 23),
+    "ledger/ release/": (4468, 3950, 0, 23),
     "ledger/nights pipeline/": (4084, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
     "cli/trust release/proof trust/": (1766, 1400, 0, 0),
