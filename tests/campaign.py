@@ -30,7 +30,7 @@ sys.path.insert(0, str(TESTS))
 sys.path.insert(0, str(TESTS.parent))
 
 from model import cases  # noqa: E402
-from support import s3, scene  # noqa: E402
+from support import s3, scene, shared_scene  # noqa: E402
 
 from rocwheel.console import Console  # noqa: E402
 
@@ -38,7 +38,7 @@ from rocwheel.console import Console  # noqa: E402
 MODEL = ("tests/model",)
 CODE = (
     *(f"build/rocwheel/{name}" for name in ("ledger", "index", "release", "store", "places.py")),
-    *(f"tests/support/{name}.py" for name in ("scene", "schedule", "wheelset")),
+    *(f"tests/support/{n}.py" for n in ("scene", "schedule", "shared", "shared_scene", "wheelset")),
 )
 CHANCE = 2000  # mixes of three operations in an order of chance
 JOURNAL = Path("campaign.jsonl")
@@ -61,6 +61,14 @@ def worlds() -> scene.Worlds:
     folder.mkdir()
     scene.without_waiting(Patch(contextlib.ExitStack()))
     return scene.Worlds(folder, Console(sys.stderr, clock=time.monotonic, verbosity=-1))
+
+
+@cache
+def shared_worlds() -> scene.Worlds:
+    """The same, where several families and `all` show one log."""
+    folder = worlds().folder / "shared"
+    folder.mkdir()
+    return shared_scene.SharedWorlds(folder, worlds().console)
 
 
 @cache
@@ -88,6 +96,16 @@ def play_chance(seed: int) -> int:
     return 1
 
 
+def play_shared_files(schedule: scene.Schedule) -> int:
+    scene.play(shared_worlds().on_files(schedule.start), schedule)
+    return 1
+
+
+def play_shared_chance(seed: int) -> int:
+    scene.shuffled(shared_worlds(), seed)
+    return 1
+
+
 def play_objects(schedule: scene.Schedule) -> int:
     scene.play(worlds().on_objects(client(), s3.BUCKET, schedule.start), schedule)
     return 1
@@ -110,6 +128,8 @@ PARTS = {
     "shared-triples": Part(cases.shared_triples, play_model, "worlds", MODEL),
     "files": Part(lambda: worlds().schedules(), play_files, "schedules"),
     "chance": Part(lambda: iter(range(CHANCE)), play_chance, "orders"),
+    "shared-files": Part(lambda: shared_worlds().schedules(), play_shared_files, "schedules"),
+    "shared-chance": Part(lambda: iter(range(CHANCE)), play_shared_chance, "orders"),
     "objects": Part(lambda: worlds().schedules(), play_objects, "schedules"),
 }
 

@@ -160,11 +160,6 @@ class Results(Value, frozen=True, kw_only=True):
             raise _contradiction(f"environment.command: {exc}") from exc
 
     @property
-    def cut_short(self) -> bool:
-        """Return whether Ctrl-C or another signal ended the run."""
-        return any(fault.message == CUT_SHORT for fault in self.faults)
-
-    @property
     def figures(self) -> dict[str, int]:
         """What tests measured, by name: the last attempt of each."""
         return {

@@ -24,6 +24,7 @@ from rocwheel.index import page, publish
 from rocwheel.index.channels import Retention
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, Standing
+from rocwheel.places import Place
 from rocwheel.release import adopt, audit, operations, promote, retention, stage, withdraw
 from rocwheel.values import replace
 
@@ -86,6 +87,11 @@ class Scene:
         self.is_harmed = False  # somebody damaged it: an operation may say that it is not shown
         self._pages: dict[str, tuple[page.Link, ...]] = {}
         self._digests: dict[str, str] = {}
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Every log that operations change."""
+        return self.shop.release, self.shop.staging
 
     def run(self, name: str, store) -> bool:
         """One operation, from its first request on; whether it says that it changed something."""
@@ -164,7 +170,7 @@ class Scene:
 
     def end(self, processes) -> None:
         """What must hold when everybody is done."""
-        for place in (self.shop.release, self.shop.staging):
+        for place in self.places:
             entries = self.shop.entries(place)
             assert all(n == 1 for n in Counter(item.id for item in entries).values()), "twice"
             if not any(process.was_killed or self._says_so(process) for process in processes):
@@ -239,6 +245,10 @@ def without_waiting(patch) -> None:
 class Worlds:
     """Start states, each made once, in a folder that is copied for each schedule."""
 
+    sets, starts, operations = SETS, STARTS, OPERATIONS
+    shop: type[Shop] = Shop
+    scene: type[Scene] = Scene
+
     def __init__(self, folder: Path, console) -> None:
         self.folder, self.console = folder, console
         self._shops: dict[str, Shop] = {}
@@ -246,27 +256,32 @@ class Worlds:
         self.wheelhouses = folder / "wheelhouses"
         self.manifests = {
             name: make_set(self.wheelhouses / name, **options)
-            for name, options in {**SETS, "D": {"jax": "0.9.3", "pythons": ("3.12",)}}.items()
+            for name, options in {**self.sets, "D": {"jax": "0.9.3", "pythons": ("3.12",)}}.items()
         }
 
     def fill(self, shop: Shop, start: str) -> Scene:
-        scene = Scene(shop, self.manifests, self.wheelhouses)
-        for name in SETS:
-            shop.stage(self.wheelhouses / name)
-            pass_gate(shop.staging, self.manifests[name])
-        for name in STARTS[start]:
+        scene = self.scene(shop, self.manifests, self.wheelhouses)
+        for name in self.sets:
+            self.stage(shop, name)
+        for name in self.starts[start]:
             scene.run(name, shop.store)
         return scene
+
+    def stage(self, shop: Shop, name: str) -> None:
+        """Stage a set, which passes."""
+        shop.stage(self.wheelhouses / name)
+        pass_gate(shop.staging, self.manifests[name])
 
     def on_files(self, start: str) -> Scene:
         kept = self.folder / start.replace(" ", "-").replace(",", "")
         store = self.folder / "store"  # always the same: pages show the URL of their index
         shutil.rmtree(store, ignore_errors=True)
         if not kept.exists():
-            self.fill(Shop(store.as_uri(), self.console), start)
+            self.fill(self.shop(store.as_uri(), self.console), start)
             store.rename(kept)
         shutil.copytree(kept, store)
-        return Scene(Shop(store.as_uri(), self.console), self.manifests, self.wheelhouses)
+        shop = self.shop(store.as_uri(), self.console)
+        return self.scene(shop, self.manifests, self.wheelhouses)
 
     def on_objects(self, client, bucket: str, start: str) -> Scene:
         """The same in a bucket of which nobody else uses these prefixes: only what differs is put."""
@@ -293,6 +308,11 @@ class Worlds:
             self._lengths[start, name] = tuple(process.requests)
         return self._lengths[start, name]
 
+    def pairs(self) -> Iterator[tuple[str, str, str]]:
+        for start, names in self.operations.items():
+            for first, second in itertools.product(names, repeat=2):
+                yield start, first, second
+
     def schedules(self) -> Iterator[Schedule]:
         """All that differ.
 
@@ -300,7 +320,7 @@ class Worlds:
         done all it does; a read whose answer is lost, or late, is one that was made. So stops other
         than `stand` are tried at writes alone.
         """
-        for start, first, second in pairs():
+        for start, first, second in self.pairs():
             requests = self.length(start, first)
             for at in range(len(requests) + 1):
                 yield Schedule(start, first, second, at, "stand")
@@ -323,12 +343,6 @@ def _mirror(client, bucket: str, source: str, target: str) -> None:
         if there.get(key) != etag:
             where = {"Bucket": bucket, "Key": source + key}
             client.copy_object(Bucket=bucket, Key=target + key, CopySource=where)
-
-
-def pairs():
-    for start, names in OPERATIONS.items():
-        for first, second in itertools.product(names, repeat=2):
-            yield start, first, second
 
 
 def play(scene: Scene, schedule: Schedule) -> None:
@@ -361,8 +375,8 @@ def _play(scene: Scene, schedule: Schedule) -> None:
 def shuffled(worlds: Worlds, seed: int) -> None:
     """Three operations at once, each request in an order of chance."""
     dice = random.Random(seed)
-    start = dice.choice(list(OPERATIONS))
-    names = [dice.choice(OPERATIONS[start]) for _ in range(3)]
+    start = dice.choice(list(worlds.operations))
+    names = [dice.choice(worlds.operations[start]) for _ in range(3)]
     try:
         _shuffled(worlds.on_files(start), names, dice)
     except Exception as exc:

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from packaging.version import Version
-
 from rocwheel import __version__, git, home, parallel
 from rocwheel.console import Console, count
 from rocwheel.container import folders
@@ -35,7 +33,7 @@ from rocwheel.gate.machine.slots import Held, Slots
 from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
-from rocwheel.gate.suite import discovery, skips, upstream
+from rocwheel.gate.suite import discovery, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
@@ -187,7 +185,7 @@ def _results(
             )
             setup.environment = environment.make(
                 planned, request.wheels, runner=host.runner, rocm=provided.root, console=console,
-                log=_log(request, "install"), left=left,
+                log=_logs(request) / "install.log", left=left,
             )  # fmt: skip
             seconds, number = host.clock() - started, len(setup.environment.packages)
             setup.prepared = f"made in {seconds:.1f} s: {number} packages"
@@ -324,7 +322,7 @@ def _preflight(
         )
 
     def ask(lane: Lane) -> EnvironmentFacts:
-        log = _log(request, f"preflight-{lane.name}")
+        log = _logs(request) / f"preflight-{lane.name}.log"
         return preflight.ask(
             command(lane), lane, request.wheels, runner=host.runner, log=log, with_jax=with_jax
         )
@@ -349,7 +347,6 @@ def _plan_run(
         raise ValueError("the environment comes first")
     suite, with_jax = request.suite, request.suite.with_jax
     select = ("-m", suite.select) if suite.select else ()
-    logs = _folder(request.output / "logs")
     history = request.history
     estimates = history.estimates(tests.sizes) if history else Estimates(sizes=tests.sizes)
 
@@ -373,7 +370,7 @@ def _plan_run(
             libraries=request.libraries,
             modules=tests.modules,
             trace=suite.trace and request.device is DeviceChoice.FAMILY,
-            logs=logs,
+            logs=_logs(request),
         ),
         lanes=setup.lanes,
         test_deadline=float(suite.deadlines.test),
@@ -393,13 +390,9 @@ def _run(
     plan: RunPlan, request: GateRequest, host: Host, watcher: Watcher, setup: run_record.Setup
 ) -> Results:
     """Run the plan with the skip list that applies to it."""
-    context = skips.SkipContext(
-        suite=request.suite.name,
-        targets=frozenset(device.target for lane in setup.lanes for device in lane.devices),
-        rocm=Version(setup.provided.version) if setup.provided.version else None,
-        jax=Version(request.wheels.jax_version),
-    )
-    entries = [entry for entry in request.skips if entry.applies(context)]
+    targets = frozenset(device.target for lane in setup.lanes for device in lane.devices)
+    of = (request.suite.name, targets, setup.provided.version, request.wheels.jax_version)
+    entries = [entry for entry in request.skips if entry.applies(*of)]
     met: Counter[str] = Counter()
 
     def listed(test: str) -> str:
@@ -442,10 +435,8 @@ def _only(plan: RunPlan, names: Iterable[str], wanted: Callable[[str], bool]) ->
     return replace(plan, files=kept, wanted=wanted)
 
 
-def _log(request: GateRequest, name: str) -> Path:
-    return _folder(request.output / "logs") / f"{name}.log"
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+def _logs(request: GateRequest) -> Path:
+    """Return the folder of logs; it is there then."""
+    folder = request.output / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -22,7 +22,7 @@ from rocwheel.home import Home
 from rocwheel.places import Place
 from rocwheel.report import render
 from rocwheel.report.gate_page import verdict_text
-from rocwheel.results import Attempt, Fault, LastRun, Results
+from rocwheel.results import CUT_SHORT, Attempt, Fault, LastRun, Results
 from rocwheel.trust import evidence
 from rocwheel.verdict import Verdict
 
@@ -125,7 +125,7 @@ def run_each(jobs: Sequence[GateJob], console: Console) -> Iterator[GateReport]:
                     with _remembering(console):
                         history.add(job.stored, request.suite.name, job.host.cache, results)
             yield report
-            if gated.results.cut_short:
+            if any(fault.message == CUT_SHORT for fault in results.faults):  # by a signal
                 left = ", ".join(waiting.request.suite.name for waiting in jobs[number:])
                 unbegun = f"not begun: {left}; " if left else ""
                 console.info(f"interrupted: {unbegun}run the same command again")

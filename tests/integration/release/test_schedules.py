@@ -30,7 +30,7 @@ from rocwheel.errors import PromotionError, RocwheelError, StoreError
 from rocwheel.index import page, publish
 from rocwheel.index.page import Page
 from rocwheel.ledger import log, state
-from rocwheel.ledger.state import Action, Standing, Transition
+from rocwheel.ledger.state import Action, Standing
 from rocwheel.release import operations, retention
 from rocwheel.values import replace
 
@@ -313,7 +313,6 @@ def test_beside_a_repair_operations_hold_on_what_somebody_damaged(worlds, rule: 
 
 
 def test_every_rule_of_the_model_that_the_code_keeps_has_a_mutant_of_the_code() -> None:
-    """Rules of several indexes of one log are the model's alone, until an entry names families."""
-    assert "families" not in Transition.__struct_fields__, "now those rules need mutants too"
+    """Those of several indexes of one log are in test_shared_schedules.py."""
     waits = {rule for rule in RULES if rule.startswith("wait")}  # test_caches.py
     assert MUTANTS.keys() == RULES.keys() - OF_SHARED.keys() - waits

@@ -7,10 +7,16 @@ from pathlib import Path
 import pytest
 from support.shared import SharedShop, X, Y, Z, names
 from support.tiers import merge_tries
+from support.wheelset import WHO, make_set, make_wheel, pass_gate
 
+from rocwheel import files
 from rocwheel.choices import ALL
+from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError, StoreError
+from rocwheel.ledger import log
 from rocwheel.ledger.state import Action
-from rocwheel.release import audit
+from rocwheel.manifest import Manifest
+from rocwheel.release import adopt, audit, operations, promote, retention, stage, withdraw
+from rocwheel.values import replace
 
 
 @pytest.fixture
@@ -75,4 +81,205 @@ def test_a_prune_is_of_all_families(shop, tmp_path) -> None:
     for view in (X.name, Y.name, ALL):
         assert shop.seen(view) == set()
     assert not [key for key in shop.wheels() if key.startswith(shop.release.root)]
+    sound(shop)
+
+
+def moved(shop: SharedShop, tmp_path: Path, layout: str = "family") -> tuple[SharedShop, Manifest]:
+    """The same store as a channel of one family had it, with a released set of X."""
+    before = SharedShop(shop.channel.store, shop.console, layout=layout)
+    old = make_set(tmp_path / "old", jax="0.9.0", pythons=("3.12",))
+    staged = stage.plan(tmp_path / "old", X, before.channel, shop.store, who=WHO)
+    stage.apply(staged, console=shop.console)
+    pass_gate(before.channel.staging(shop.store, X.name, 7), old)
+    promote.apply(before.promote_plan(old, X), console=shop.console)
+    return before, old
+
+
+def test_users_of_a_family_see_old_and_new_sets_on_one_page(any_shop, tmp_path) -> None:
+    shop = any_shop
+    before, old = moved(shop, tmp_path)
+    one = shop.made(tmp_path / "1")
+    shop.gate(one, X, Y)
+    shop.release_for(one)
+    assert shop.seen(X.name) == names(old) | names(one)
+    assert shop.seen(Y.name) == shop.seen(ALL) == names(one)
+    # either log changes its own lines, and each leaves the other's
+    own = before.channel.release(shop.store, X.name, 7)
+    who = withdraw.with_reason(WHO, "wrong")
+    change = withdraw.plan(own, Action.ROLLBACK, who=who, set_id=old.sha256)
+    withdraw.apply(change)
+    assert shop.seen(X.name) == names(one)
+    shop.take(Action.ROLLBACK, one, X)
+    assert shop.seen(X.name) == set()
+    withdraw.apply(withdraw.plan(own, Action.RESTORE, who=who, set_id=old.sha256))
+    shop.take(Action.RESTORE, one, X)
+    assert shop.seen(X.name) == names(old) | names(one)
+    assert audit.check(own).problems == ()
+    sound(shop)
+    # what a person put on the page is mended by either
+    for place in (own, shop.release):
+        key = shop.index(X.name).json("jaxlib")
+        data, info = shop.store.read(key)
+        shop.store.replace(key, data[:-2], previous=info, headers=own.json_headers)
+        assert audit.check(place).problems != ()
+        retention.repair(place)
+        assert shop.store.read(key)[0] == data
+
+
+def test_a_set_stays_in_the_log_it_was_staged_in(shop, tmp_path) -> None:
+    before, old = moved(shop, tmp_path)
+    later = make_set(tmp_path / "later", jax="0.9.1", pythons=("3.12",))
+    staged = stage.plan(tmp_path / "later", X, before.channel, shop.store, who=WHO)
+    stage.apply(staged, console=shop.console)
+    pass_gate(before.channel.staging(shop.store, X.name, 7), later)
+    plan = shop.promote_plan(later, X)
+    assert plan.operation.place.root == f"v2/{X.name}"
+    promote.apply(plan, console=shop.console)
+    assert shop.seen(X.name) == names(old) | names(later)
+    assert shop.seen(ALL) == set()
+
+
+def test_a_channel_that_went_back_says_so(shop, tmp_path) -> None:
+    one = shop.made(tmp_path / "1")
+    shop.gate(one, X, Y)
+    shop.release_for(one)
+    back = SharedShop(shop.channel.store, shop.console, layout="family")
+    with pytest.raises(ConfigError, match="layout: family has no place for a set of several"):
+        back.promote_plan(one, X)
+    fewer = SharedShop(shop.channel.store, shop.console, layout="shared")
+    assert fewer.release.url.endswith("/v2/all/")
+    fewer.take(Action.ROLLBACK, one, X)  # pages that are there go on
+    assert shop.seen(X.name) == shop.seen(ALL) == set()
+    assert shop.seen(Y.name) == names(one)
+
+
+def test_a_shared_index_alone_shows_what_all_that_must_have(shop, tmp_path) -> None:
+    alone = SharedShop(shop.channel.store, shop.console, layout="shared", must=(X.name,))
+    one = alone.made(tmp_path / "1")
+    alone.gate(one, X)
+    assert alone.release_for(one) == {X.name: "published", Y.name: "blocked"}
+    assert alone.seen(ALL) == names(one)
+    assert not list(shop.store.keys(f"v2/{X.name}/"))
+    # pages of families begin with all that is listed for them
+    alone.gate(one, Y)
+    alone.release_for(one)
+    both = SharedShop(shop.channel.store, shop.console)
+    two = both.made(tmp_path / "2", jax="0.9.2")
+    both.gate(two, Y)
+    assert both.release_for(two) == {X.name: "blocked", Y.name: "published"}
+    assert both.seen(X.name) == names(one)
+    assert both.seen(Y.name) == names(one) | names(two)
+    sound(both)
+
+
+def test_what_was_rolled_back_for_a_family_is_not_promoted_for_it(shop, tmp_path) -> None:
+    one = shop.made(tmp_path / "1")
+    shop.gate(one, X)
+    shop.release_for(one)
+    shop.take(Action.ROLLBACK, one, X)
+    with pytest.raises(PromotionError, match="was rolled back"):
+        shop.promote_plan(one, X)
+    with pytest.raises(PromotionError, match="was rolled back"):
+        shop.promote_plan(one, X, Y)
+    shop.gate(one, Y)
+    assert shop.release_for(one) == {X.name: "rolled-back", Y.name: "published"}
+    assert shop.seen(X.name) == shop.seen(ALL) == set()
+    assert shop.seen(Y.name) == names(one)
+    with pytest.raises(PromotionError, match=f"never released for {Z.name}"):
+        shop.take(Action.ROLLBACK, one, Z)
+    shop.drop(one)
+    with pytest.raises(PromotionError, match="was pruned"):
+        shop.promote_plan(one)
+
+
+def test_a_set_that_lacks_a_family_of_the_index_of_all_is_refused(shop, tmp_path) -> None:
+    one, two = shop.made(tmp_path / "1", X, Y), shop.made(tmp_path / "2", Y, Z, jax="0.9.2")
+    shop.gate(one, X, Y)
+    shop.gate(two, Y, Z)
+    shop.release_for(one)
+    before = shop.listing(shop.release)
+    with pytest.raises(PromotionError, match=f"is not for {X.name}") as caught:
+        shop.promote_plan(two)
+    assert "`must`" in caught.value.hint
+    assert shop.listing(shop.release) == before
+    shop.channel = replace(shop.channel, must=(X.name, Y.name))
+    assert set(shop.release_for(two).values()) == {"published"}
+    assert shop.seen(Z.name) == names(two)
+    assert shop.seen(ALL) == names(one)  # X has no second one
+
+
+def test_a_family_whose_targets_are_not_in_the_wheels_is_refused(shop, tmp_path) -> None:
+    one = shop.made(tmp_path / "1")
+    with pytest.raises(ConfigError, match=f"{Z.name}: the wheels lack gfx1153"):
+        shop.promote_plan(one, Z)
+    short = make_set(tmp_path / "2", jax="0.9.2", families=(Y.name, X.name), gfx=X.targets)
+    with pytest.raises(ConfigError, match=f"{Y.name}: the wheels lack"):
+        stage.plan(tmp_path / "2", None, shop.channel, shop.store, who=WHO)
+    assert short.families == (Y.name, X.name)
+
+
+def test_a_name_that_a_familys_log_has_with_other_bytes_is_refused(shop, tmp_path) -> None:
+    before, _ = moved(shop, tmp_path)
+    same = shop.made(tmp_path / "1", jax="0.9.0", pythons=("3.12",), stamp="other")
+    shop.gate(same, X, Y)
+    listed = shop.seen(X.name)
+    with pytest.raises(ObjectDiffersError, match=f"v2/{X.name}/.*other bytes have this name"):
+        shop.promote_plan(same)
+    assert shop.seen(X.name) == listed
+    assert shop.release_for(same, Y) == {Y.name: "published"}
+    assert before.channel.layout == "family"
+
+
+def test_two_families_at_once_are_two_entries_in_some_order(shop, tmp_path) -> None:
+    one = shop.made(tmp_path / "1")
+    shop.gate(one, X, Y)
+    plans = [shop.promote_plan(one, family) for family in (X, Y)]
+    for plan in plans:  # both were decided on a release that had neither
+        promote.apply(plan, console=shop.console)
+    first, second = shop.entries(shop.release)
+    assert (first.families, second.families) == ((X.name,), (Y.name,))
+    assert second.brings == ()
+    assert second.sets == (one.sha256,)
+    assert shop.seen(ALL) == names(one)
+    sound(shop)
+
+
+def test_a_log_that_lost_its_end_is_seen_on_a_familys_page(shop, tmp_path) -> None:
+    one = shop.made(tmp_path / "1")
+    shop.gate(one, X, Y)
+    shop.release_for(one, X)
+    shop.release_for(one, Y)
+    shop.take(Action.ROLLBACK, one, Y)
+    shop.store.delete(shop.release.log(3))
+    state = log.read(shop.release)
+    assert "shows entry 3" in "".join(
+        operations.damage(shop.release, state, state.projects).values()
+    )
+    with pytest.raises(StoreError, match="the log is damaged"):
+        retention.repair(shop.release)
+
+
+def test_the_log_of_all_families_is_not_made_again_from_pages(shop, tmp_path) -> None:
+    one = shop.made(tmp_path / "1")
+    shop.gate(one, X, Y)
+    shop.release_for(one)
+    for item in list(shop.store.keys(shop.release.logs)):
+        shop.store.delete(item.key)
+    with pytest.raises(StoreError, match="the log is gone, and which family"):
+        adopt.plan(shop.release, who=WHO)
+
+
+def test_wheels_that_came_before_are_on_the_index_of_all_alone(shop, tmp_path) -> None:
+    made = make_wheel(
+        tmp_path, project="jaxlib", version="0.8.0", tag="cp312-cp312-any", module="jaxlib"
+    )
+    place = shop.release
+    key = place.key(made.name)
+    shop.store.create(key, made, headers=place.wheel_headers, sha256=files.sha256(made))
+    adopt.apply(adopt.plan(place, who=WHO))
+    one = shop.made(tmp_path / "1")
+    shop.gate(one, X, Y)
+    shop.release_for(one)
+    assert shop.seen(ALL) == names(one) | {made.name}
+    assert shop.seen(X.name) == names(one)
     sound(shop)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Final
 
 from rocwheel.gate.engine.outcomes import STREAK
 
@@ -77,14 +77,9 @@ class LaneWork:
 
     def new_process(self, child: Child, number: int, now: float) -> None:
         """Begin again with a new process."""
-        self.child, self.number, self.born = child, number, now
-        self.collecting = self.running = self.bye = None
-        self.importing = False
-        self.sent, self.ran, self.streak = deque(), Counter(), []
-        self.batch = self.offset = self.late = 0
-        self.began, self.last, self.before = now, "", ""
-        self.was, self.cause, self.broken, self.full = LaneMode.FREE, "", False, False
-        self.unfit = ""
+        fresh = LaneWork(lane=self.lane, child=child, number=number, born=now, began=now)
+        for name in OF_PROCESS:
+            setattr(self, name, getattr(fresh, name))
         self.mode, self.since = LaneMode.STARTING, now
 
     @property
@@ -112,17 +107,6 @@ class LaneWork:
         return self.collecting
 
     @property
-    def is_suspicious(self) -> bool:
-        """Return whether so much failed in a row that the process may be to blame.
-
-        Each replacement doubles the number that is needed, until one proves right.
-        """
-        if len(self.streak) < self.suspicion:
-            return False
-        self.suspicion *= 2
-        return True
-
-    @property
     def title(self) -> str:
         """How messages call the process."""
         return f"process {self.number} on {self.lane.name}"
@@ -132,3 +116,7 @@ class LaneWork:
         """What it does, in a word or the name of a test or file."""
         step = self.running or self.collecting or (self.sent[0] if self.sent else None)
         return (step.test or step.file) if step else self.mode.value
+
+
+_FIELDS: Final = [field.name for field in fields(LaneWork)]
+OF_PROCESS: Final = _FIELDS[_FIELDS.index("child") :]

@@ -138,7 +138,7 @@ class TestRunner:
         if all(work.mode is LaneMode.LOST for work in self._works):
             self._stop = "no device is left"
             return True
-        return self._supply.over
+        return self._scheduler.empty and not self._outcomes.waiting
 
     # --- work ------------------------------------------------------------------------------------
 
@@ -340,7 +340,8 @@ class TestRunner:
             # an error that every later test of the process would meet
             if error := next((error for error in self._plan.sticky if error in text), ""):
                 self._kill(work, f"its device is of no more use to it: {error}")
-            elif work.is_suspicious:
+            elif len(work.streak) >= work.suspicion:
+                work.suspicion *= 2  # until a replacement proves right
                 self._kill(work, f"{len(work.streak)} failures in a row")
 
     def _tries_afresh(self, work: LaneWork, why: str) -> bool:

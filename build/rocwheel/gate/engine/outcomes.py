@@ -52,7 +52,6 @@ class _Streak:
 
     tests: tuple[str, ...]
     before: Mapping[str, str]
-    open: int  # of its tests, those that have not been tried again
 
 
 class Outcomes:
@@ -145,14 +144,10 @@ class Outcomes:
         """Record failures in a row in one process; single ones say nothing."""
         if len(tests) < STREAK:
             return
-        entries = [self._entries[test] for test in tests]
-        streak = _Streak(
-            tests=tuple(tests), before=dict(before), open=sum(not e.retried for e in entries)
-        )
-        for entry in entries:
-            entry.streak = streak
-        if not streak.open:
-            self._suspect(streak)
+        streak = _Streak(tests=tuple(tests), before=dict(before))
+        for test in tests:
+            self._entries[test].streak = streak
+        self._suspect(streak)
 
     def confirmed(self, suspect: str, victim: str, *, failed: bool) -> None:
         """Take the answer to a suspicion: whether `victim` failed after `suspect` again."""
@@ -229,21 +224,19 @@ class Outcomes:
             return
         entry.retried = True
         if entry.streak:
-            entry.streak.open -= 1
-            if not entry.streak.open:
-                self._suspect(entry.streak)
+            self._suspect(entry.streak)
         elif entry.before and entry.attempts[-1].outcome is Outcome.PASSED:
             name = next(name for name, other in self._entries.items() if other is entry)
             self._victims[name] = (name,)
             self._retries.append(Rerun(tests=(entry.before, name), confirms=True))
 
     def _suspect(self, streak: _Streak) -> None:
-        """Ask for a confirmation of a streak whose tests have all been tried again."""
-        passing = tuple(
-            test
-            for test in streak.tests
-            if self._entries[test].attempts[-1].outcome is Outcome.PASSED
-        )
+        """Ask for a confirmation of a streak, once all of its tests have been tried again."""
+        entries = {test: self._entries[test] for test in streak.tests}
+        if not all(entry.retried for entry in entries.values()):
+            return
+        ends = {test: entry.attempts[-1].outcome for test, entry in entries.items()}
+        passing = tuple(test for test, outcome in ends.items() if outcome is Outcome.PASSED)
         suspect = streak.before.get(passing[0]) if passing else None
         if suspect is not None and len(passing) >= STREAK:
             self._victims[passing[0]] = passing

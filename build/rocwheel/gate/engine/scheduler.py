@@ -36,7 +36,6 @@ class Estimates:
     """What is known before the run."""
 
     tests: Mapping[str, float] = field(default_factory=dict)  # node id -> seconds
-    files: Mapping[str, float] = field(default_factory=dict)  # file -> seconds in all
     sizes: Mapping[str, int] = field(default_factory=dict)  # file -> bytes
 
 
@@ -56,10 +55,14 @@ class Scheduler:
         self._held: dict[str, _Piece] = {}
         self._running: dict[str, tuple[str, float]] = {}  # lane -> test, since when
 
+        known: dict[str, float] = {}
+        for test, seconds in estimates.tests.items():
+            file = test.partition("::")[0]
+            known[file] = known.get(file, 0.0) + seconds
+
         def rank(file: str) -> tuple[bool, float, int, str]:
             """Return what to sort by: files never run come first, the largest before the others."""
-            known = estimates.files.get(file)
-            return known is not None, -(known or 0.0), -estimates.sizes.get(file, 0), file
+            return file in known, -known.get(file, 0.0), -estimates.sizes.get(file, 0), file
 
         order = sorted(files, key=rank)
         self._waiting = [_Piece(file=file, tests=None) for file in order]

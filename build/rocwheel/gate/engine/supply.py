@@ -95,11 +95,6 @@ class Supply:
         self.scheduler.give_back(work.lane.name)
 
     @property
-    def over(self) -> bool:
-        """Return whether nothing is left to hand out."""
-        return self.scheduler.empty and not self._outcomes.waiting
-
-    @property
     def total(self) -> int:
         """Tests of the run, as far as they are known or were met in earlier runs."""
         unknown = sum(self._expected.get(file, 0) for file in self.scheduler.uncollected)

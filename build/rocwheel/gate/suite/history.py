@@ -6,7 +6,6 @@ local file or beside the verdicts in the store, where it is replaced only as it 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,10 +40,7 @@ class SuiteHistory(Value, frozen=True, kw_only=True):
     def estimates(self, sizes: Mapping[str, int]) -> Estimates:
         """Return what the scheduler needs to know; `sizes` are the files' bytes."""
         tests = {name: number / 1000 for name, number in self.tests.items()}
-        files: dict[str, float] = defaultdict(float)
-        for name, seconds in tests.items():
-            files[name.partition("::")[0]] += seconds
-        return Estimates(tests=tests, files=dict(files), sizes=sizes)
+        return Estimates(tests=tests, sizes=sizes)
 
     def with_results(self, results: Results) -> SuiteHistory:
         """Add a run. Half the old duration is kept: a slow day is not the rule."""

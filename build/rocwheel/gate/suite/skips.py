@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from itertools import permutations
@@ -19,7 +18,6 @@ from typing import Annotated, Final
 
 from msgspec import field
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from rocwheel import yaml_file
 from rocwheel.console import columns
@@ -33,16 +31,6 @@ from rocwheel.yaml_file import FieldError
 FOLDER: Final = "skips"
 SUITES: Final = "suites"
 UNFINISHED: Final = SILENT | {State.TIMEOUT}  # states of a run that did not try all of them
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkipContext:
-    """What a run is of: entries apply by it."""
-
-    suite: str
-    targets: frozenset[str]  # gfx targets of the devices
-    rocm: Version | None  # None without ROCm
-    jax: Version
 
 
 class Skip(Value, frozen=True, kw_only=True, dict=True):
@@ -111,15 +99,15 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
             return self.keyword.lower() == other.keyword.lower() and self.unless == other.unless
         return self.meets(other.pattern)
 
-    def applies(self, context: SkipContext) -> bool:
-        """Return whether the entry is meant for such a run."""
-        if context.suite not in self.suites or not self.jax.contains(context.jax, prereleases=True):
+    def applies(self, suite: str, targets: frozenset[str], rocm: str, jax: str) -> bool:
+        """Return whether it is meant for a run on devices of these targets; `rocm` may be ""."""
+        if suite not in self.suites or not self.jax.contains(jax, prereleases=True):
             return False
-        if self.targets and not self.targets & context.targets:
+        if self.targets and not self.targets & targets:
             return False
-        if context.rocm is None:
+        if not rocm:
             return not self.targets and not str(self.rocm)
-        return self.rocm.contains(context.rocm, prereleases=True)
+        return self.rocm.contains(rocm, prereleases=True)
 
     def __str__(self) -> str:
         """Say why, as a report shows it."""

@@ -58,7 +58,6 @@ def suite(seed, count=40):
 def history(files):
     return Estimates(
         tests={test: seconds for tests in files.values() for test, seconds in tests.items()},
-        files={file: sum(tests.values()) for file, tests in files.items()},
     )
 
 
@@ -81,7 +80,9 @@ def test_two_lanes_finish_close_to_the_lower_bound(seed):
 
 
 def test_longest_files_come_first_and_unknown_ones_before_them():
-    estimates = Estimates(files={"a": 1.0, "b": 9.0}, sizes={"a": 5, "b": 5, "c": 10, "d": 20})
+    estimates = Estimates(
+        tests={"a::t": 1.0, "b::t": 8.0, "b::u": 1.0}, sizes={"a": 5, "b": 5, "c": 10, "d": 20}
+    )
     scheduler = Scheduler(["a", "b", "c", "d"], estimates)
     assert [scheduler.next(lane, 0.0).file for lane in "wxyz"] == ["d", "c", "b", "a"]
 
