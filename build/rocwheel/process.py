@@ -257,7 +257,7 @@ class HostRunner:
         if pump.error is not None:
             raise pump.error
         if check and returncode:
-            raise failure(command, returncode, done.output, log)
+            raise _failure(command, returncode, done.output, log)
         return done
 
     def capture(self, command: Command, /) -> str:
@@ -269,7 +269,7 @@ class HostRunner:
                 raise _timed_out(command, exc.timeout) from None
         if process.returncode:
             tail = err.decode(errors="replace") or out.decode(errors="replace")
-            raise failure(command, process.returncode, tail.strip(), None)
+            raise _failure(command, process.returncode, tail.strip(), None)
         return out.decode(errors="replace")
 
     def start(
@@ -367,13 +367,10 @@ def _timed_out(command: Command, seconds: float) -> CommandError:
     )
 
 
-def failure(
-    command: Command, returncode: int, tail: str, log: Path | None, where: str = ""
-) -> CommandError:
-    """Return the error of a command that failed; `tail` is the end of its output."""
+def _failure(command: Command, returncode: int, tail: str, log: Path | None) -> CommandError:
     how = f"signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
     return CommandError(
-        f"{command.argv[0]}: {how}{where or f': {command}'}",
+        f"{command.argv[0]}: {how}: {command}",
         hint=f"the whole output is in {log}" if log else "run the command by hand",
         detail=tail,
     )

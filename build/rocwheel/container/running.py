@@ -22,7 +22,7 @@ from rocwheel.container.spec import LABEL, RUN, ContainerSpec
 from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import Lock, locked, remove
-from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner, failure
+from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0
