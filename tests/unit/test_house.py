@@ -22,7 +22,7 @@ ROOMS = {
     "cli/": (5271, 4900, 0, 6),
     "container/ dist/builder dist/executor image/": (2878, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2168, 2100, 0, 1),
-    "gate/": (7188, 7150, 0, 4),
+    "gate/": (7177, 7150, 0, 4),
     "host/": (487, 400, 0, 0),
     "index/ store/": (2422, 2510, 0, 4),
     "ledger/ release/": (4468, 3950, 0, 23),
