@@ -77,8 +77,10 @@ class Container:
             raise
         self._explain(command, done.returncode, done.output)
         if check and done.returncode:
-            raise failure(
-                command, done.returncode, done.output, log, f" in the container: {inside}"
+            raise CommandError(
+                f"{command.argv[0]}: exit status {done.returncode} in the container: {inside}",
+                hint=f"the whole output is in {log}" if log else "run the command by hand",
+                detail=done.output,
             )
         return done
 
