@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import install_lines
 
 from rocwheel.install import Install, Package
 
@@ -20,6 +22,14 @@ SET = Install(
     upstream=(Package(project="jaxlib", version="0.11.0"),),
     jax="0.11.0",
 )
+BY_TARBALL = replace(
+    SET, rocm="7.10.0a20251120", rocm_origin="tarball",
+    rocm_url="https://example.com/therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz",
+)  # fmt: skip
+BY_PIP = replace(
+    SET, rocm="7.15.0a20260630", rocm_origin="pip", rocm_url="https://example.com/rocm/",
+    targets=("gfx942",),
+)  # fmt: skip
 
 
 def joined(text):
@@ -50,3 +60,11 @@ def test_no_page_prints_another_line_that_installs_a_wheel_of_ours():
                 assert joined(line).strip() in known, page
                 looked += 1
     assert looked >= 2
+
+
+def test_the_page_of_installers_has_every_line_with_what_comes_of_it():
+    lines = install_lines.of(BY_TARBALL) | install_lines.of(BY_PIP)
+    assert lines.keys() == {*install_lines.RUN, *install_lines.COMPARED}
+    page = (ROOT / "docs/reference/clients.md").read_text()
+    table = page.partition("<!-- lines -->\n")[2].partition("<!-- end of lines -->")[0]
+    assert table.splitlines()[2:] == list(install_lines.rows(BY_TARBALL, BY_PIP))

@@ -35,7 +35,7 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
     """
     if (python := shutil.which(options.python, path=app.environ.get("PATH", ""))) is None:
-        raise ConfigError(f"--python: {options.python}: no such program", hint="name one")
+        raise ConfigError(f"--python: {options.python}: no such program", hint="name another")
     argv = (python, script.__file__, "--json", *(("--no-run",) if options.no_run else ()))
     answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)
     try:

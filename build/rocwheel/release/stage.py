@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel.choices import ALL
 from rocwheel.console import Console, Unit
@@ -133,8 +134,9 @@ def plan(
     ObjectDiffersError when a name is taken by other bytes, PromotionError when one is spent.
     """
     manifest, paths = wheelset.load(wheelhouse)
-    if family:
-        wheelset.check_family(manifest, family)
+    known = (matrix.FAMILIES[name] for name in manifest.families if name in matrix.FAMILIES)
+    for one in [family] if family else known:
+        wheelset.check_family(manifest, one)
     wheelset.check_complete(manifest)
     metadata = {name: wheelset.read_metadata(path) for name, path in paths.items()}
     wheelset.check_closed(manifest, metadata)

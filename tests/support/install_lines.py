@@ -1,0 +1,42 @@
+"""Every line that installs a set, by who takes it, and what comes of it: a table of the docs.
+
+`integration/test_install_lines.py` runs what is run, `unit/test_printed_lines.py` holds the page
+against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rocwheel.install import Install
+
+SET, NO_JAX, PROJECT = "exactly the set", "exactly the set, without jax", "the set, in a project"
+RUN = {"pip": SET, "uv": SET, "pip, by hash": NO_JAX, "poetry": PROJECT}
+COMPARED = {
+    "pixi": "its text is compared: no package index has pixi",
+    "ROCm, pip": "its text is compared: TheRock's index has gigabytes",
+    "ROCm, tarball": "its text is compared: TheRock's index has gigabytes",
+    "ROCm, /opt/rocm": "a comment",
+}
+
+
+def of(install: Install) -> dict[str, tuple[str, ...]]:
+    """Return the lines of a set by the client that takes them."""
+    rocm = {f"ROCm, {way}": (line,) for way, line in install.rocm_lines().items()}
+    return {
+        "pip": install.pip,
+        "uv": install.uv,
+        "pip, by hash": install.by_hash("rocm.txt", "upstream.txt"),
+        "poetry": install.poetry,
+        "pixi": tuple(install.pixi.splitlines()),
+        **rocm,
+    }
+
+
+def rows(*installs: Install) -> Iterator[str]:
+    """Yield the rows of the page: client, line, outcome."""
+    lines = {client: each for install in installs for client, each in of(install).items()}
+    for client, outcome in (RUN | COMPARED).items():
+        for line in lines[client]:
+            shown = line.replace("|", "\\|")
+            yield f"| {client} | `{shown}` | {outcome} |"
