@@ -5,7 +5,7 @@ from this machine's packages, serves it on loopback and lets `rocwheel.dist` bui
 it would for JAX. Stage, gate, promote and page are the cells of any night. Afterwards the set is
 installed from the index by hash with pip, and imported. Nothing of it is special-cased below this
 module: the only differences to a real night are its recipe, and the family, which is data
-(`examples/miniature/families.yaml`).
+(`examples/miniature/families.yaml`; `three_families.yaml` for one build with a gate for each).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 import amdgpu_family_matrix as matrix
 from rocwheel import dist, families, files, git, rocm
 from rocwheel.console import Console, silent
@@ -34,7 +36,9 @@ from rocwheel.home import Home
 from rocwheel.host import debian, machine
 from rocwheel.index import channels
 from rocwheel.install import Install
+from rocwheel.ledger import log
 from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
+from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind, module_name
 from rocwheel.pipeline import looking, planning, resolving
@@ -51,9 +55,18 @@ from rocwheel.wheelhouse import IDENTITY_LENGTH
 ROCM_VERSION: Final = "7.10.0a20251120"
 RECIPE: Final = "debian_12"  # the image that has what the miniature is built with
 FAMILY: Final = "miniature"  # the family's name, and its suite's
+SEVERAL: Final = "three_families.yaml"  # of which one build has the targets of each
 TARGETS: Final = ("gfx90a", "gfx942", "gfx1100", "gfx1201")
 TARBALL: Final = f"therock-dist-linux-miniature-{ROCM_VERSION}.tar.gz"
 SCRIPT: Final = "make_therock.py"  # of the workspace, which makes it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """Whether an index shows the set, and the URL of that index."""
+
+    released: bool
+    index: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +76,7 @@ class DemoResult:
     wheelhouse: Path
     manifest: Manifest
     index: str  # URL
+    families: Mapping[str, Listed]  # where the set is for several
     requirements: Path  # of the set, with its index and hashes, for every CPython
     page: Path  # the page of the night, which leads to the gates' reports
     installed: tuple[dict[str, Any], ...]  # the modules that each CPython imported
@@ -75,6 +89,8 @@ class DemoResult:
     def lines(self) -> Iterator[str]:
         """Yield the last lines for a person."""
         yield from dist.table(self.manifest)
+        for name, listed in self.families.items():
+            yield f"{name}: {'released' if listed.released else 'not released'}: {listed.index}"
         yield f"the page of the night: {self.page}"
         yield f"to install the set: {self.pip}"
 
@@ -82,7 +98,8 @@ class DemoResult:
         """Return the same for a program."""
         contents = dist.contents(self.wheelhouse, self.manifest)
         places = {"index": self.index, "pip": self.pip, "page": str(self.page)}
-        return {**contents, **places, "installed": list(self.installed)}
+        families = {"families": to_builtins(self.families)} if self.families else {}
+        return {**contents, **places, **families, "installed": list(self.installed)}
 
 
 def miniature(home: Home) -> Path:
@@ -102,6 +119,13 @@ class Prepared:
     request: dist.Request
     place: executor.BuildEnvironment
     interpreters: tuple[machine.Interpreter, ...]
+
+
+def for_families(base: dist.Request, number: int | None) -> dist.Request:
+    """Return a request for one set of so many families, the first of `SEVERAL`; None asks none."""
+    own = miniature(base.home) / SEVERAL if number else None
+    names = tuple(families.load(own))[:number] if own else ()
+    return dataclasses.replace(base, families=names, own_families=own)
 
 
 def prepare(
@@ -135,7 +159,7 @@ def prepare(
         base,
         pythons=wanted,
         rocm_version=ROCM_VERSION,
-        gfx_targets=base.gfx_targets or TARGETS,
+        gfx_targets=base.gfx_targets or (() if base.families else TARGETS),
         jax_source_dir=miniature(base.home) / "workspace",
         jaxlib="built",
         compiler="clang",
@@ -175,6 +199,16 @@ class DemoNight:
     setting: looking.PlanInput
     folder: Path  # of the store, and of what is written beside it
 
+    def indexes(self, manifest: Manifest) -> dict[str, Listed]:
+        """Return by family where its users look, and whether they find the set there."""
+        channel, listed = self.setting.channel, {}
+        for name in self.recipe.families:
+            _, place = channel.pair(channel.open(), manifest, name)
+            known = log.read(place).of(name).sets.get(manifest.sha256)
+            released = known is not None and known.standing is Standing.LISTED
+            listed[name] = Listed(released=released, index=place.url)
+        return listed
+
 
 def night(
     prepared: Prepared, tarball: Path, words: Sequence[str], *, who: Who, runner: HostRunner
@@ -201,11 +235,11 @@ def night(
         rocm_version=ROCM_VERSION,
         rocm_sha256=sha256,
         image="",
-        families=(FAMILY,),
+        families=base.families or (FAMILY,),
         pythons=pythons,
         argv=argv,
     )
-    own = miniature(ours) / "families.yaml"
+    own = base.own_families or miniature(ours) / "families.yaml"
     store = (folder / "store").as_uri()
     setting = looking.PlanInput(
         night=who.now.strftime("demo-%Y%m%d-%H%M%S"),
@@ -217,7 +251,9 @@ def night(
         ),
         families=families.load(own),
         channel=replace(
-            channels.of_store(store), suites=suites.load_known(ours, today=who.now.date())
+            channels.of_store(store),
+            layout="both" if base.families else "family",
+            suites=suites.load_known(ours, today=who.now.date()),
         ),
         target=(f"--store={store}",),
         ci=ours.ci,
@@ -243,13 +279,14 @@ def finish(
     prepared: Prepared, what: DemoNight, built: str, *, runner: HostRunner, console: Console
 ) -> DemoResult:
     """Install what the night released, by hash, and import it. Raises CommandError, WheelError."""
-    base, channel = prepared.request, what.setting.channel
+    base = prepared.request
     folder = base.wheelhouse / built[:IDENTITY_LENGTH]
     manifest = Manifest.load(folder)
     major = wheelset.rocm_major(manifest)
-    place = channel.release(channel.open(), FAMILY, major)
+    indexes = what.indexes(manifest)
+    index = min(indexes.values(), key=lambda item: not item.released).index  # the first that has it
     requirements = what.folder / "requirements.txt"
-    requirements.write_text(Install.of(manifest, place.url).requirements, encoding="utf-8")
+    requirements.write_text(Install.of(manifest, index).requirements, encoding="utf-8")
     fetched = rocm.plan(what.recipe.rocm, sha256=None, version=None, cache=base.cache, cwd=base.cwd)
     modules = [module_name(kind, str(major)) for kind in WheelKind]
     installed = []
@@ -262,7 +299,8 @@ def finish(
     return DemoResult(
         wheelhouse=folder,
         manifest=manifest,
-        index=place.url,
+        index=index,
+        families=indexes if base.families else {},
         requirements=requirements,
         page=what.folder / "store" / PAGE,
         installed=tuple(installed),
@@ -285,7 +323,10 @@ def dry_run(
     yield f"{Command(argv=(*site, '8000'))} &"
     served = dataclasses.replace(wanted, therock=f"http://localhost:8000/{TARBALL}")
     yield from dist.dry_run(dist.plan(served), runner=runner, console=console, place=prepared.place)
-    if not wheels_only:
+    if not wheels_only and base.families:
+        yield f"# stage once, gate for each of {', '.join(base.families)}, promote for those that"
+        yield "# pass: a night, into a folder, where their indexes list the same files"
+    elif not wheels_only:
         yield "# stage, gate (suite miniature, every CPython), promote: a night, into a folder"
         yield "# install from that index by hash into a fresh environment per CPython, and import"
 
@@ -385,8 +426,14 @@ def install(
 
 
 def failure(standings: Mapping[str, CellStanding], store: Store) -> CommandError | None:
-    """Return the error of the first cell of the night that did not pass, with its log."""
-    item = next((item for item in standings.values() if not item.passed), None)
+    """Return the error of the first cell of the night that did not pass, with its log.
+
+    A family's own failure is no error where the set passed for another one.
+    """
+    failed = [item for item in standings.values() if not item.passed]
+    families = {item.cell.family for item in standings.values()} - {""}
+    is_shared = families > {item.cell.family for item in failed} - {""}
+    item = next((item for item in failed if not (is_shared and item.cell.family)), None)
     if item is None:
         return None
     log = item.last.log if item.last else ""

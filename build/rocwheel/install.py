@@ -53,8 +53,11 @@ class Install:
     pythons: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, manifest: Manifest, index: str) -> Install:
-        """Return how the set of a manifest is installed from an index."""
+    def of(cls, manifest: Manifest, index: str, *, targets: tuple[str, ...] = ()) -> Install:
+        """Return how the set of a manifest is installed from an index.
+
+        `targets` are those of the GPUs it is for, where the set has code for more.
+        """
         files = defaultdict[tuple[bool, str, str], list[str]](list)
         for wheel in manifest.wheels:
             files[wheel.origin != "built", wheel.project, wheel.version].append(wheel.sha256)
@@ -70,7 +73,7 @@ class Install:
             rocm=manifest.rocm.version,
             rocm_url=manifest.rocm.url,
             rocm_origin=manifest.rocm.origin,
-            targets=manifest.gfx_targets,
+            targets=targets or manifest.gfx_targets,
             pythons=manifest.pythons,
         )
 

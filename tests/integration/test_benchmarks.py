@@ -27,6 +27,7 @@ RUNS = {
     "container.py": (
         ("--image={builder}", "--work={work}", "--pairs=1"), r"memory: host .* container \d+",
     ),
+    "families.py": (("--work={work}", "--families=2"), r"kept by Bazel \| \d+\.\d KiB"),
     "fetch.py": (
         ("--work={work}", "--pairs=1", "--others=1", "--size=0.05"), r"median ratio \d+\.\d+",
     ),
@@ -46,7 +47,7 @@ RUNS = {
 }  # fmt: skip
 NEEDS = {
     "bazel.py": ("bazel", "clang-19"), "container.py": ("dockerd", "mmdebstrap"),
-    "fetch.py": ("curl", "igzip"), "release.py": ("aws",),
+    "families.py": ("bazel", "clang-19"), "fetch.py": ("curl", "igzip"), "release.py": ("aws",),
     "runtime_images.py": ("dockerd", "mmdebstrap", "docker-registry"),
 }  # fmt: skip
 BY_HAND = {"jax_tests.py"}  # needs a JAX checkout with its wheels, and hours

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from support.wheelset import make_set
 
 from rocwheel.install import Install, Package
+from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
 INDEX = "https://example.com/v2/gfx94X-dcgpu/"
@@ -82,6 +84,16 @@ def test_rocm_comes_as_the_set_had_it_for_the_gpus_of_the_set(origin, url, targe
     lines = install.rocm_lines()
     assert set(lines) == {origin, "/opt/rocm"}
     assert line in lines[origin]
+
+
+def test_of_a_set_for_all_gpus_a_familys_users_get_the_rocm_of_theirs(tmp_path):
+    manifest = make_set(tmp_path / "set", gfx=("gfx90a", "gfx942", "gfx1100"))
+    delivery = replace(manifest.rocm.delivery, url=WHEELS)
+    manifest = replace(manifest, rocm=replace(manifest.rocm, origin="pip", delivery=delivery))
+    every = Install.of(manifest, INDEX).rocm_lines()["pip"]
+    ours = Install.of(manifest, INDEX, targets=("gfx942",)).rocm_lines()["pip"]
+    assert "[libraries,device-gfx90a,device-gfx942,device-gfx1100]==" in every
+    assert "[libraries,device-gfx942]==" in ours
 
 
 def test_a_page_that_knows_one_project_installs_the_pair():

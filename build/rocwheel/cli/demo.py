@@ -32,6 +32,16 @@ class DemoOptions(BuildOptions, DryRun):
     """Options of `demo`: sources, ROCm and compiler are the miniature's own."""
 
     wheels_only: bool = own("--wheels-only", "Build and verify; no night, no index.", default=False)
+    # other commands mean a file by it; no such field of a build is asked for here
+    number: int | None = own(
+        "--families N",
+        "One build for 2 or 3 GPU families, a gate and an index for each; the second family's gate "
+        "fails.",
+        param="families",
+        only=("2", "3"),
+        parse=int,
+        default=None,
+    )
 
 
 @command("demo", DemoOptions, without=[RocmOptions, FamilyOptions, SourceOptions])
@@ -41,11 +51,12 @@ def demo(app: App, options: DemoOptions) -> None:
     Installs missing system packages (as root on Debian or Ubuntu, after saying which), makes a
     TheRock-like tarball, serves it on loopback, fetches it, builds jaxlib, pjrt and plugin with
     Bazel for the CPythons it finds, repairs and verifies the wheels, stages, gates and promotes
-    them into a folder, and installs them from there by hash. A build in a container ends with the
-    wheels: a gate needs the CPythons they were built with. Its image is made where the engine has
-    none of this checkout.
+    them into a folder, and installs them from there by hash. With --families the set is for several
+    GPU families: it is built and staged once, each gates it, and those that pass get it. A build in
+    a container ends with the wheels: a gate needs the CPythons they were built with. Its image is
+    made where the engine has none of this checkout.
     """
-    base = request_from(app, options, therock="")
+    base = job.for_families(request_from(app, options, therock=""), options.number)
     only = options.wheels_only or base.executor.kind != "host"
     if base.executor.kind != "host" and base.executor.image in ("", executor.SEARCH):
         if not (image := _image(app, options)):

@@ -133,25 +133,21 @@ class Rehearsal:
     def _rights(self, role: Role, family: str, store: Store) -> Iterator[Rehearsed]:
         """Try one permitted and one forbidden request of each right of a role."""
         for action in (READ, PUT, DELETE):
-            may, never = role.may.get(action, ()), role.may_not.get(action, ())
-            for key in dict.fromkeys(may):
-                for name in self._names(key, family):
-                    if not any(_matches(name, n) for k in never for n in self._names(k, family)):
-                        yield _right(store, role.name, action, name, wanted=True)
+            may, never = (
+                rights.spelt(self.channel, grants.get(action, ()), family)
+                for grants in (role.may, role.may_not)
+            )
+            for name in may:
+                if not any(_matches(name, key) for key in never):
+                    yield _right(store, role.name, action, name, wanted=True)
             if action == READ:
                 continue  # every role may read all of a public index
             others = (key for other in rights.ROLES.values() for key in other.may.get(action, ()))
-            for key in dict.fromkeys((*never, f"{ROOT}/*/orders/*", *others)):
-                for name in self._names(key, family):
-                    mine = any(_matches(name, n) for k in may for n in self._names(k, family))
-                    if key in never or not mine:
-                        yield _right(store, role.name, action, name, wanted=False)
-
-    def _names(self, key: str, family: str) -> Iterator[str]:
-        for prefixes in self.channel.prefixes.values():
-            yield key.format(staging=prefixes.staging, release=prefixes.release, family=family)
-            if "{" not in key:
-                return
+            for name in dict.fromkeys(
+                (*never, f"{ROOT}/*/orders/*", *rights.spelt(self.channel, others, family))
+            ):
+                if name in never or not any(_matches(name, key) for key in may):
+                    yield _right(store, role.name, action, name, wanted=False)
 
     def _runners(self) -> Iterator[Rehearsed]:
         """Ask GitHub which labels have a runner online; needs a token that may list them."""

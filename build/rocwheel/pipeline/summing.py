@@ -7,15 +7,18 @@ from datetime import datetime
 from typing import Any, Final
 
 from amdgpu_family_matrix import Family
+from rocwheel.choices import ALL
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.install import Install
-from rocwheel.ledger import manifests
+from rocwheel.ledger import log, manifests
 from rocwheel.ledger.nights import Book, Nights, Phase
+from rocwheel.ledger.state import Standing
 from rocwheel.model import WheelKind, moment, timestamp
 from rocwheel.parallel import each
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.standing import CellStanding
+from rocwheel.places import Place
 from rocwheel.release import status
 from rocwheel.report.night_summary import CellSummary, FamilySummary, NightSummary
 from rocwheel.store import Store
@@ -138,9 +141,21 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
                         family=family.name,
                         green=row.set_id,
                         green_since=row.released,
-                        install=Install.of(manifest, release.url),
+                        install=Install.of(
+                            manifest,
+                            _index(release, row.set_id),
+                            targets=family.targets if manifest.families else (),
+                        ),
                         sizes=sizes,
                     )
             elif row.blocked_by and not blocked:
                 blocked, blocked_set = row.blocked_by, row.set_id
     return replace(newest, blocked=blocked, blocked_set=blocked_set)
+
+
+def _index(release: Place, set_id: str) -> str:
+    """Return the URL for a family's users: that of `all` where it lists the set, else their own."""
+    if release.family == ALL:
+        known = log.read(release).of(ALL).sets.get(set_id)
+        release = release.of(ALL) if known and known.standing is Standing.LISTED else release
+    return release.url

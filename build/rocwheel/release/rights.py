@@ -8,7 +8,7 @@ against a server that enforces them. (Policies: AWS IAM, JSON policy element ref
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -140,6 +140,23 @@ ROLES: Final = {
 }
 
 
+def spelt(channel: Channel, keys: Iterable[str], family: str) -> tuple[str, ...]:
+    """Return keys below a channel's prefixes, of one family.
+
+    Below `all` its verdicts and results lie in a folder of its own.
+    """
+    own = [(family, key) for key in keys]
+    if channel.is_shared and family != "*":
+        shared = {VERDICTS: f"{VERDICTS}{family}*", RESULTS: RESULTS_OF % family}
+        own += [(ALL, shared.get(key, key)) for _, key in own]
+    names = (
+        key.format(staging=item.staging, release=item.release, family=name)
+        for name, key in own
+        for item in channel.prefixes.values()
+    )
+    return tuple(dict.fromkeys(names))
+
+
 def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]:
     """Return the policy document of a role. Raises ConfigError for a store that has no policies."""
     address = bucket_of(channel.store)
@@ -153,18 +170,7 @@ def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]
     statements = [{"Effect": "Allow", "Action": list(LIST), "Resource": [bucket]}]
     for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
         for action, keys in grants.items():
-            # Below `all` a family's verdicts and results lie in a folder of its own.
-            own = [(family, keys)]
-            if channel.is_shared and family != "*":
-                shared = (VERDICTS, f"{VERDICTS}{family}*"), (RESULTS, RESULTS_OF % family)
-                own.append((ALL, tuple(dict(shared).get(key, key) for key in keys)))
-            spelt = dict.fromkeys(
-                key.format(staging=item.staging, release=item.release, family=name)
-                for name, wanted in own
-                for key in wanted
-                for item in channel.prefixes.values()
-            )
-            resources = [f"{bucket}/{base}{key}" for key in spelt]
+            resources = [f"{bucket}/{base}{key}" for key in spelt(channel, keys, family)]
             statements.append({"Effect": effect, "Action": [action], "Resource": resources})
     return {"Version": VERSION, "Statement": statements}
 

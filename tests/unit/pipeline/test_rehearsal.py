@@ -6,11 +6,15 @@ import base64
 import http.server
 import json
 import threading
+from fnmatch import fnmatch
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from rocwheel.cli import main
+from rocwheel.index import channels
+from rocwheel.pipeline import rehearsal
+from rocwheel.release import rights
 
 LOGIN = base64.b64encode(b"me:secret").decode()
 
@@ -161,3 +165,42 @@ def test_github_is_asked_through_the_proxy(tmp_path, monkeypatch, capsys):
     _, rows = labels_of(tmp_path, monkeypatch, capsys, server=Proxy, **env)
     assert "label builders" in rows
     assert "runners" not in rows
+
+
+@pytest.mark.parametrize("layout", ["family", "both"])
+@pytest.mark.parametrize("role", ["stager", "runner", "promoter"])
+def test_what_is_tried_of_a_role_is_what_its_policy_says(layout, role, monkeypatch):
+    """Below `all`, too: there a runner has its family's folder, and no other."""
+    channel = channels.Channel(
+        name="x", store="s3://bucket", layout=layout,
+        prefixes={7: channels.Prefixes(staging="v2-staging", release="v2")},
+    )  # fmt: skip
+    tried = rehearsal.Rehearsal(
+        nights=None, channel=channel, settings=None, pools=None, client=None, now=None, environ={}
+    )
+    names = {True: set(), False: set()}
+    monkeypatch.setattr(
+        rehearsal, "_right", lambda _store, _role, action, name, *, wanted: names[wanted].add((action, name))
+    )  # fmt: skip
+    list(tried._rights(rights.ROLES[role], "gfx90a", None))
+    policy = rights.policy(channel, rights.ROLES[role], family="gfx90a")["Statement"]
+
+    def allows(action: str, name: str) -> bool:
+        effects = {
+            item["Effect"]
+            for item in policy
+            if action in item["Action"]
+            and any(
+                fnmatch(name.replace("*", "x"), each.partition("/")[2]) for each in item["Resource"]
+            )
+        }
+        return effects == {"Allow"}
+
+    assert all(allows(*item) for item in names[True])
+    assert not any(allows(*item) for item in names[False])
+    own = ("s3:PutObject", "v2-staging/all/_rocwheel/verdicts/*gfx90a*")
+    assert (own in names[True]) is (role == "runner" and layout == "both")
+    whole = {"stager": True, "runner": False}
+    if role in whole and layout == "both":
+        assert ("s3:PutObject", "v2-staging/all/*") in names[whole[role]]
+    assert len(names[False]) > 5

@@ -123,7 +123,7 @@ def test_the_projects_own_suites_are_what_the_families_policy_names():
     found = {suite.name for suite in suites.load_all(ROOT / "ci")}
     named = {suite for family in matrix.FAMILIES.values() for suite in family.suites}
     assert named <= found
-    assert {"smoke", "unit", "multi_gpu", "e2e", "miniature"} == found
+    assert {"smoke", "unit", "multi_gpu", "e2e", "miniature", "miniature_gpu"} == found
 
 
 def wrong_demands(listed, counted):
