@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_380  # lines of all rooms; fewer than 50,000
+MOST = 50_367  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -22,7 +22,7 @@ ROOMS = {
     "cli/": (5271, 4900, 0, 6),
     "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2168, 2100, 0, 1),
-    "gate/": (7188, 7150, 0, 4),
+    "gate/": (7177, 7150, 0, 4),
     "host/": (485, 400, 0, 0),
     "index/ store/": (2423, 2510, 0, 9),
     "ledger/ release/": (4468, 3950, 0, 23),
