@@ -70,9 +70,10 @@ def buildable(ci: Path) -> Table:
     rows, pins = [], source.pins_of(ci)
     for pin in reversed(pins.pins):
         found = pins.layouts[pin.layout].version_class(Version(pin.version))
+        mark = " (default)" if pin.default else " (unverified)" if pin.unverified else ""
         rows.append(
             (
-                f"{pin.name}{' (default)' if pin.default else ''}",
+                f"{pin.name}{mark}",
                 str(found.rocm) if found else NOT_KNOWN,
                 ", ".join(map(str, pin.pythons)),
                 "of the set" if pin.jaxlib.origin == "built" else "of the package index",

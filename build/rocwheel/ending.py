@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import CancelledError
 from typing import Final
 
 SLICE: Final = 0.1  # seconds between two looks while waiting
@@ -31,6 +30,8 @@ def heed(*events: threading.Event) -> None:
 def check() -> None:
     """Raise CancelledError when this thread is to end."""
     if any(event.is_set() for event in heeded()):
+        from concurrent.futures import CancelledError
+
         raise CancelledError
 
 

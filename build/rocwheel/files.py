@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -196,6 +195,8 @@ def remove(path: Path) -> None:
         with suppress(FileNotFoundError):
             path.unlink()
         return
+    import shutil  # which imports every kind of compression
+
     for folder, _, _ in os.walk(path):
         with suppress(FileNotFoundError):
             Path(folder).chmod(0o700)

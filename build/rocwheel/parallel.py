@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYetError  # the built-in one, from 3.11 on
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rocwheel import ending
 from rocwheel.host import cgroup
+
+if TYPE_CHECKING:  # as long to import as a wheel of 130 MB takes to copy
+    from concurrent.futures import Future
 
 LOOK: Final = 0.5  # seconds
 
@@ -34,6 +35,8 @@ def each(
     width = min(len(known), threads or cgroup.cpus())
     if width <= 1:
         return [work(item) for item in known]
+    from concurrent.futures import CancelledError, ThreadPoolExecutor
+
     stopped, ended = threading.Event(), threading.Event()
     outer = ending.heeded()
 
@@ -67,6 +70,8 @@ def _failure(future: Future[Any]) -> BaseException | None:
     A signal that comes between Python's last look for one and the wait for a lock wakes no thread:
     so no wait is for ever.
     """
+    from concurrent.futures import TimeoutError as NotYetError  # the built-in one, from 3.11 on
+
     while True:
         with suppress(NotYetError):
             return future.exception(timeout=LOOK)

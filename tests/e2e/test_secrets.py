@@ -22,7 +22,7 @@ from support import tarballs
 
 from rocwheel import cli
 from rocwheel.cli.app import App
-from rocwheel.download import has_secret, shown
+from rocwheel.download import has_secret, shown_setting
 
 SECRET = "s3cr3t-m4rk"
 HIDDEN = (SECRET.encode(), base64.b64encode(f"me:{SECRET}".encode()))
@@ -252,7 +252,7 @@ def test_a_download_tells_nobody_its_secret(written, server, value, later):
 def test_what_is_kept_of_a_command_line_has_no_credentials():
     line = ("ci_build", f"--remote-cache=https://a:{SECRET}@host/x", "--bazel-options",
             f"--remote_header=Authorization=Bearer {SECRET}", "--jobs=3")  # fmt: skip
-    kept = shown(line)
+    kept = tuple(shown_setting("", word) for word in line)
     assert SECRET not in " ".join(kept)
     assert kept[1] == "--remote-cache=https://host/x"
     assert kept[3:] == ("--remote_header=[redacted]", "--jobs=3")

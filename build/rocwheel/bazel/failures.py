@@ -48,9 +48,7 @@ def load(path: Path) -> tuple[KnownFailure, ...]:
     return tuple(replace(failure, name=name) for name, failure in known.items())
 
 
-def recognised(
-    output: str, known: tuple[KnownFailure, ...]
-) -> tuple[KnownFailure, str] | tuple[None, str]:
+def recognised(output: str, known: tuple[KnownFailure, ...]) -> tuple[KnownFailure | None, str]:
     """Return the first known failure in the order of `known`, and the line that shows it.
 
     Without one: the first line that calls itself an error, or "".

@@ -28,8 +28,6 @@ def pin() -> None:
 
 
 class PinAddOptions(DryRun):
-    """Options of `pin add`."""
-
     version: str = own("VERSION", required=True)
     repository: str = own("--repository URL", "Repository of --ref; default: jax-ml/jax.")
     ref: str = own("--ref REF", "Branch, tag or commit; default: jax-vVERSION.")
@@ -60,8 +58,6 @@ def add(app: App, options: PinAddOptions) -> None:
 
 
 class BumpOptions(DryRun):
-    """Options of `bump`."""
-
     what: str = own("WHAT", only=KINDS)
     to: str = own("--to [NAME=]VERSION", "The version; default: the newest there is.")
     check: bool = own(

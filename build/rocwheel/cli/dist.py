@@ -26,7 +26,7 @@ with when_run():
     import shlex
 
     from rocwheel import dist, housekeeping
-    from rocwheel.download import shown
+    from rocwheel.download import shown_setting
     from rocwheel.manifest import Manifest
     from rocwheel.trust import evidence
 
@@ -48,7 +48,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         home=app.home,
         cwd=app.cwd,
         environ=app.environ,
-        command_line=shlex.join(shown(sys.argv)),
+        command_line=shlex.join(shown_setting("", word) for word in sys.argv),
         started=app.now().isoformat(timespec="seconds"),
         host=platform.node(),
     )

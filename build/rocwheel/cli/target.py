@@ -158,7 +158,7 @@ class Target:
     def family(self) -> matrix.Family:
         """The one family of --family. Raises ConfigError for `all`."""
         if len(self.families) != 1:
-            raise known.lacking("--family, one of them", known.families)
+            raise known.lacking("--family", known.families)
         return self.families[0]
 
     def families_of(self, manifest: Manifest) -> tuple[matrix.Family, ...]:

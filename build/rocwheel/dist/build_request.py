@@ -145,7 +145,7 @@ def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
     if request.locked and pin and pin.unverified:
         raise ConfigError(
             f"JAX {pin.name}: an unverified pin, and --locked",
-            hint=f"verify it: rocwheel pin add {pin.name}",
+            hint=f"verify it: {pin.adding}",
         )
     asked = families.chosen(request.families, request.own_families)
     return Plan(

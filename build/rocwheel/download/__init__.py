@@ -20,6 +20,5 @@ from rocwheel.download.urls import has_password as has_password
 from rocwheel.download.urls import has_secret as has_secret
 from rocwheel.download.urls import proxies as proxies
 from rocwheel.download.urls import reason as reason
-from rocwheel.download.urls import shown as shown
 from rocwheel.download.urls import shown_setting as shown_setting
 from rocwheel.download.urls import without_secrets as without_secrets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -56,11 +56,6 @@ _SECRET_NAME: Final = re.compile(
 def has_secret(option: str) -> bool:
     """Return whether an option carries credentials: a header, or a URL with a user or token."""
     return bool(_HEADER.search(option) or _USER.search(option))
-
-
-def shown(words: Iterable[str]) -> tuple[str, ...]:
-    """Return a command line as it may be kept: each word as `shown_setting` shows it."""
-    return tuple(shown_setting("", word) for word in words)
 
 
 def shown_setting(name: str, value: str) -> str:

@@ -26,10 +26,10 @@ from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.gate.environment import Environment
 from rocwheel.gate.machine import devices, preflight
-from rocwheel.gate.machine.accelerators import Maker
+from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.machine.devices import Allotted
 from rocwheel.gate.machine.preflight import EnvironmentFacts
-from rocwheel.gate.machine.slots import Held, Slots
+from rocwheel.gate.machine.slots import Slots
 from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
@@ -160,11 +160,11 @@ def _results(
     with console.step("ROCm", key="rocm"):
         provided = provisioning.provide(request, host, console)
         setup.provided = provided.record
-    taken = Held(devices=allotted.allotment.devices)
+    taken: Mapping[Accelerator, int] = {}
     if allotted.locked:  # until the gate ends
         taken = stack.enter_context(
             _slots(host).take(
-                taken.devices,
+                allotted.allotment.devices,
                 least=allotted.per_process,
                 most=allotted.per_process * allotted.most,
                 patience=min(request.patience, left()),
@@ -192,7 +192,7 @@ def _results(
             made = environment.states(work / "environment")
     env = _environment(request, allotted, provided, tests.variables)
     setup.env = {name: env[name] for name in request.suite.environment}
-    setup.lanes = tuple(devices.lanes(allotted, taken.devices, env))
+    setup.lanes = tuple(devices.lanes(allotted, tuple(taken) or allotted.allotment.devices, env))
     with console.step("Preflight", key="preflight"):
         setup.lanes, setup.facts = _preflight(request, host, setup.environment, setup.lanes, work)
         backend = f", backend {setup.facts.backend}" if setup.facts.backend else ""
@@ -201,7 +201,7 @@ def _results(
             setup.uncompared = f"not compared with the set's digests: {', '.join(names)}"
             console.warn(setup.uncompared)
     plan = _plan_run(request, tests, setup, left())
-    plan = replace(plan, worker=replace(plan.worker, locks=taken.locks))
+    plan = replace(plan, worker=replace(plan.worker, locks=tuple(taken.values())))
     with console.step(
         f"{count(len(tests.files), 'file')} on {count(len(setup.lanes), 'lane')}", key="run"
     ):

@@ -29,6 +29,7 @@ from rocwheel.values import Count, Value
 
 FORMAT: Final = 1
 NEEDS: Final = "0.1.0"  # the first rocwheel that knows this format
+FamilyId = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][0-9a-zA-Z-]*\Z")]
 SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign)\Z")]
 
 
@@ -95,9 +96,9 @@ class Transition(Value, frozen=True, kw_only=True):
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)
     # Below `all` alone: whom it is for; of a set that comes, whom `all` waits for, and which
     # families have pages of their own.
-    families: tuple[str, ...] | UnsetType = UNSET
-    must: tuple[str, ...] | UnsetType = UNSET
-    pages: tuple[str, ...] | UnsetType = UNSET
+    families: tuple[FamilyId, ...] | UnsetType = UNSET
+    must: tuple[FamilyId, ...] | UnsetType = UNSET
+    pages: tuple[FamilyId, ...] | UnsetType = UNSET
     needs: str = NEEDS  # the oldest rocwheel that knows the format
     format: int = FORMAT
 

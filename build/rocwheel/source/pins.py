@@ -76,6 +76,12 @@ class Pin(Value, frozen=True, kw_only=True):
                     f"{name!r} is missing", "jaxlib", "wheels", hint=f"add `{name}:` here"
                 )
 
+    @property
+    def adding(self) -> str:
+        """Return the command that makes this pin of its sources and wheels."""
+        fork = f" --repository {self.repository} --ref {self.ref}"
+        return f"{ADD} {self.version}{'' if self.name == self.version else fork}"
+
 
 class _File(Value, frozen=True, kw_only=True):
     schema: Literal[1]
@@ -121,7 +127,7 @@ class Pins:
         if pin.unverified and not allow_unverified:
             raise ConfigError(
                 f"JAX {version}: its pin is unverified: {pin.unverified}",
-                hint=f"build it all the same: --allow-unverified-pin; verify it: {ADD} {version}",
+                hint=f"build it all the same: --allow-unverified-pin; verify it: {pin.adding}",
             )
         return pin
 

@@ -89,7 +89,8 @@ def parse(front: bytes, *, offset: int, room: int = 1 << 62) -> Bundle | None:
     """Read a bundle from its first `FRONT` bytes; None where there is no bundle with GPU code.
 
     Data that merely contains the magic (a compiler library does) fails one of the checks. A bundle
-    that is longer than the `room` that its file has, or does not unpack, has no objects.
+    that is longer than the `room` that its file has, or does not unpack to what its table says,
+    has no objects.
     """
     inner, size, unpacked, name, damaged = front, 0, 0, "", False
     if not front.startswith(PLAIN):
@@ -106,8 +107,9 @@ def parse(front: bytes, *, offset: int, room: int = 1 << 62) -> Bundle | None:
         # Enough of a header that a damaged bundle is more likely than a text.
         damaged = not inner.startswith(PLAIN) and 8 + layout.size < size < unpacked < 1 << 40
     rows = _entries(inner)
+    end = max((at + length for at, length, _ in rows), default=0)
     if not name:
-        size = unpacked = max((at + length for at, length, _ in rows), default=0)
+        size = unpacked = end
     objects = tuple(
         CodeObject(target=match[1], features=match[2], offset=at, size=length)
         for at, length, match in ((at, length, _DEVICE.match(text)) for at, length, text in rows)
@@ -115,7 +117,7 @@ def parse(front: bytes, *, offset: int, room: int = 1 << 62) -> Bundle | None:
     )
     if not objects and not damaged:
         return None
-    objects = objects if size <= room else ()
+    objects = objects if size <= room and end <= unpacked else ()
     return Bundle(offset=offset, size=size, unpacked=unpacked, compression=name, objects=objects)
 
 

@@ -312,7 +312,7 @@ class ZipArchive:
         if U32 in (size, compressed, offset):
             self.refuse(f"{name}: of 4 GiB, or behind them, which no wheel has")
         extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]
-        self._zip64_sizes(name, extra, [])
+        self._check_wide(name, self._zip64(name, extra), 0)
         self._check_type(name, attributes)
         if _LIKE_AN_ARCHIVE.search(raw, at + length - comment_length, at + length):
             self.refuse(f"{name}: its comment looks like another archive")
@@ -368,37 +368,28 @@ class ZipArchive:
                     f"{record.name}: {record.compressed} bytes that expand to {record.size}"
                 )
 
-    def _zip64_sizes(
-        self, name: str, extra: bytes, wanted: list[bool], *, restated: bytes = b""
-    ) -> list[int | None]:
-        """Return the 64-bit sizes of the `wanted` ones, None where the short one holds.
-
-        Where none is wanted, the short ones may be `restated`: zipfile did so (Python's gh-103861).
-        """
-        rest: bytes | None = None
+    def _zip64(self, name: str, extra: bytes) -> bytes:
+        """Return the 64-bit sizes among extra fields, b"" where there are none."""
+        wide: bytes | None = None
         at = 0
         while at < len(extra):
-            if len(extra) - at < 4:  # noqa: PLR2004
-                self.refuse(f"{name}: a broken extra field")
-            tag, length = struct.unpack_from("<HH", extra, at)
+            tag, length = struct.unpack("<HH", extra[at : at + 4].ljust(4, b"\xff"))
             body = extra[at + 4 : at + 4 + length]
             at += 4 + length
-            if len(body) != length or (tag == ZIP64_EXTRA and rest is not None):
+            if len(body) != length or (tag == ZIP64_EXTRA and wide is not None):
                 self.refuse(f"{name}: a broken extra field")
             if tag in MISLEADING_EXTRAS:
                 self.refuse(f"{name}: {MISLEADING_EXTRAS[tag]} in an extra field")
             if tag == ZIP64_EXTRA:
-                rest = body
-        rest = rest or b""
-        values: list[int | None] = []
-        for want in wanted:
-            if want and len(rest) < 8:  # noqa: PLR2004
-                self.refuse(f"{name}: its zip64 sizes are missing or cut short")
-            values.append(int.from_bytes(rest[:8], "little") if want else None)
-            rest = rest[8:] if want else rest
-        if rest and (any(wanted) or rest != restated):
+                wide = body
+        return wide or b""
+
+    def _check_wide(self, name: str, wide: bytes, asked: int) -> None:
+        """Refuse other 64-bit sizes than as many as are asked for."""
+        if len(wide) < 8 * asked:
+            self.refuse(f"{name}: its zip64 sizes are missing or cut short")
+        if len(wide) > 8 * asked:
             self.refuse(f"{name}: 64-bit sizes that nothing asks for")
-        return values
 
     def _member(self, record: ZipMember, bound: int) -> ZipMember:
         """Return the member with its local header, which must agree with its central record."""
@@ -415,17 +406,15 @@ class ZipArchive:
         local = self.bytes_at(record.start, data - record.start)
         if local[LOCAL.size : LOCAL.size + length] != name.encode():
             self.refuse(f"{name}: its local header has another name")
-        wide = self._zip64_sizes(
-            name,
-            local[LOCAL.size + length :],
-            [size == U32, compressed == U32],
-            # To some readers a descriptor is as wide as such sizes, to others as the short ones.
-            restated=b"" if has_descriptor else struct.pack("<QQ", size, compressed),
-        )
-        sizes = (
-            compressed if wide[1] is None else wide[1],
-            size if wide[0] is None else wide[0],
-        )
+        wide = self._zip64(name, local[LOCAL.size + length :])
+        short = [size, compressed]
+        asked = short.count(U32)
+        # zipfile repeated the short ones (Python's gh-103861). To some readers a descriptor is then
+        # as wide as these, to others as the short ones.
+        if asked or has_descriptor or wide != struct.pack("<QQ", *short):
+            self._check_wide(name, wide, asked)
+        values = iter(struct.unpack_from(f"<{asked}Q", wide))
+        sizes = tuple(next(values) if each == U32 else each for each in short)[::-1]
         agreed = (crc, *sizes) == (record.crc, record.compressed, record.size)
         deferred = has_descriptor and (crc, *sizes) == (0, 0, 0)
         shared = (flags, method, tuple(stamp)) == (record.flags, record.method, record.stamp)
@@ -435,7 +424,7 @@ class ZipArchive:
         if has_descriptor and not behind:
             self.refuse(f"{name}: its data descriptor is missing")
         # Readers of a stream take a descriptor for as wide as the local header's sizes are.
-        layout = "<III" if wide == [None, None] else "<IQQ"
+        layout = "<IQQ" if asked else "<III"
         if behind and not (has_descriptor and _is_descriptor(record, behind, layout)):
             self.refuse(f"{name}: followed by bytes that belong to no member")
         return replace(record, local=local, data=data, end=bound)

@@ -33,7 +33,7 @@ seen = accelerators.amd(Path("/machine"), {}).devices
 slots = Slots(folder=Path("/slots"), boot="boot-1")
 least, most = map(int, sys.argv[1:])
 with slots.take(seen, least=least, most=most, patience=60) as held:
-    print(len(seen), *(device.serial for device in held.devices), flush=True)
+    print(len(seen), *(device.serial for device in held), flush=True)
     sys.stdin.read()
 """
 

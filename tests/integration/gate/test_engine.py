@@ -1201,7 +1201,7 @@ device = Accelerator(maker=Maker.AMD, index=0, target="gfx942", serial="s0")
 with Slots(folder=Path({slots!r}), boot="b").take(
     (device,), least=1, most=1, patience=0
 ) as held:
-    gate.run(Path({root!r}), {{"test_a.py": TESTS}}, worker={{"locks": held.locks}})
+    gate.run(Path({root!r}), {{"test_a.py": TESTS}}, worker={{"locks": tuple(held.values())}})
 """
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import os
 from pathlib import Path
 
 import pytest
+from support.schedule import REQUESTS
 from support.shared import SharedShop, X, Y, Z, names
 from support.tiers import merge_tries
-from support.wheelset import WHO, make_set, make_wheel, pass_gate
+from support.trust import Keyring
+from support.wheelset import NOW, WHO, make_set, make_verdict, make_wheel, pass_gate
 
+import amdgpu_family_matrix as matrix
 from rocwheel import files
 from rocwheel.choices import ALL
+from rocwheel.cli import main
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError, StoreError
-from rocwheel.ledger import log
+from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Action
 from rocwheel.manifest import Manifest
-from rocwheel.release import adopt, audit, operations, promote, retention, stage, withdraw
+from rocwheel.release import adopt, audit, operations, promote, proof, retention, stage, withdraw
+from rocwheel.trust import chain, evidence
 from rocwheel.values import replace
 
 
@@ -283,3 +291,211 @@ def test_wheels_that_came_before_are_on_the_index_of_all_alone(shop, tmp_path) -
     assert shop.seen(ALL) == names(one) | {made.name}
     assert shop.seen(X.name) == names(one)
     sound(shop)
+
+
+def test_statements_are_of_each_family_and_a_page_leads_to_them(shop, tmp_path) -> None:
+    keys = Keyring(tmp_path / "keys")
+    rules = keys.trust("runner", "promoter")
+    trust = replace(rules, rules={"try": rules.rules[""]})
+    shop.channel = replace(shop.channel, trust=trust)
+    one = shop.made(tmp_path / "1", pythons=("3.12",))
+    for family in (X, Y):
+        place = shop.staging.of(family.name)
+        for suite in ("smoke", "unit"):
+            verdict = make_verdict(one, suite=suite, family=family)
+            verdicts.add(place, verdict)
+            if family is X or suite == "unit":
+                evidence.add_result(place, verdict, keys.signers["runner"])
+    plan = shop.promote_plan(one)
+    assert [item.state for item in plan.operation.judged] == ["blocked", "ready"]  # Y, X
+    assert "unsigned" in plan.refusal().args[0]
+    promoter = keys.signers["promoter"]
+    promote.apply(plan, console=shop.console, signer=promoter)
+    evidence.add_result(
+        shop.staging.of(Y.name), make_verdict(one, family=Y), keys.signers["runner"]
+    )
+    promote.apply(shop.promote_plan(one), console=shop.console, signer=promoter)
+    proof.add(
+        shop.release.of(Y.name),
+        one.sha256,
+        (),
+        action=Action.ROLLBACK,
+        channel=shop.channel,
+        who=WHO,
+        signer=promoter,
+    )
+    for view, family in ((X.name, X.name), (Y.name, Y.name), (ALL, Y.name)):
+        key = shop.index(view).json("jaxlib")
+        (file,) = json.loads(shop.store.read(key)[0])["files"]
+        link = file["_rocwheel"]["statements"]
+        where = Path("/", key).parent.joinpath(link)
+        bundle, _ = shop.store.read(os.path.normpath(where)[1:])
+        links = chain.follow(one.sha256, bundle, trust, now=NOW)
+        broken = {link.about for link in links if not link.holds and link.role != "builder"}
+        assert all("rolled back" in about for about in broken)
+        assert bool(broken) is (family == Y.name)
+        assert all(json.dumps(family).encode() in base64.b64decode(json.loads(line)["payload"])
+                   for line in bundle.splitlines())  # fmt: skip
+
+
+class Counting:
+    """A store whose requests are counted, and the bytes of wheels that they put."""
+
+    def __init__(self, store) -> None:
+        self._store, self.requests, self.size = store, 0, 0
+
+    def __getattr__(self, name: str):
+        found = getattr(self._store, name)
+        if name not in REQUESTS:
+            return found
+
+        def request(*args, **kwargs):
+            self.requests += 1
+            if name == "create" and args[0].endswith(".whl"):
+                self.size += args[1].stat().st_size
+            if name == "copy":
+                self.size += args[0].size
+            return found(*args, **kwargs)
+
+        return request
+
+
+def spent(shop: SharedShop, folder: Path, families, **options) -> tuple[int, int]:
+    """The requests that stage and promote make, and the bytes of wheels that they write."""
+    many = len(families) > 1
+    own = {"families": tuple(sorted(family.name for family in families))} if many else {}
+    gfx = tuple(target for family in families for target in family.targets)
+    manifest = make_set(folder, pythons=("3.12",), padding=1 << 16, gfx=gfx, **own, **options)
+    store = Counting(shop.store)
+    one = None if many else families[0]
+    staged = stage.plan(folder, one, shop.channel, store, who=WHO)
+    stage.apply(staged, console=shop.console)
+    for family in families:
+        suites = [rule.suite for rule in family.policy if rule.level is matrix.Level.REQUIRED]
+        place = staged.operation.place.of(family.name)
+        pass_gate(replace(place, store=shop.store), manifest, family=family, suites=suites)
+    plan = promote.plan(manifest, families, shop.channel, store, who=WHO)
+    promote.apply(plan, console=shop.console)
+    return store.requests, store.size
+
+
+def test_sixteen_families_cost_the_bytes_of_one_and_few_requests(tmp_path, console) -> None:
+    every = list(matrix.FAMILIES.values())
+    found = {}
+    for layout in ("family", "shared", "both"):
+        shop = SharedShop((tmp_path / layout).as_uri(), console, layout=layout)
+        if layout == "family":
+            parts = [spent(shop, tmp_path / f.name, [f]) for f in every]
+            found[layout] = tuple(map(sum, zip(*parts, strict=True)))
+            each = parts[0][0]
+        else:
+            found[layout] = spent(shop, tmp_path / layout / "wheels", every)
+    print(len(every), found, each)
+    assert found["family"][1] == len(every) * found["shared"][1]
+    assert found["both"][1] == found["shared"][1]
+    # what grows with families is what is theirs alone: verdicts, and pages of their own
+    assert found["shared"][0] < 3 * each
+    assert found["both"][0] < 0.7 * found["family"][0]
+
+
+# The command line
+
+
+def run(capsys, *argv: str) -> tuple[int, dict, str]:
+    code = main([*argv, "--json"])
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out else {}, err
+
+
+@pytest.fixture
+def where(shop, tmp_path, monkeypatch) -> tuple[str, ...]:
+    """The options that name the shop as a channel."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "channels.yaml").write_text(
+        f"channels:\n  try:\n    store: {shop.channel.store}\n    layout: both\n"
+        '    prefixes:\n      "7": {staging: v2-staging, release: v2}\n'
+    )
+    return ("--channel", "try", "--channels-file", "channels.yaml")
+
+
+def test_commands_speak_of_each_family(shop, where, tmp_path, capsys) -> None:
+    one = make_set(
+        tmp_path / "1",
+        pythons=("3.12",),
+        families=tuple(sorted((X.name, Y.name))),
+        gfx=(*X.targets, *Y.targets),
+    )
+    code, said, _ = run(capsys, "stage", "1", *where)
+    assert (code, said["family"], said["families"]) == (0, ALL, [Y.name, X.name])
+    shop.gate(one, X)
+    sha = ("--manifest", one.sha256[:12])
+    code, said, err = run(capsys, "promote", *sha, *where)
+    assert (code, said["state"]) == (9, "published")
+    assert {name: (item["state"], item["released"]) for name, item in said["families"].items()} == {
+        X.name: ("published", True),
+        Y.name: ("blocked", False),
+    }
+    assert said["families"][Y.name]["blocked_by"][0]["suite"] == "smoke"
+    assert said["families"][X.name]["index_url"].endswith(f"/v2/{X.name}/")
+    assert f"gate --manifest {one.sha256[:12]} --family {Y.name} --channel try" in err
+    assert run(capsys, "promote", *sha, *where, "--family", Y.name)[1]["state"] == "blocked"
+    states = {s["family"]: s["state"] for s in run(capsys, "status", *where)[1]["sets"]}
+    assert states == {X.name: "released", Y.name: "staged"}
+    (seen,) = run(capsys, "status", *where, "--family", Y.name)[1]["sets"]
+    assert (seen["state"], seen["blocked_by"][0]["suite"]) == ("staged", "smoke")
+
+    shop.gate(one, Y)
+    assert run(capsys, "promote", *sha, *where)[:2][0] == 0
+    why = ("--reason", "segfaults")
+    code, said, _ = run(capsys, "rollback", *sha, *where, *why, "--family", Y.name)
+    assert (code, said["state"], said["families"]) == (0, "rolled-back", [Y.name])
+    states = {s["family"]: s["state"] for s in run(capsys, "status", *where)[1]["sets"]}
+    assert states == {X.name: "released", Y.name: "rolled back"}
+    assert run(capsys, "restore", *sha, *where, *why)[1]["state"] == "restored"
+    assert run(capsys, "yank", *sha, *where, *why)[1]["state"] == "yanked"
+    assert run(capsys, "index", "check", *where)[0] == 0
+    assert run(capsys, "index", "check", *where, "--family", X.name)[0] == 0
+    repaired = run(capsys, "index", "repair", *where)[1]["places"]
+    assert [item["state"] for item in repaired] == ["nothing-to-do"]
+    assert run(capsys, "prune", *where)[0] == 0
+    assert shop.store.info(f"v2/{X.name}/compat.html")
+    assert b"compat.html" in shop.store.read(f"v2/{X.name}/index.html")[0]
+    assert shop.store.info("v2/all/compat.html")
+
+
+MISTAKES = {
+    "stage single": "is of one family",
+    "promote --manifest two --family gfx1153": "gfx1153: the wheels lack",
+    "promote --manifest two --family gfx94": "unknown",
+    "rollback --manifest two --reason x --family gfx90a": "never released",
+    "gate --manifest two --python 3.12 --suite smoke": "give --family, one of",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_about_families_is_one_error(shop, where, tmp_path, capsys, line) -> None:
+    both = {"families": tuple(sorted((X.name, Y.name))), "gfx": (*X.targets, *Y.targets)}
+    make_set(tmp_path / "single", jax="0.9.2", pythons=("3.12",))
+    make_set(tmp_path / "two", pythons=("3.12",), **both)
+    assert run(capsys, "stage", "two", *where)[0] == 0
+    before = shop.listing(shop.staging), shop.listing(shop.release)
+    assert main([*line.split(), *where, "--quiet"]) in {2, 3, 9}
+    (error, *hint) = capsys.readouterr().err.strip().splitlines()
+    assert MISTAKES[line] in error
+    assert len(hint) <= 1
+    assert (shop.listing(shop.staging), shop.listing(shop.release)) == before
+
+
+def test_without_a_channel_a_set_of_several_families_lies_below_all(tmp_path, capsys) -> None:
+    both = {"families": tuple(sorted((X.name, Y.name))), "gfx": (*X.targets, *Y.targets)}
+    one = make_set(tmp_path / "two", pythons=("3.12",), **both)
+    where = ("--family", ALL, "--store", (tmp_path / "store").as_uri())
+    assert run(capsys, "stage", str(tmp_path / "two"), *where)[0] == 0
+    shop = SharedShop((tmp_path / "store").as_uri(), None)
+    shop.gate(one, X, Y)
+    said = run(capsys, "promote", "--manifest", one.sha256, *where)[1]
+    assert {item["state"] for item in said["families"].values()} == {"published"}
+    assert shop.seen(X.name) == shop.seen(ALL) == names(one)
+    assert len(run(capsys, "status", *where)[1]["sets"]) == 2
+    assert len(run(capsys, "status", "--family", X.name, *where[2:])[1]["sets"]) == 1

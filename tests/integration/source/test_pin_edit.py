@@ -76,7 +76,10 @@ def test_a_branch_of_a_fork_is_pinned_beside_the_release_of_its_version(place):
     git(place.jax, "branch", "rocm-jaxlib-v0.11.1")
     facts = place.look_up(ref="rocm-jaxlib-v0.11.1")
     text = pin_edit.added(place.path, facts, default=False, layouts=LAYOUTS)
-    assert text.startswith(place.path.read_text())
+    before, _, unverified = place.path.read_text().partition("  rocm-jaxlib-v0.11.1:\n")
+    assert text.startswith(before)
+    assert "unverified:" in unverified
+    assert "unverified:" not in text.removeprefix(before)
     place.path.write_text(text)
     pins = source.load_pins(place.path, layouts=LAYOUTS)
     pin = pins.find("rocm-jaxlib-v0.11.1")

@@ -497,3 +497,4 @@ def test_a_command_that_renames_imports_nothing_that_judges(plugin: str) -> None
     assert "rocwheel.wheel.rename" in loaded
     unused = ("wheel.inspect", "wheel.verify", "wheel.repair", "wheel.wheel_policy", "manifest")
     assert not loaded & {*(f"rocwheel.{name}" for name in unused), "msgspec", "yaml", "zipfile"}
+    assert not loaded & {"concurrent.futures", "logging", "shutil", "lzma"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 import zipfile
@@ -156,6 +157,26 @@ def test_more_than_65534_members_are_refused(tmp_path: Path) -> None:
             "a.zip", [Fresh(like=archive.members[0], name=x, content=b"") for x in names], archive
         )
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("most", [-1, 0, 1000])
+def test_what_the_kernel_does_not_copy_is_copied_by_hand(most: int, tmp_path, monkeypatch) -> None:
+    path = wheels.plugin().write(tmp_path)
+    calls = []
+    copy = os.copy_file_range
+
+    def some(source: int, target: int, count: int, at: int, to: int) -> int:
+        calls.append(count)
+        if most < 0:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return copy(source, target, min(count, most), at, to) if most else 0
+
+    monkeypatch.setattr(os, "copy_file_range", some)
+    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
+        parts = [Kept(archive=archive, member=each, name=each.name) for each in archive.members]
+        made = box.write(path.name, parts, archive)
+    assert made.read_bytes() == path.read_bytes()
+    assert len(calls) >= len(parts)
 
 
 def test_a_file_system_without_nameless_files_gets_hidden_ones(tmp_path: Path, monkeypatch) -> None:

@@ -24,17 +24,6 @@ POLL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """Devices that are locked, and the descriptors of their locks.
-
-    A process that is given the descriptors holds the devices too, until it ends.
-    """
-
-    devices: tuple[Accelerator, ...]
-    locks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Slots:
     """The lock files of one host; `boot` names the current boot of its kernel."""
 
@@ -51,9 +40,10 @@ class Slots:
         least: int,
         most: int,
         patience: float,
-    ) -> Iterator[Held]:
-        """Hold between `least` and `most` free devices until the block is left.
+    ) -> Iterator[dict[Accelerator, int]]:
+        """Hold between `least` and `most` free devices until the block is left; yield their locks.
 
+        A process that is given these descriptors holds the devices too, until it ends.
         All or none: two gates that each need several devices cannot hold half of them each. Raises
         InfraError when too few devices are well, or come free within `patience` seconds.
         """
@@ -77,8 +67,7 @@ class Slots:
                     if lock:
                         got[device] = locks.enter_context(lock).descriptor
                 if len(got) >= least:
-                    ordered = tuple(sorted(got, key=lambda device: device.index))
-                    yield Held(devices=ordered, locks=tuple(got.values()))
+                    yield dict(sorted(got.items(), key=lambda item: item[0].index))
                     return
             if self.clock() >= until:
                 raise InfraError(

@@ -158,15 +158,11 @@ class Libraries(JudgedWheel):
 
     def _names(self) -> Iterator[Finding]:
         """Find undefined names that no library has: that is an ImportError, or a later death."""
-        inside = {posixpath.basename(item.path): item for item in self.report.elf}
+        exports = {posixpath.basename(item.path): item.exports for item in self.report.elf}
         outside = self.policy.outside_names
         for item in self._own_elf if self.kind else ():
-            reached = {"": item}
-            for each in (queue := [item]):
-                new = {name: inside[name] for name in each.needed if name in inside}
-                queue += [new[name] for name in new.keys() - reached.keys()]
-                reached |= new
-            defined = {name for each in reached.values() for name in each.exports}
+            near = (posixpath.basename(item.path), *item.needed)
+            defined = {name for library in near for name in exports.get(library, ())}
             names = {name for name, versioned in item.imports.items() if not versioned} - defined
             if lost := sorted(name for name in names if not outside.match(name)):
                 more = f" and {count(len(lost) - 1, 'other name')}" if len(lost) > 1 else ""
