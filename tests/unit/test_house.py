@@ -17,7 +17,7 @@ MOST = 50_309  # lines of all rooms; fewer than 50,000
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4584, 2850, 0, 12),
+    "": (4594, 2850, 0, 12),
     "bazel/ bump dist/ download/ git rocm/ source/": (8382, 7350, 0, 15),
     "cli/": (5213, 4900, 0, 6),
     "container/ dist/builder dist/executor image/": (2915, 3050, 0, 0),
@@ -25,7 +25,7 @@ ROOMS = {
     "gate/": (7177, 7150, 0, 4),
     "host/": (485, 400, 0, 0),
     "index/ store/": (2423, 2510, 0, 9),
-    "ledger/ release/": (4468, 3950, 0, 23),
+    "ledger/ release/": (4469, 3950, 0, 23),
     "ledger/nights pipeline/": (4097, 3500, 0, 0),
     "runtime/": (1588, 1300, 0, 0),
     "cli/trust release/proof trust/": (1766, 1400, 0, 0),
