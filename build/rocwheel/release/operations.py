@@ -21,7 +21,7 @@ from rocwheel.console import Progress
 from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError, StoreError
 from rocwheel.index.page import Page, Root
-from rocwheel.index.publish import AheadError, Claim, ahead_error, await_public, claimed, settle
+from rocwheel.index.publish import AheadError, Claim, await_public, claimed, settle
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, IndexState, Transition, apply, in_order, touched
 from rocwheel.manifest import WheelEntry
@@ -400,7 +400,7 @@ def _check_ahead(place: Place, state: IndexState, entry: Transition) -> None:
     for (index, name), claim in _ahead(place, state, projects, entry.families or ()).items():
         check_sound(place, state, pages=projects)  # else it lists the same, and can be made again
         if claim.number > (end := log.read(place).number):
-            raise ahead_error(place, f"{index.index}/{name}", claim.number, end)
+            raise AheadError(place, f"{index.index}/{name}", claim.number, end)
 
 
 def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
