@@ -14,6 +14,7 @@ import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
 from support.counted import COUNTED
+from support.engines import PROGRAMS
 
 from rocwheel import home
 from rocwheel.console import Console
@@ -87,6 +88,12 @@ LISTED_CASES = 80  # columns for the names of a soak test's cases
 def pytest_addoption(parser: pytest.Parser) -> None:
     tiers = ("quick", "full", "soak")
     parser.addoption("--tier", choices=tiers, default="full", help="see CONTRIBUTING.md")
+
+
+def pytest_configure() -> None:
+    """Put our programs before the machine's; a worker of xdist inherits that."""
+    if PROGRAMS not in os.environ["PATH"].split(":") and shutil.which("bazel"):
+        os.environ["PATH"] = f"{PROGRAMS}:{os.environ['PATH']}"
 
 
 def is_of_tier(item: pytest.Item, tier: str) -> bool:

@@ -6,7 +6,7 @@ where no channel was asked, the cell says "not known".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
@@ -92,8 +92,11 @@ def gpus(families: Iterable[Family]) -> Table:
     return Table(title="GPUs", header=("family", "products", "gfx targets"), rows=tuple(rows))
 
 
-def released(places: Iterable[Place]) -> Table:
-    """Return what is released, with the suites that passed on each CPython. Raises StoreError."""
+def released(places: Iterable[Place], *, among: Collection[str] | None = None) -> Table:
+    """Return what is released, with the suites that passed on each CPython. Raises StoreError.
+
+    `among` are the sets that it is about; None: all.
+    """
     from rocwheel.ledger import log, verdicts
     from rocwheel.ledger.state import Standing
     from rocwheel.verdict import State
@@ -101,7 +104,8 @@ def released(places: Iterable[Place]) -> Table:
     rows = []
     for place in places:
         known_sets = log.read(place).of(place.view).sets.values()
-        sets = [s for s in known_sets if s.standing is Standing.LISTED and s.jax]
+        listed = [s for s in known_sets if s.standing is Standing.LISTED and s.jax]
+        sets = listed if among is None else [s for s in listed if s.id in among]
         for known in sorted(sets, key=lambda item: (item.first, item.id), reverse=True):
             passed = {
                 (item.python, item.suite)
@@ -119,12 +123,16 @@ def released(places: Iterable[Place]) -> Table:
 def refresh(place: Place, ci: Path) -> None:
     """Put the page beside the index of a release, as things are now. Raises StoreError."""
     from rocwheel.ledger import log
+    from rocwheel.ledger.state import Standing
 
-    names = [place.view]
-    if place.view == ALL:
-        names = sorted({name for known in log.read(place).sets.values() for name in known.families})
+    names, among = [place.view], None
+    if place.view == ALL:  # what every family has that must, whatever some have besides
+        state = log.read(place)
+        sets = state.of(ALL).sets.values()
+        among = {known.id for known in sets if known.standing is Standing.LISTED}
+        names = sorted({name for set_id in among for name in state.sets[set_id].families})
     families = [matrix.FAMILIES[name] for name in names if name in matrix.FAMILIES]
-    shown = (buildable(ci), gpus(families), released(map(place.of, names)))
+    shown = (buildable(ci), gpus(families), released(map(place.of, names), among=among))
     previous = place.store.info(place.compat)
     body = f"{render(shown, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new

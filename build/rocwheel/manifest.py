@@ -119,6 +119,10 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         """The wheels this set stages and promotes."""
         return tuple(wheel for wheel in self.wheels if wheel.origin == "built")
 
+    def of_python(self, python: object) -> tuple[WheelEntry, ...]:
+        """Return the wheels that an environment of this CPython gets."""
+        return tuple(wheel for wheel in self.wheels if wheel.python in {"", str(python)})
+
     def check_family(self, family: str) -> None:
         """Refuse a family that is not one of several it names. Raises ConfigError."""
         if self.families and family not in self.families:

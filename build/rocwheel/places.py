@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 from urllib.parse import quote
 
 from rocwheel import parallel
@@ -29,6 +29,7 @@ _Result = TypeVar("_Result")
 class Place:
     """The staging or release prefix of one family, or of `all`, in an open store."""
 
+    record_headers: ClassVar = Headers(content_type=JSON)
     store: Store
     root: str  # "v2/gfx94X-dcgpu", "v2/all"
     family: str
@@ -178,10 +179,6 @@ class Place:
     @property
     def view_headers(self) -> Headers:
         return Headers(content_type=HTML, cache_control=self.page_cache)
-
-    @property
-    def record_headers(self) -> Headers:
-        return Headers(content_type=JSON)
 
 
 def kept_seconds(cache_control: str) -> int:

@@ -72,6 +72,11 @@ class Release:
         assert clients["pip"] == clients["uv"]
         return clients["pip"]
 
+    def told(self, view: str) -> list[str]:
+        """Return the families of the released sets on the page of what fits together."""
+        page = (self.store / "v2" / view / "compat.html").read_text()
+        return re.findall(r"<tr><td>([\w-]+)</td>", page.partition("<h2>Released")[2])
+
     def has(self, client: str, url: str) -> bool:
         """Ask an installer for the set; it has all of it or none."""
         target = self.world.folder / "target"
@@ -146,7 +151,11 @@ def test_the_demo_says_which_family_has_it_and_keeps_each_wheel_once(three, rele
     assert [item["python"] for item in done.document["installed"]] == [PYTHON]
     once = {f"all/{name}" for name in release.names}
     assert set(release.wheels("v2-staging")) == set(release.wheels("v2")) == once
-    assert "miniature_gpu" in Path(done.document["page"]).read_text()
+    page = Path(done.document["page"]).read_text()
+    table = page[page.index('id="set-miniature"') : page.index('<h2 id="changes"')]
+    assert [f"in <b>{name}</b>" in table for name in TARGETS] == [True, False, True]
+    assert "no: miniature_gpu on 3.11: fail" in table
+    assert (release.told(FIRST), release.told("all")) == ([FIRST], [])
 
 
 def test_before_a_gate_nothing_is_seen_and_a_refused_promotion_shows_nothing(release):
@@ -191,10 +200,16 @@ def test_a_family_that_failed_is_kept_from_it_then_added_and_another_taken_back(
     assert release.seen() == {FIRST, SECOND, THIRD, "all"}
     assert release.log() == entries + 1
     assert release.wheels("v2") == wheels, "nothing was copied again"
+    assert release.told("all") == [FIRST, SECOND, THIRD]
+    release.run("report", "state")
+    page = (release.store / "status" / "index.html").read_text()
+    assert page.count("in <b>all</b>") == 3, "one URL for all of them"
+    assert page.count(f"{release.store.as_uri()}/v2/all/ jax-rocm7-pjrt") >= 3
 
     release.run("rollback", of, f"--family={FIRST}", reason)
     assert release.seen() == {SECOND, THIRD}, "`all` needs what all must have"
     assert release.wheels("v2") == wheels, "two families install these bytes"
+    assert [release.told(view) for view in (FIRST, SECOND, "all")] == [[], [SECOND], []]
     states = {
         name: release.run("status", f"--family={name}").document["sets"][0]["state"]
         for name in TARGETS
@@ -205,13 +220,10 @@ def test_a_family_that_failed_is_kept_from_it_then_added_and_another_taken_back(
     assert release.seen() == {FIRST, SECOND, THIRD, "all"}
 
 
-def test_a_set_for_one_family_beside_it_stays_where_it_was(three):
-    """`demo` without --families after it: its own family's index, as before."""
+def test_the_dry_run_names_the_families_and_other_numbers_are_refused(three):
     world, _ = three
-    shown = world.run("--dry-run", "demo", f"--python-versions={PYTHON}")
-    assert shown.returncode == 0, shown.stderr
-    assert "# stage, gate (suite miniature, every CPython), promote" in shown.stdout
     several = world.run("--dry-run", "demo", "--families=2", f"--python-versions={PYTHON}")
+    assert several.returncode == 0, several.stderr
     assert f"# stage once, gate for each of {FIRST}, {SECOND}, promote" in several.stdout
     assert "gfx1100" not in several.stdout
     wrong = world.run("demo", "--families=4")

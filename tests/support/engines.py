@@ -28,6 +28,7 @@ DEBIAN = "bookworm"
 BASE_PACKAGES = ("ca-certificates", "python3")
 BASE = "rocwheel-test/base:bookworm"
 SYSTEM = "/usr/sbin:/usr/bin:/sbin:/bin"
+PROGRAMS = str(Path(__file__).parent / "bin")  # that stand before this machine's
 
 
 @dataclass(frozen=True, kw_only=True)

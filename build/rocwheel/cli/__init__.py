@@ -33,119 +33,97 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-# by stage, as the help shows them: name -> where it is, and the first line of its help
+# by stage, as the help shows them: name -> its module here, with the function of another name, and
+# the first line of its help
 STAGES: Final = {
     "Build": {
         "dist_wheels": (
-            "rocwheel.cli.dist:dist_wheels",
+            "dist",
             "Build, repair and verify a wheel set; leave a wheelhouse with its manifest.",
         ),
         "rebuild": (
-            "rocwheel.cli.dist:rebuild",
+            "dist",
             "Build a wheel set again from what its manifest says, and compare it byte by byte.",
         ),
-        "fetch_rocm": ("rocwheel.cli.rocm:fetch_rocm", "Fetch, check and cache a ROCm tree."),
+        "fetch_rocm": ("rocm", "Fetch, check and cache a ROCm tree."),
         "configure": (
-            "rocwheel.cli.bazel:configure",
+            "bazel",
             "Write an rc file with the options of a build, and say how to run Bazel by hand.",
         ),
-        "dev": (
-            "rocwheel.cli.bazel:dev",
-            "Build with local sources, install what changed, run a test.",
-        ),
-        "wheel": (
-            "rocwheel.cli.wheel:wheel",
-            "Inspect, verify, rename, repair and compare wheels.",
-        ),
-        "pin": ("rocwheel.cli.bump:pin", "Add JAX releases to ci/pins.yaml."),
+        "dev": ("bazel", "Build with local sources, install what changed, run a test."),
+        "wheel": ("wheel", "Inspect, verify, rename, repair and compare wheels."),
+        "pin": ("bump", "Add JAX releases to ci/pins.yaml."),
         "bump": (
-            "rocwheel.cli.bump:bump",
+            "bump",
             "Take a newer JAX, XLA, ROCm, Bazel, base image, action or tool, once verified.",
         ),
     },
     "Stage and gate": {
-        "stage": ("rocwheel.cli.release:stage", "Upload a wheel set to the staging index."),
+        "stage": ("release", "Upload a wheel set to the staging index."),
         "gate": (
-            "rocwheel.cli.gate:gate",
+            "gate",
             "Run a suite on this machine's GPUs against staged wheels; store a verdict.",
         ),
-        "skips": ("rocwheel.cli.gate:skips_group", "Look after the skip lists in ci/skips."),
+        "skips": ("gate:skips_group", "Look after the skip lists in ci/skips."),
     },
     "Release": {
         "status": (
-            "rocwheel.cli.release:status",
+            "release",
             "Show every wheel set: staged, gated, released; its age, and what holds it up.",
         ),
         "promote": (
-            "rocwheel.cli.release:promote",
+            "release",
             "Make a staged and gated wheel set installable from the release index.",
         ),
-        "yank": ("rocwheel.cli.release:yank", "Yank a whole set or single files (PEP 592)."),
-        "unyank": ("rocwheel.cli.release:unyank", "Take a yank back."),
-        "rollback": ("rocwheel.cli.release:rollback", "Take a released set out of the index."),
-        "restore": (
-            "rocwheel.cli.release:restore",
-            "Put a rolled back set into the index again.",
-        ),
-        "prune": (
-            "rocwheel.cli.release:prune",
-            "Remove what the channel's retention no longer keeps.",
-        ),
+        "yank": ("release", "Yank a whole set or single files (PEP 592)."),
+        "unyank": ("release", "Take a yank back."),
+        "rollback": ("release", "Take a released set out of the index."),
+        "restore": ("release", "Put a rolled back set into the index again."),
+        "prune": ("release", "Remove what the channel's retention no longer keeps."),
         "trust": (
-            "rocwheel.cli.trust:trust",
+            "trust",
             "Make keys, sign statements, verify what was built, tested and released.",
         ),
         "runtime_images": (
-            "rocwheel.cli.runtime:runtime_images",
+            "runtime",
             "Make, test and push a runtime image of a released wheel set.",
         ),
     },
     "Nightly": {
         "nightly": (
-            "rocwheel.cli.nightly:nightly",
+            "nightly",
             "Plan a night, run it here, on Slurm or on GitHub Actions, and look after it.",
         ),
-        "report": ("rocwheel.cli.report:report", "Make pages for people."),
+        "report": ("report", "Make pages for people."),
     },
     "Index": {
-        "index": ("rocwheel.cli.index:index", "Check an index, repair it, take files over."),
-        "channels": (
-            "rocwheel.cli.channels:channels",
-            "Print what each role may do in a channel's bucket.",
-        ),
-        "compat": (
-            "rocwheel.cli.compat:compat",
-            "Print which JAX goes with which ROCm, GPU and CPython.",
-        ),
-        "serve": (
-            "rocwheel.cli.index:serve",
-            "Serve a store over local HTTP as pip and uv see it.",
-        ),
+        "index": ("index", "Check an index, repair it, take files over."),
+        "channels": ("channels", "Print what each role may do in a channel's bucket."),
+        "compat": ("compat", "Print which JAX goes with which ROCm, GPU and CPython."),
+        "serve": ("index", "Serve a store over local HTTP as pip and uv see it."),
     },
     "This machine": {
-        "cache": (
-            "rocwheel.cli.cache:cache",
-            "Show what is kept between runs, and remove the unused.",
-        ),
-        "demo": ("rocwheel.cli.demo:demo", "Run the whole main job on the miniature workspace."),
-        "shell": (
-            "rocwheel.cli.bazel:shell",
-            "Open a terminal in exactly the container a build would run in.",
-        ),
-        "image": ("rocwheel.cli.image:images", "Make and show images to build in."),
+        "cache": ("cache", "Show what is kept between runs, and remove the unused."),
+        "demo": ("demo", "Run the whole main job on the miniature workspace."),
+        "shell": ("bazel", "Open a terminal in exactly the container a build would run in."),
+        "image": ("image:images", "Make and show images to build in."),
         "doctor": (
-            "rocwheel.cli.doctor:doctor",
+            "doctor",
             "Show what this machine has for building, gating or releasing, and what it lacks.",
         ),
         "check-install": (
-            "rocwheel.cli.check_install:check_install",
+            "check_install:check_install",
             "Check whether the ROCm JAX wheels of a Python work on this machine.",
         ),
-        "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
+        "completion": ("completion", "Print shell completion code."),
     },
 }
 COMPLETE: Final = "_ROCWHEEL_COMPLETE"  # set by the code that `completion` prints
-COMMANDS: Final = {name: what for stage in STAGES.values() for name, what in stage.items()}
+COMMANDS: Final = {
+    name: (f"rocwheel.cli.{where if ':' in where else f'{where}:{name}'}", line)
+    for stage in STAGES.values()
+    for name, (where, line) in stage.items()
+}
 
 
 def as_called(text: str) -> str:

@@ -30,8 +30,6 @@ with when_run():
 
 
 class ConfigureOptions(BuildOptions, DryRun):
-    """Options of `configure`."""
-
     output: Path | None = own(
         "--output",
         "The rc file to write, outside of the checkout; default: in the cache.",
@@ -70,8 +68,6 @@ def minutes(text: str) -> int:
 
 
 class DevOptions(BuildOptions, DryRun):
-    """Options of `dev`."""
-
     environment: Path = own(
         "--environment DIR",
         "Virtual environment to install into; its CPython is built for.",
@@ -139,8 +135,6 @@ def _asked(app: App, options: DevOptions) -> loop.Loop:
 
 
 class ShellOptions(BuildOptions):
-    """Options of `shell`."""
-
     words: tuple[str, ...] = own(
         "[-- COMMAND...]", param="words", kind=click.UNPROCESSED, nargs=-1, default=()
     )

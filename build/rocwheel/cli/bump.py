@@ -28,8 +28,6 @@ def pin() -> None:
 
 
 class PinAddOptions(DryRun):
-    """Options of `pin add`."""
-
     version: str = own("VERSION", required=True)
     repository: str = own("--repository URL", "Repository of --ref; default: jax-ml/jax.")
     ref: str = own("--ref REF", "Branch, tag or commit; default: jax-vVERSION.")
@@ -40,8 +38,8 @@ class PinAddOptions(DryRun):
 def add(app: App, options: PinAddOptions) -> None:
     """Look a release up in its sources and wheels, and add it to ci/pins.yaml.
 
-    Fetches the commit and every jaxlib wheel, checks them against each other and against
-    ci/layouts.yaml, and prints what changes. Comments stay; what contradicts is refused.
+    Fetches the commit and every jaxlib wheel, checks them against each other and ci/layouts.yaml,
+    counts each suite's tests, prints what changes. Comments stay; what contradicts is refused.
     """
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app, client=client)
@@ -60,8 +58,6 @@ def add(app: App, options: PinAddOptions) -> None:
 
 
 class BumpOptions(DryRun):
-    """Options of `bump`."""
-
     what: str = own("WHAT", only=KINDS)
     to: str = own("--to [NAME=]VERSION", "The version; default: the newest there is.")
     check: bool = own(

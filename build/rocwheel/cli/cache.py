@@ -53,8 +53,6 @@ def list_kept(app: App, options: CacheOptions) -> None:
 
 
 class CleanOptions(CacheOptions, DryRun):
-    """Options of `cache clean`."""
-
     older_than: float | None = own(
         "--older-than DAYS", "Remove what was not used for so long.", kind=NUMBER, default=None
     )

@@ -18,8 +18,6 @@ with when_run():
 
 
 class CheckInstallOptions(OptionSet):
-    """Options of `check-install`."""
-
     python: str = own(
         "--python PROGRAM", "The Python whose packages are looked at.", default="python3"
     )

@@ -15,8 +15,6 @@ with when_run():
 
 
 class CompatOptions(TargetOptions):
-    """Options of `compat`."""
-
     form: str = own("--format", "How the tables are written.", only=TABLE_FORMS, default="text")
 
 

@@ -22,20 +22,14 @@ with when_run():
 
 
 class ImageBuildOptions(EngineOptions):
-    """Options of `image build`."""
-
     image: BuilderOptions = nested(BuilderOptions)
 
 
 class ImageShowOptions(EngineOptions):
-    """Options of `image show`."""
-
     reference: str = own("REFERENCE", required=True)
 
 
 class ImagePruneOptions(EngineOptions):
-    """Options of `image prune`."""
-
     dry_run: bool = own("--dry-run", "Say what would be removed; remove nothing.", default=False)
 
 

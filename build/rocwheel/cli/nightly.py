@@ -43,8 +43,6 @@ SCHEDULERS: Final = ("local", "slurm", "github")
 
 
 class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
-    """Options of `nightly plan`."""
-
     night: str = own("--night NAME", "Its name; default: today's date, UTC.")
     config: Path | None = own(
         "--config", "Default: ci/nightly.yaml of this checkout.", is_path=True
@@ -156,8 +154,6 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
 
 
 class NightRunOptions(NightOptions, DryRun):
-    """Options of `nightly run`."""
-
     engine: str = own("--engine", "Where.", default=SCHEDULERS[0], only=SCHEDULERS)
     workers: int = own(
         "--workers",
@@ -275,8 +271,6 @@ def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> 
 
 
 class NightWorkOptions(NightCellOptions, DryRun):
-    """Options of `nightly cell`."""
-
     engine: str = own("--engine NAME", "Who runs it.", default=SCHEDULERS[0])
     job: str = own("--job ID", "The engine's own name for this attempt.")
     leash: bool = own("--leash", "Stop when standard input closes.", default=False)

@@ -92,8 +92,6 @@ def _lines(
 
 
 class NightCheckOptions(StoreOptions):
-    """Options of `nightly check`."""
-
     max_age: float = own("--max-age AGE", "90m, 36h or 2d.", default="36h", parse=_seconds)
 
 
@@ -157,8 +155,6 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
 
 
 class NightRetryOptions(NightOrderOptions):
-    """Options of `nightly retry`."""
-
     cell: str = own("CELL", values="cells")
 
 
@@ -185,8 +181,6 @@ def stop(app: App, options: NightOrderOptions) -> None:
 
 
 class NightClearOptions(StoreOptions, PersonOptions, DryRun):
-    """Options of `nightly clear`."""
-
     host: str = own("HOST", required=True)
 
 
@@ -204,8 +198,6 @@ def clear(app: App, options: NightClearOptions) -> None:
 
 
 class NightReproduceOptions(NightCellOptions):
-    """Options of `nightly reproduce`."""
-
     run: bool = own("--run", "Run it, instead of printing the line.", default=False)
 
 
@@ -233,8 +225,6 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
 
 
 class NightPruneOptions(StoreOptions, DryRun):
-    """Options of `nightly prune`."""
-
     keep: int = own("--keep", "Nights to keep.", default=60)
     families: tuple[str, ...] = own("--family NAME", "Prune its places, too.", default=())
 
@@ -256,8 +246,6 @@ def prune(app: App, options: NightPruneOptions) -> None:
 
 
 class NightRehearseOptions(StoreOptions):
-    """Options of `nightly rehearse`."""
-
     role: str = own("--role", "Try its rights; default: of all that the channel names.", only=ROLES)
     family: str = own("--family NAME", "The family to try them on.", default="gfx94X-dcgpu")
     config: Path | None = own("--config", "Default: ci/nightly.yaml.", is_path=True)
@@ -307,8 +295,6 @@ def _rehearsed(
 
 
 class NightNotifyOptions(NightOptions, DryRun):
-    """Options of `nightly notify`."""
-
     url: str = own("--url", "Where to POST the JSON summary.")
     file: Path | None = own("--file", "Where to write it; .md for Markdown.", is_path=True)
     secret_variable: str = own("--secret-variable NAME", "Variable with the signing key.")

@@ -22,8 +22,6 @@ def report() -> None:
 
 
 class StateOptions(FamiliesOptions, DryRun):
-    """Options of `report state`."""
-
     night: str = own("--night NAME", "The night to sum up.", default=LATEST)
     output: Path | None = own("--output", "Write it there, too.", is_path=True)
     nights: int = own("--nights", "How many are shown.", default=30)

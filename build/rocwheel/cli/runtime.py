@@ -20,8 +20,6 @@ with when_run():
 
 
 class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
-    """Options of `runtime_images`."""
-
     image: ImageOptions = nested(ImageOptions)
 
     def check(self) -> None:
@@ -69,12 +67,8 @@ def _request(app: App, options: RuntimeOptions) -> ImageRequest:
     )
 
 
-class ListOptions(TargetOptions):
-    """Options of `runtime_images list`."""
-
-
-@command("list", ListOptions, parent=runtime_images)
-def list_images(app: App, options: ListOptions) -> None:
+@command("list", TargetOptions, parent=runtime_images)
+def list_images(app: App, options: TargetOptions) -> None:
     """List the images that were pushed: reference, digest, size, set."""
     target = Target(app, options)
     images = [item for pair in target.pairs() for place in pair for item in record.listed(place)]

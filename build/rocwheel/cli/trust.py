@@ -61,8 +61,6 @@ def trust() -> None:
 
 
 class KeygenOptions(OptionSet):
-    """Options of `trust keygen`."""
-
     file: Path = own("FILE", is_path=True, required=True)
     role: str = own(
         "--role", "What the key is for.", only=("builder", "runner", "promoter"), required=True
@@ -87,12 +85,8 @@ def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
     app.emit({"name": file.stem, "keyid": key.keyid, "entry": text}, text.rstrip("\n"))
 
 
-class ShowOptions(SignerOptions):
-    """Options of `trust show`."""
-
-
-@command("show", ShowOptions, parent=trust)
-def show(app: App, options: ShowOptions) -> None:
+@command("show", SignerOptions, parent=trust)
+def show(app: App, options: SignerOptions) -> None:
     """List the keys of ci/trust.yaml; with --signer print the public part of that key."""
     if key := options.key(app):
         public = key.public_key
@@ -111,8 +105,6 @@ def show(app: App, options: ShowOptions) -> None:
 
 
 class SignOptions(SignerOptions):
-    """Options of `trust sign`."""
-
     file: Path = own("FILE", is_path=True, required=True)
 
 
@@ -140,8 +132,6 @@ def _read(path: Path) -> bytes:
 
 
 class RotateOptions(OptionSet):
-    """Options of `trust rotate`."""
-
     name: str = own("NAME", required=True)
     file: Path = own("FILE", is_path=True, required=True)
     overlap: int = own("--overlap", "Days in which both count.", kind=_DAYS, default=14)
@@ -162,8 +152,6 @@ def rotate(app: App, options: RotateOptions) -> None:
 
 
 class VerifyOptions(OptionSet):
-    """Options of `trust verify`."""
-
     what: str = own("WHEEL|MANIFEST|URL", param="what", required=True)
     keys: Path | None = own("--keys", "The trust file; default: ci/trust.yaml.", is_path=True)
     statements: str = own(

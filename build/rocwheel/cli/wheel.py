@@ -99,8 +99,6 @@ def inspect(app: App, options: WheelsOptions) -> None:
 
 
 class WheelVerifyOptions(WheelsOptions, PolicyOptions, FamilyOptions):
-    """Options of `wheel verify`."""
-
     gfx_targets: str | None = own(
         "--gfx-targets LIST",
         "gfx targets there must be GPU code for, and no others.",
@@ -152,8 +150,6 @@ def _gpu_code(options: WheelVerifyOptions) -> dict[str, Any]:
 
 
 class WheelRetagOptions(OutputOptions):
-    """Options of `wheel retag`."""
-
     python_tag: str = own("--python-tag TAG", "New interpreter tag: cp312, py3.")
     abi_tag: str = own("--abi-tag TAG", "New ABI tag: cp312, cp314t, none.")
     platform_tag: str = own("--platform-tag TAG", "New platform tag: manylinux_2_28_x86_64.")
@@ -179,8 +175,6 @@ def retag(app: App, options: WheelRetagOptions) -> None:
 
 
 class WheelReversionOptions(OutputOptions):
-    """Options of `wheel reversion`."""
-
     version: str = own("--version V", "The whole new version.")
     post_release: int | None = own(
         "--post-release N", "Make it .postN.", kind=click.IntRange(0), default=None
@@ -234,8 +228,6 @@ def repair(app: App, options: WheelRepairOptions) -> None:
 
 
 class WheelDiffOptions(WheelsOptions):
-    """Options of `wheel diff`."""
-
     wheels: tuple[Path, ...] = own("A B", param="wheels", is_path=True, nargs=-1, default=())
     exit_code: bool = own(
         "--exit-code", f"End with status {DIFFERENT} when they differ.", default=False

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePath
+from typing import Final, TypeVar
 
 from rocwheel import files
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath, guest
 
+_Path = TypeVar("_Path", bound=PurePath)
 LABEL: Final = "org.rocwheel"
 HOME: Final = guest("/rocwheel/home")
 RUN: Final = guest("/rocwheel/run")  # read-only: token, passwd, group
@@ -208,25 +209,13 @@ class ContainerSpec:
 
     def guest(self, host: Path) -> GuestPath:
         """Return where commands see `host`. Raises HostError when no mount covers it."""
-        fits = [item for item in self.all_mounts if host.is_relative_to(item.host)]
-        if not fits:
-            raise HostError(
-                f"{host}: is not mounted in the container",
-                hint="this is a bug: everything that is named inside must be mounted",
-            )
-        best = max(fits, key=lambda item: len(item.host.parts))
-        return GuestPath(best.guest / host.relative_to(best.host))
+        pairs = [(item.host, item.guest) for item in self.all_mounts]
+        return GuestPath(_moved(host, pairs, "is not mounted in the container"))
 
     def host(self, guest: GuestPath) -> Path:
         """Return where `guest` lies on this machine. Raises HostError when it is only inside."""
-        fits = [item for item in self.all_mounts if guest.is_relative_to(item.guest)]
-        if not fits:
-            raise HostError(
-                f"{guest}: lies in the container alone",
-                hint="this is a bug: what is used outside must lie in a mounted folder",
-            )
-        best = max(fits, key=lambda item: len(item.guest.parts))
-        return best.host / guest.relative_to(best.guest)
+        pairs = [(item.guest, item.host) for item in self.all_mounts]
+        return _moved(guest, pairs, "lies in the container alone")
 
     def _options(self) -> Iterator[str]:
         engine, user = self.engine, self.user
@@ -267,6 +256,16 @@ class ContainerSpec:
         yield f"--name={self.name}"
         yield from (f"--label={name}={value}" for name, value in self.labels.items())
         yield "--pull=never"
+
+
+def _moved(path: PurePath, pairs: Iterable[tuple[PurePath, _Path]], problem: str) -> _Path:
+    """Return `path` below the second of the pair whose first is the nearest folder above it."""
+    above = [pair for pair in pairs if path.is_relative_to(pair[0])]
+    if not above:
+        hint = "this is a bug: what is named inside and outside must lie in a mounted folder"
+        raise HostError(f"{path}: {problem}", hint=hint)
+    folder, other = max(above, key=lambda pair: len(pair[0].parts))
+    return other / path.relative_to(folder)
 
 
 def devices(root: Path = Path("/")) -> tuple[DeviceNode, ...]:

@@ -120,8 +120,7 @@ def of_manifest(manifest: Manifest, python: PythonVersion, origin: Path | Place)
                 path=folder / wheel.filename if folder and wheel.origin == "built" else None,
                 is_stored=folder is None and wheel.origin == "built",
             )
-            for wheel in manifest.wheels
-            if wheel.python in ("", str(python))
+            for wheel in manifest.of_python(python)
         ),
         place=None if isinstance(origin, Path) else origin,
     )

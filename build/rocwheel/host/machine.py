@@ -74,14 +74,16 @@ def pythons(environ: Mapping[str, str], *, runner: Runner) -> tuple[Interpreter,
     The first that answers counts; one with headers beats one without. A name that does not run
     (a pyenv shim of a version that is not selected) is left out.
     """
+    return best(ask(runner.path(item), runner=runner) for item in _candidates(environ))
+
+
+def best(answers: Iterable[Interpreter | None]) -> tuple[Interpreter, ...]:
+    """Return the first CPython of each version that has headers, or else the first, sorted."""
     pythons: dict[PythonVersion, Interpreter] = {}
-    for candidate in _candidates(environ):
-        answer = ask(runner.path(candidate), runner=runner)
-        if answer is None:
-            continue
-        known = pythons.get(answer.version)
-        if known is None or (answer.headers and not known.headers):
-            pythons[answer.version] = answer
+    for answer in answers:
+        if answer and (answer.headers or answer.version not in pythons):
+            known = pythons.get(answer.version)
+            pythons[answer.version] = known if known and known.headers else answer
     return tuple(pythons[version] for version in sorted(pythons))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rocwheel.console import Console, size
-from rocwheel.container import ContainerEngine, headline, scratch
+from rocwheel.container import ContainerEngine, headline, scratch, words
 from rocwheel.container.leftovers import base_name, untag
 from rocwheel.container.spec import LABEL
 from rocwheel.container.words import Trouble
@@ -213,25 +213,20 @@ def context(
 
 def explained(what: str, base: str, exc: CommandError) -> HostError:
     """Return why an engine's `build` failed, from what it said; `what` was to be made on `base`."""
-    known = (
-        (Trouble.NO_PACKAGE_MANAGER, f"{base}: a base without its package manager",
+    known = {
+        Trouble.NO_PACKAGE_MANAGER: (f"{base}: a base without its package manager",
          "use a base with apt-get or dnf"),
-        (Trouble.NO_SPACE, f"{what}: the disk of the engine is full",
+        Trouble.NO_SPACE: (f"{what}: the disk of the engine is full",
          "free some space: rocwheel image prune"),
-        (Trouble.NO_DAEMON, f"{what}: the engine ended in mid-build",
+        Trouble.NO_DAEMON: (f"{what}: the engine ended in mid-build",
          "start it again and run the same command: nothing was tagged"),
-        (Trouble.NO_NETWORK, f"{what}: a step that installs packages has no network",
+        Trouble.NO_NETWORK: (f"{what}: a step that installs packages has no network",
          "lend it this machine's: --build-network host"),
-        (Trouble.NO_SHELL, f"{base}: a base without a shell", "use a base with apt-get or dnf"),
-        (Trouble.NO_PACKAGE, f"{what}: the base does not know a package of the recipe",
+        Trouble.NO_SHELL: (f"{base}: a base without a shell", "use a base with apt-get or dnf"),
+        Trouble.NO_PACKAGE: (f"{what}: the base does not know a package of the recipe",
          "see above which; `packages` in ci/images.yaml are those of its own distribution"),
-    )  # fmt: skip
-    for trouble, message, hint in known:
-        if trouble.is_in(exc.detail):
-            return HostError(message, hint=hint, detail=exc.detail)
-    last = headline(exc.detail)
-    return HostError(
-        f"{what}: was not built: {last}",
-        hint="what the engine said is above; nothing was tagged",
-        detail=exc.detail,
-    )
+        None: (f"{what}: was not built: {headline(exc.detail)}",
+         "what the engine said is above; nothing was tagged"),
+    }  # fmt: skip
+    message, hint = known[words.first(exc.detail, *(trouble for trouble in known if trouble))]
+    return HostError(message, hint=hint, detail=exc.detail)

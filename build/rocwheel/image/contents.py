@@ -12,8 +12,7 @@ from typing import Final
 
 from rocwheel import container, files
 from rocwheel.errors import ConfigError, HostError
-from rocwheel.host.machine import ASK, CompilerPair, Interpreter, interpreter, preferred
-from rocwheel.model import PythonVersion
+from rocwheel.host.machine import ASK, CompilerPair, Interpreter, best, interpreter, preferred
 from rocwheel.process import Command, HostRunner, Runner, guest
 from rocwheel.values import Value
 
@@ -89,12 +88,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
     @property
     def interpreters(self) -> tuple[Interpreter, ...]:
         """The CPythons, one per version, those with headers first."""
-        by_version: dict[PythonVersion, Interpreter] = {}
-        for answer in self.pythons:
-            known = interpreter(answer)
-            if known and (known.version not in by_version or not by_version[known.version].headers):
-                by_version[known.version] = known
-        return tuple(by_version[version] for version in sorted(by_version))
+        return best(map(interpreter, self.pythons))
 
     def bazel(self, wanted: str) -> FoundBazel | None:
         """Return the Bazel of the version that a tree asks for; any, when it asks for none."""

@@ -110,29 +110,8 @@ class ImageInputs:
 
     recipe: Recipe
     base: str  # digest of the base's configuration
-    dockerfile: str  # SHA-256, like those below
-    script: str
-    lock: str
-    tool: str
-    bazel: str = ""
-
-    @property
-    def digest(self) -> str:
-        """One SHA-256 for all of it."""
-        recipe = self.recipe
-        return hashlib.sha256(
-            canonical_json({
-                "base": self.base,
-                "bazel": self.bazel,
-                "clang": recipe.clang,
-                "dockerfile": self.dockerfile,
-                "lock": self.lock,
-                "packages": sorted(recipe.packages),
-                "script": self.script,
-                "tool": self.tool,
-                "tool_python": [recipe.tool.python, recipe.tool.version],
-            })
-        ).hexdigest()  # fmt: skip
+    tool: str  # SHA-256
+    digest: str  # one SHA-256 for all of it
 
     @property
     def tag(self) -> str:
@@ -146,15 +125,20 @@ class ImageInputs:
 
 def gather(recipe: Recipe, *, checkout: Path, base: str, bazel: str = "") -> ImageInputs:
     """Digest what an image is made from; nothing is fetched. Raises OSError."""
-    return ImageInputs(
-        recipe=recipe,
-        base=base,
-        dockerfile=files.sha256(checkout / "docker" / DOCKERFILE),
-        script=files.sha256(checkout / "docker" / SCRIPT),
-        lock=files.sha256(checkout / "build" / "requirements.lock"),
-        tool=tree_digest(checkout),
-        bazel=bazel,
-    )
+    tool = tree_digest(checkout)
+    document = {
+        "base": base,
+        "bazel": bazel,
+        "clang": recipe.clang,
+        "dockerfile": files.sha256(checkout / "docker" / DOCKERFILE),
+        "lock": files.sha256(checkout / "build" / "requirements.lock"),
+        "packages": sorted(recipe.packages),
+        "script": files.sha256(checkout / "docker" / SCRIPT),
+        "tool": tool,
+        "tool_python": [recipe.tool.python, recipe.tool.version],
+    }
+    digest = files.sha256(canonical_json(document))
+    return ImageInputs(recipe=recipe, base=base, tool=tool, digest=digest)
 
 
 def tool_files(checkout: Path) -> Iterator[Path]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from typing import Final, TypeAlias
 
 from rocwheel.download import Client, DownloadError, Retry
@@ -31,7 +31,13 @@ Beside: TypeAlias = "Callable[[Place, Shown, int], Shown]"  # adds lines of a pa
 
 
 class AheadError(StoreError):
-    """A page shows an entry that the log does not have."""
+    """A page shows an entry that the log does not have: a later one than it ends with."""
+
+    def __init__(self, place: Place, key: str, shown: int, end: int) -> None:
+        super().__init__(
+            f"{place.store.locate(key)}: shows entry {shown}, the log ends with {end}",
+            hint=f"run `{place.command('repair')}`; where the log lost its end, put it back first",
+        )
 
 
 ATTEMPTS: Final = 60  # reads of a page that somebody else changes each time
@@ -39,14 +45,6 @@ FAILURES: Final = 3  # of a write before it is given up
 POLL_SECONDS: Final = 2.0
 PAGE_BYTES: Final = 64 << 20  # of a public page; one link is some 300 bytes
 ROUND: Final = 1.0  # seconds; HTTP dates have no fractions
-
-
-def ahead_error(place: Place, key: str, shown: int, end: int) -> AheadError:
-    """Return the error about a page that shows a later entry than the log ends with."""
-    return AheadError(
-        f"{place.store.locate(key)}: shows entry {shown}, the log ends with {end}",
-        hint=f"run `{place.command('repair')}`; where the log lost its end, put it back first",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +179,11 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
     return "not listed" if wanted - shown else ""
 
 
-def page_seconds(place: Place, projects: Collection[str]) -> int:
+def page_seconds(indexes: Sequence[Place], projects: Collection[str]) -> int:
     """Return how long copies of these pages may be kept, by what they are stored with."""
+    place, pages = indexes[0], product(indexes, projects)
     folders = place.store.abilities().folder_keys
-    keys = [k for n in projects for k in (place.json(n), *place.views(n, folder_keys=folders))]
+    keys = [key for i, n in pages for key in (i.json(n), *i.views(n, folder_keys=folders))]
     infos = place.each(place.store.info, keys)
     return max((_kept(place, info) for info in infos if info), default=0)
 
@@ -267,7 +266,7 @@ def _without_entry(
     """Mark pages that show entries after `end`, which the log does not have, to be put."""
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
-        raise ahead_error(place, wrong[0].key, max(item.number for item in seen), end)
+        raise AheadError(place, wrong[0].key, max(item.number for item in seen), end)
     return [replace(item, is_behind=item.is_behind or item.number > end) for item in seen]
 
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import product
 from time import monotonic
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from rocwheel.console import Progress
 from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError, StoreError
 from rocwheel.index.page import Page, Root
-from rocwheel.index.publish import AheadError, Claim, ahead_error, await_public, claimed, settle
+from rocwheel.index.publish import AheadError, Claim, await_public, claimed, settle
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, IndexState, Transition, apply, in_order, touched
 from rocwheel.manifest import WheelEntry
@@ -125,7 +126,7 @@ def _ahead(
     if not views and place.view != place.family:
         views = [place.view]  # a family's user asks what that family sees
     names = sorted(state.projects & set(pages))
-    both = [(index, name) for index in indexes(place, state, views) for name in names]
+    both = list(product(indexes(place, state, views), names))
     claims = zip(both, place.each(lambda pair: claimed(*pair), both), strict=True)
     return {pair: claim for pair, claim in claims if claim and claim.number > state.number}
 
@@ -400,7 +401,7 @@ def _check_ahead(place: Place, state: IndexState, entry: Transition) -> None:
     for (index, name), claim in _ahead(place, state, projects, entry.families or ()).items():
         check_sound(place, state, pages=projects)  # else it lists the same, and can be made again
         if claim.number > (end := log.read(place).number):
-            raise ahead_error(place, f"{index.index}/{name}", claim.number, end)
+            raise AheadError(place, f"{index.index}/{name}", claim.number, end)
 
 
 def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
@@ -409,11 +410,9 @@ def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
         return
     every = touched(state, entry)
     new = [project for project in every if project not in state.projects]
-    own = indexes(place, state)
     begun = [place.shown_as(view) for view in {*(entry.pages or ())} - {*state.views}]
-    asked = [(index, name) for index in own for name in new]
-    asked += [(index, name) for index in begun for name in (*every, "")]
-    asked += [] if state.number else [(own[0], "")]
+    asked = [*product(indexes(place, state), new), *product(begun, (*every, ""))]
+    asked += [] if state.number else [(place.shown_as(place.family), "")]
     for index, project in asked:
         claim = claimed(index, project)
         if claim is None or not claim.number or (state.number and claim.is_empty):

@@ -260,7 +260,7 @@ def _silent(case: _Case, told: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[
 def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
     """Why what passed proves nothing about these wheels, on this family, now."""
     manifest, family, proof = case.manifest, case.family, case.family.proof
-    needed = {w.filename: w.sha256 for w in manifest.wheels if w.python in {"", case.python}}
+    needed = {w.filename: w.sha256 for w in manifest.of_python(case.python)}
     for filename, sha256 in sorted(needed.items()):
         if verdict.wheels.get(filename) != sha256:
             yield f"the verdict is about other bytes of {filename}"

@@ -106,29 +106,25 @@ class Promote(Operation):
         stand = {item.family: known and known.of(item.family) for item in new}
         for seen in filter(None, stand.values()):
             raise _withdrawn(self.place, seen)
-        listed = {*stand, *(known.families if known else ())} if self.families else set[str]()
+        listed = {*stand, *(known.families if known else ())}
         must = known.must if known else self.must or self.families
         views = (*stand, *([ALL] if listed.issuperset(must) else ()))
         for view, project in product(views, self.wanted(state)):
             wheelset.check_order(state.of(view).shown(project), entries)
-        said = {item.family: item.record() for item in new}
-        about: dict[str, Any] = {
-            "evidence": {"families": said} if self.families else new[0].record()
-        }
-        if self.families:
-            about["families"] = sorted(stand)
+        said, brings = {i.family: i.record() for i in new}, [holding(self.manifest, entries)]
+        if not self.families:
+            return self.entry(state, Action.PROMOTE, brings=brings, evidence=new[0].record())
+        about = {"families": sorted(stand), "evidence": {"families": said}}
         if known:
             return self.entry(state, Action.PROMOTE, sets=[known.id], **about)
-        if self.families:
-            self._check_all(state)
-            about |= {"must": must, "pages": self.families if self.place.is_split else ()}
-        brings = [holding(self.manifest, entries)]
-        return self.entry(state, Action.PROMOTE, brings=brings, **about)
+        self._check_all(state)
+        pages = self.families if self.place.is_split else ()
+        return self.entry(state, Action.PROMOTE, brings=brings, must=must, pages=pages, **about)
 
     def new(self, state: IndexState) -> tuple[Judged, ...]:
         """Return those that pass and for whom a state does not list the set."""
-        ready, name = (i for i in self.judged if i.state == "ready"), self.manifest.sha256
-        return tuple(item for item in ready if not state.of(item.family).lists(name))
+        asked = (i for i in self.judged if i.state == "ready" or not self.families)
+        return tuple(i for i in asked if not state.of(i.family).lists(self.manifest.sha256))
 
     def _check_all(self, state: IndexState) -> None:
         """Refuse a set that lacks a family which finds sets in the index of all. PromotionError."""

@@ -132,7 +132,7 @@ def plans(
     pairs: Iterable[tuple[Place, Place]], channel: Channel, *, who: Who, orphans: bool
 ) -> Iterator[PrunePlan]:
     """Plans for staging and release of each pair; each looks at its place when it is asked for."""
-    places = {place.root: place for place in chain.from_iterable(pairs)}
+    places = {place.root: place.of(place.family) for place in chain.from_iterable(pairs)}
     for place in places.values():  # each once: several families may share one
         found = plan(place, channel, who=who, orphans=orphans)
         told = (place.state, place.log(found.state.number))
@@ -144,7 +144,9 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
     """Prune a place; return the names of leftovers of killed runs that were removed as well."""
     place = plan.operation.place
     leaving = {*plan.operation.wanted(plan.state), *plan.spend.wanted(plan.state)}
-    kept = _page_seconds(place, plan.state, leaving)  # before they are stored with another header
+    kept = publish.page_seconds(
+        operations.indexes(place, plan.state), leaving
+    )  # before they are stored with another header
     state = operations.perform(plan.operation, plan.state)
     if plan.spend.filenames:
         state = operations.perform(plan.spend, state)
@@ -162,14 +164,10 @@ def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ..
     keys = _respent(place, state)
     if keys:
         pages = {version_of(key.rpartition("/")[2].removesuffix(".metadata"))[0] for key in keys}
-        time.sleep(max(seconds, _page_seconds(place, state, pages)))
+        indexes = operations.indexes(place, state)
+        time.sleep(max(seconds, publish.page_seconds(indexes, pages)))
     place.each(place.store.delete, keys)
     return keys
-
-
-def _page_seconds(place: Place, state: IndexState, projects: Collection[str]) -> int:
-    indexes = operations.indexes(place, state)
-    return max(publish.page_seconds(index, projects) for index in indexes)
 
 
 def _respent(place: Place, state: IndexState) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from rocwheel.errors import ConfigError, ObjectDiffersError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import IndexState, Known, Standing
-from rocwheel.ledger.verdicts import Coverage, FoundVerdict
+from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.model import moment
 from rocwheel.places import FOREIGN, Place
@@ -176,14 +176,21 @@ def read(
         reverse=True,
     )
     files = staging.each(lambda known: _file(staging, known.id), waiting[:look])
-    cells = {cell for file in files for cell in verdicts.cells(file.found)}
+    cells = {cell for _, _, told in files for cell in verdicts.cells(told)}
     before = verdicts.released_coverage(release, released, cells)
     look_at = partial(_doubt, release, channel)
     doubts = dict(release.each(look_at, released.sets.values()))
     judged: dict[str, tuple[Decision | None, str]] = {
-        **{known.id: (None, NOT_LOOKED) for known in waiting},
-        **{file.set_id: file.decision(staging, family, channel, before, now) for file in files},
+        known.id: (None, NOT_LOOKED) for known in waiting
     }
+    for known, (manifest, why, told) in zip(waiting, files, strict=False):
+        judged[known.id] = None, why
+        try:
+            if manifest:
+                said, _ = judge(staging, manifest, family, channel, told, before=before, now=now)
+                judged[known.id] = said, ""
+        except TrustError as exc:
+            judged[known.id] = None, str(exc)
     sets = []
     for set_id, known in {**staged.sets, **released.sets}.items():
         here = staged.sets.get(set_id)
@@ -278,35 +285,10 @@ def waiting(found: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
     return [item for item in found if item.state in {"staged", "gated"} and item.age > limit]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _File:
-    """What policy asks of a staged set."""
-
-    set_id: str
-    manifest: Manifest | None = None
-    problem: str = ""
-    found: tuple[FoundVerdict, ...] = ()
-
-    def decision(
-        self, staging: Place, family: Family, channel: Channel, before: Coverage, now: datetime
-    ) -> tuple[Decision | None, str]:
-        """Return what policy says, or why it cannot say anything."""
-        if self.manifest is None:
-            return None, self.problem
-        try:
-            judged = judge(
-                staging, self.manifest, family, channel, self.found, before=before, now=now
-            )
-        except TrustError as exc:
-            return None, str(exc)
-        return judged[0], ""
-
-
-def _file(staging: Place, set_id: str) -> _File:
+def _file(staging: Place, set_id: str) -> tuple[Manifest | None, str, tuple[FoundVerdict, ...]]:
+    """Return what policy asks of a staged set; why its manifest is not there, where it is not."""
     try:
-        manifest = manifests.find(staging, set_id)
+        manifest, why = manifests.find(staging, set_id), "its manifest is not there"
     except (ConfigError, ObjectDiffersError) as exc:
-        return _File(set_id=set_id, problem=f"its manifest cannot be read: {exc}")
-    if manifest is None:
-        return _File(set_id=set_id, problem="its manifest is not there")
-    return _File(set_id=set_id, manifest=manifest, found=verdicts.find(staging, set_id))
+        manifest, why = None, f"its manifest cannot be read: {exc}"
+    return manifest, why, verdicts.find(staging, set_id) if manifest else ()

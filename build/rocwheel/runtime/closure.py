@@ -30,10 +30,9 @@ _OUTSIDE: Final = re.compile(r"(?:\A|/)rocm/(.*)\Z")  # an entry of a wheel's RU
 
 @dataclass(frozen=True, kw_only=True)
 class Closure:
-    """Files of a tree, links included, and why the libraries among them are there."""
+    """Files of a tree, links included, and what they need of the system."""
 
     paths: tuple[str, ...]  # relative to the root, sorted, without folders
-    needed_by: Mapping[str, str]  # library -> who named it first
     system: Mapping[str, str]  # libraries that ROCm has not -> who needs them
     size: int  # bytes
 
@@ -46,17 +45,15 @@ class _Search:
     targets: frozenset[str]
     paths: set[str] = field(default_factory=set)
     loaded: dict[str, str] = field(default_factory=dict)  # SONAME or file name -> path
-    needed_by: dict[str, str] = field(default_factory=dict)
     system: dict[str, str] = field(default_factory=dict)
     todo: deque[str] = field(default_factory=deque)
 
-    def add(self, path: str, *, who: str) -> None:
+    def add(self, path: str) -> None:
         """Take a file with every link on the way to it; an ELF file is looked into later."""
         real = self._follow(path)
         if real not in self.paths:
             self.paths.add(real)
             self.todo.append(real)
-            self.needed_by[real] = who
         for name in (PurePosixPath(path).name, PurePosixPath(real).name):
             self.loaded.setdefault(name, real)
 
@@ -65,7 +62,7 @@ class _Search:
         for folder in folders:
             path = os.path.normpath(f"{folder}/{name}")
             if not path.startswith("..") and (self.root / path).is_file():
-                self.add(path, who=who)
+                self.add(path)
                 return
         if name not in self.loaded:
             self.system.setdefault(name, who)
@@ -98,7 +95,7 @@ def whole(root: Path) -> Closure:
     below = (path for path in root.rglob("*") if path.is_symlink() or not path.is_dir())
     paths = sorted(path.relative_to(root).as_posix() for path in below)
     size = sum((root / path).lstat().st_size for path in paths)
-    return Closure(paths=tuple(paths), needed_by={}, system={}, size=size)
+    return Closure(paths=tuple(paths), system={}, size=size)
 
 
 def needed(
@@ -136,7 +133,6 @@ def needed(
     paths = tuple(sorted(search.paths))
     return Closure(
         paths=paths,
-        needed_by=dict(sorted(search.needed_by.items())),
         system=dict(sorted(search.system.items())),
         size=sum((root / path).lstat().st_size for path in paths),
     )
@@ -152,7 +148,7 @@ def _take(search: _Search, extra: RunTimeFiles) -> None:
     beside = extra.beside or "every wheel"
     for item in extra.paths:
         patterns = (item,) if isinstance(item, str) else item
-        if not sum(_take_each(search, pattern, beside) for pattern in patterns):
+        if not sum(_take_each(search, pattern) for pattern in patterns):
             raise RocmError(
                 f"{search.root}: no {' or '.join(patterns)} for {', '.join(search.targets)}, which "
                 f"an image with {beside} needs",
@@ -160,17 +156,17 @@ def _take(search: _Search, extra: RunTimeFiles) -> None:
                 "ci/images.yaml",
             )
     for pattern in extra.may_lack:
-        _take_each(search, pattern, beside)
+        _take_each(search, pattern)
 
 
-def _take_each(search: _Search, pattern: str, beside: str) -> int:
+def _take_each(search: _Search, pattern: str) -> int:
     """Take the files that a pattern names, but for those of other GPUs; return their number."""
     number = 0
     for path in matches(search.root, pattern):
         relative = path.relative_to(search.root).as_posix()
         targets = set(_GFX.findall(relative))
         if path.is_file() and not (targets and targets.isdisjoint(search.targets)):
-            search.add(relative, who=f"data beside {beside}")
+            search.add(relative)
             number += 1
     return number
 

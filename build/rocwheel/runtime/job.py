@@ -71,7 +71,6 @@ class ImageJob:
     def lines(self) -> list[str]:
         """Return what would be done."""
         subject, manifest = self.subject, self.request.manifest
-        fits = ("", str(subject.python))
         return [
             f"image: {subject.reference}",
             f"set: {manifest.sha256} of {self.place.location}",
@@ -79,7 +78,7 @@ class ImageJob:
             f"ROCm: {manifest.rocm.name} {manifest.rocm.sha256[:12]}",
             f"profile: {subject.profile}, cut to {', '.join(manifest.gfx_targets)}",
             f"CPython: {subject.python}, {' '.join(subject.base.python(subject.python))}",
-            *(f"wheel: {item.filename}" for item in manifest.wheels if item.python in fits),
+            *(f"wheel: {item.filename}" for item in manifest.of_python(subject.python)),
             f"beside: {' '.join(subject.recipe.packages_beside(manifest)) or 'nothing'}",
             f"suites: {', '.join(subject.recipe.suites)}",
             f"budget: {size(subject.budget)}",
@@ -208,9 +207,7 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
         brought = {wheel.filename: wheel.sha256 for wheel in manifest.built}
         local = manifests.bring(job.place, brought, folder)
         reports = tuple(parallel.each(inspect, local))
-        fits = {
-            item.filename for item in manifest.built if item.python in ("", str(subject.python))
-        }
+        fits = {item.filename for item in manifest.of_python(subject.python)}
         mine = {path: sha256 for path, sha256 in local.items() if path.name in fits}
         where = packages.Where(python=subject.python, glibc=subject.base.glibc)
         beside = (

@@ -151,17 +151,15 @@ def upstream(manifest: Manifest, python: PythonVersion) -> tuple[str, ...]:
     """Return the requirements for wheels of the set that it did not build."""
     return tuple(
         f"{wheel.project}=={wheel.version}"
-        for wheel in manifest.wheels
-        if wheel.origin == "upstream" and wheel.python in ("", str(python))
+        for wheel in manifest.of_python(python)
+        if wheel.origin == "upstream"
     )
 
 
 def compare(pins: Sequence[PackagePin], manifest: Manifest, python: PythonVersion) -> None:
     """Hold what was resolved against the set. Raises WheelError for other bytes than its own."""
     known = {pin.project: pin for pin in pins}
-    for wheel in manifest.wheels:
-        if wheel.python not in ("", str(python)):
-            continue
+    for wheel in manifest.of_python(python):
         pin = known.get(wheel.project)
         if pin is None or pin.sha256 != wheel.sha256:
             raise WheelError(

@@ -239,4 +239,4 @@ def replaced(where: str, found: str, expected: str) -> ObjectDiffersError:
 
 
 def stale(where: str) -> ObjectStaleError:
-    return ObjectStaleError(f"{where}: changed by somebody else", hint="run the command again")
+    return ObjectStaleError(f"{where}: changed by another writer", hint="run the command again")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -71,25 +71,20 @@ class Bucket:
 
     @cached_property
     def client(self) -> S3Client:
-        import boto3
-        from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
         options = self._options
         try:
-            client: S3Client = boto3.session.Session(**cast("Any", options.login)).client(
+            client: S3Client = self._client_of(
                 "s3",
-                endpoint_url=options.endpoint or None,
-                region_name=options.region or None,
-                config=Config(
-                    signature_version="s3v4",
-                    connect_timeout=options.connect_seconds,
-                    read_timeout=options.read_seconds,
-                    max_pool_connections=options.connections,
-                    retries={"mode": "standard", "total_max_attempts": self.attempts},
-                    # The SHA-256 of every object is sent; a CRC beside it only costs time.
-                    request_checksum_calculation="when_required",
-                ),
+                options.login,
+                signature_version="s3v4",
+                connect_timeout=options.connect_seconds,
+                read_timeout=options.read_seconds,
+                max_pool_connections=options.connections,
+                retries={"mode": "standard", "total_max_attempts": self.attempts},
+                # The SHA-256 of every object is sent; a CRC beside it only costs time.
+                request_checksum_calculation="when_required",
             )
         except (BotoCoreError, ValueError) as exc:
             raise StoreError(
@@ -98,6 +93,18 @@ class Bucket:
         client.meta.events.register_first("before-send.s3", lambda **_: ending.check())
         client.meta.events.register_first("needs-retry.s3", _before_retry)
         return client
+
+    def _client_of(self, service: Any, login: Mapping[str, str], **config: Any) -> Any:
+        """Return a client of a service at this store's endpoint. Raises as boto does."""
+        import boto3
+        from botocore.config import Config
+
+        return boto3.session.Session(**cast("Any", login)).client(
+            service,
+            endpoint_url=self._options.endpoint or None,
+            region_name=self._options.region or None,
+            config=Config(**config),
+        )
 
     def locate(self, key: str) -> str:
         return f"{self.url}/{key}" if key else self.url
@@ -135,33 +142,25 @@ class Bucket:
 
         Raises StoreError where there is no such bucket.
         """
-        import boto3
-        from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
 
         self.see()
-        options = self._options
-        once = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1})
+        once = {"connect_timeout": 5, "read_timeout": 5, "retries": {"total_max_attempts": 1}}
         with suppress(BotoCoreError, ClientError, KeyError):
-            sts = boto3.session.Session().client(
-                "sts",
-                endpoint_url=options.endpoint or None,
-                region_name=options.region or None,
-                config=once,
-            )
+            sts = self._client_of("sts", {}, **once)
             return str(sts.get_caller_identity()["Arn"])
         return ""
 
     def info(self, key: str, /) -> ObjectInfo | None:
         try:
             with self.translated(key, "HeadObject"):
-                found = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
+                answer = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
         except ObjectMissingError:
             # HEAD has no body that tells a missing object from a missing bucket:
             # https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
             self.see()
             return None
-        return _info(key, found)
+        return _info(key, answer)
 
     def get(
         self, key: str, *, start: int = 0, end: str = "", etag: str = ""
@@ -172,8 +171,8 @@ class Bucket:
         """
         extra = {"Range": f"bytes={start}-{end}", "IfMatch": f'"{etag}"'} if etag else {}
         with self.translated(key, "GetObject"):
-            found = self.client.get_object(**self.at(key), **cast("Any", extra))
-        return _info(key, found), _blocks(found["Body"], self.locate(key))
+            answer = self.client.get_object(**self.at(key), **cast("Any", extra))
+        return _info(key, answer), _blocks(answer["Body"], self.locate(key))
 
     def part(self, info: ObjectInfo, start: int, size: int) -> bytes:
         """Read some bytes of an object that still is what `info` says."""
@@ -201,17 +200,17 @@ class Bucket:
         if headers.cache_control:
             kwargs["CacheControl"] = headers.cache_control
         if isinstance(body, bytes):
-            found = self.client.put_object(Body=body, **kwargs)
+            answer = self.client.put_object(Body=body, **kwargs)
             advance(count, len(body))
         else:
             with body.open("rb") as file:
                 upload = _Upload(file, count)
                 try:
-                    found = self.client.put_object(Body=cast("IO[bytes]", upload), **kwargs)
+                    answer = self.client.put_object(Body=cast("IO[bytes]", upload), **kwargs)
                 except BaseException:
                     upload.seek(0)
                     raise
-        return found["ETag"].strip('"')
+        return answer["ETag"].strip('"')
 
     def copies(self, source: str, target: str, **extra: str) -> bool:
         """Return one server-side copy that asks for a SHA-256, untranslated; return True."""
@@ -238,13 +237,13 @@ class Bucket:
                 page = next(pages, None)
             if page is None:
                 return
-            for found in page.get("Contents", ()):
+            for item in page.get("Contents", ()):
                 yield ObjectInfo(
-                    key=found["Key"][len(self._base) :],
-                    size=found["Size"],
-                    etag=found.get("ETag", "").strip('"'),
+                    key=item["Key"][len(self._base) :],
+                    size=item["Size"],
+                    etag=item.get("ETag", "").strip('"'),
                     sha256="",
-                    modified=found["LastModified"],
+                    modified=item["LastModified"],
                 )
 
     def see(self) -> None:
@@ -389,25 +388,25 @@ def _blocks(body: Any, where: str) -> Iterator[bytes]:
             yield block
 
 
-def _info(key: str, found: Any) -> ObjectInfo:
-    stated = found.get("ChecksumSHA256", "")
+def _info(key: str, answer: Any) -> ObjectInfo:
+    stated = answer.get("ChecksumSHA256", "")
     # `…-7` is the checksum of seven parts' checksums, which says nothing about the whole
-    whole = stated and "-" not in stated and found.get("ChecksumType") != "COMPOSITE"
+    whole = stated and "-" not in stated and answer.get("ChecksumType") != "COMPOSITE"
     return ObjectInfo(
         key=key,
-        size=found["ContentLength"],
-        etag=found["ETag"].strip('"'),
+        size=answer["ContentLength"],
+        etag=answer["ETag"].strip('"'),
         sha256=base64.b64decode(stated).hex() if whole else "",
-        modified=found["LastModified"],
-        now=_now(found),
-        content_type=found.get("ContentType", ""),
-        cache_control=found.get("CacheControl", ""),
+        modified=answer["LastModified"],
+        now=_now(answer),
+        content_type=answer.get("ContentType", ""),
+        cache_control=answer.get("CacheControl", ""),
     )
 
 
-def _now(found: Any) -> datetime | None:
+def _now(answer: Any) -> datetime | None:
     """Return when the server answered, by its own clock."""
-    said = found.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    said = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:
         return parsedate_to_datetime(said)
     except (TypeError, ValueError):  # TypeError: Python 3.10's for what is no date

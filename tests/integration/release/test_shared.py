@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -342,7 +343,8 @@ class Counting:
     """A store whose requests are counted, and the bytes of wheels that they put."""
 
     def __init__(self, store) -> None:
-        self._store, self.requests, self.size = store, 0, 0
+        self._store, self._lock = store, threading.Lock()
+        self.requests, self.size = 0, 0
 
     def __getattr__(self, name: str):
         found = getattr(self._store, name)
@@ -350,11 +352,10 @@ class Counting:
             return found
 
         def request(*args, **kwargs):
-            self.requests += 1
-            if name == "create" and args[0].endswith(".whl"):
-                self.size += args[1].stat().st_size
-            if name == "copy":
-                self.size += args[0].size
+            put = args[1].stat().st_size if name == "create" and args[0].endswith(".whl") else 0
+            with self._lock:
+                self.requests += 1
+                self.size += args[0].size if name == "copy" else put
             return found(*args, **kwargs)
 
         return request

@@ -79,8 +79,6 @@ def test_a_library_comes_with_what_it_needs_and_the_links_to_it(rocm, tmp_path):
         "lib/libamdhip64.so.7.1",
         "lib/sysdeps/libhsa.so.1",
     )
-    assert found.needed_by["lib/libamdhip64.so.7.1"] == "plugin.so"
-    assert found.needed_by["lib/sysdeps/libhsa.so.1"] == "libamdhip64.so.7.1"
     assert not found.system
 
 
