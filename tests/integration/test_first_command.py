@@ -36,7 +36,8 @@ def block(project: str) -> str:
 
 
 def test_an_environment_of_the_oldest_cpython_installs_into_the_newest(tmp_path):
-    maker, *_, newest = machine.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
+    pythons = machine.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
+    maker, newest = pythons[0], pythons[-1]
     lock = tmp_path / "pip.lock"
     lock.write_text(block("pip"))
     made = run(
