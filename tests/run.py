@@ -63,8 +63,8 @@ CHECKS = (
     ("-c", "from importlinter.cli import lint_imports_command as run; run()"),
 )
 TIERS = {"quick": "quick", "--soak": "soak"}  # beside `full`, which is meant without a word
-# One process more than cores: many tests wait for a server, a grace or a clock meanwhile.
-WORKERS = str((os.cpu_count() or 1) + 1)
+# Two processes more than cores: many tests wait for a server, a grace or a clock meanwhile.
+WORKERS = str((os.cpu_count() or 1) + 2)
 PYTEST = ("-m", "pytest", "-n", WORKERS, "--dist", "loadgroup", "--no-loadscope-reorder")
 
 

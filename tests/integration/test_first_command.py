@@ -14,7 +14,6 @@ from rocwheel.host import machine
 from rocwheel.process import HostRunner, base_env
 
 ROOT = Path(__file__).parents[2]
-FOUND = machine.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
 MAKE = """
 import os, sys
 sys.path[:0] = [sys.argv[1]]
@@ -37,8 +36,8 @@ def block(project: str) -> str:
 
 
 def test_an_environment_of_the_oldest_cpython_installs_into_the_newest(tmp_path):
-    maker = min(FOUND, key=lambda item: item.version)
-    newest = max(FOUND, key=lambda item: item.version)
+    pythons = machine.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
+    maker, newest = pythons[0], pythons[-1]
     lock = tmp_path / "pip.lock"
     lock.write_text(block("pip"))
     made = run(

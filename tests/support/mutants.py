@@ -238,6 +238,7 @@ COMMON: dict[str, Edit] = {
         "/version.py", d.read("/version.py") + b"\n_release_version = '0.1.0'\n"
     ),
     "an import of what is not inside": _more("/version.py", b"from . import _nowhere\n"),
+    "an import of what is not inside by its package": _more(PACKAGE, b"from . import _nowhere\n"),
     "an import of a module that is not inside": _more("/version.py", b"from ._nowhere import x\n"),
     "an import beyond the package": _more("/version.py", b"from .... import x\n"),
     "an import of a name that a module lacks": _more(PACKAGE, b"from .version import nowhere\n"),

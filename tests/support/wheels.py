@@ -34,7 +34,7 @@ JAXLIB_MODULES = (
 JAXLIB_SOURCES = (
     "__init__", "plugin_support", "lapack", "cpu_sparse", "gpu_linalg", "gpu_prng", "gpu_rnn",
     "gpu_solver", "gpu_sparse", "gpu_triton", "mlir/ir", "mlir/passmanager",
-    "mlir/_mlir_libs/__init__", "mosaic/python/mosaic_gpu", "mosaic/python/tpu",
+    "mlir/dialects/gpu/__init__", "mlir/extras/types", "mlir/_mlir_libs/__init__", "mosaic/python/mosaic_gpu", "mosaic/python/tpu",
     *(f"mlir/dialects/{name}"
       for name in ("arith", "chlo", "func", "mhlo", "mpmd", "sdy", "stablehlo")),
 )  # fmt: skip

@@ -38,8 +38,8 @@ class PinAddOptions(DryRun):
 def add(app: App, options: PinAddOptions) -> None:
     """Look a release up in its sources and wheels, and add it to ci/pins.yaml.
 
-    Fetches the commit and every jaxlib wheel, checks them against each other and against
-    ci/layouts.yaml, and prints what changes. Comments stay; what contradicts is refused.
+    Fetches the commit and every jaxlib wheel, checks them against each other and ci/layouts.yaml,
+    counts each suite's tests, prints what changes. Comments stay; what contradicts is refused.
     """
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app, client=client)

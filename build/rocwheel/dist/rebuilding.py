@@ -93,11 +93,10 @@ def plan_rebuild(manifest: Manifest, request: Request) -> Plan:
 
 def _asked_suffix(manifest: Manifest) -> str:
     """Return the suffix without what its sources added: `SourceTree.local_suffix`."""
-    jax, xla, suffix = manifest.jax, manifest.xla, str(manifest.options.get("wheel_suffix", ""))
-    changed = ["dirty"] * bool(jax.dirty or xla.digest)
-    for mark in (*changed, f"xla{(xla.commit or xla.digest)[:9]}", f"jax{jax.commit[:9]}"):
-        suffix = re.sub(rf"[.+]{mark}\Z", "", suffix)
-    return suffix
+    jax, xla = manifest.jax, manifest.xla
+    marks = rf"([.+]jax{jax.commit[:9]})?([.+]xla{(xla.commit or xla.digest)[:9]})?"
+    marks += r"([.+]dirty)?" if jax.dirty or xla.digest else ""
+    return re.sub(rf"{marks}\Z", "", str(manifest.options.get("wheel_suffix", "")), count=1)
 
 
 def _jax(manifest: Manifest, ci: Path) -> dict[str, Any]:

@@ -135,9 +135,11 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     def of(self, view: str) -> Known | None:
         """Return the set as a family sees it, or `all`; None where it never came for it."""
-        if not (view and self.families) or self.standing is Standing.PRUNED:
+        if not (view and self.families):
             return self
         kinds = {self.families.get(name) for name in (self.must if view == ALL else (view,))}
+        if self.standing is Standing.PRUNED:  # for each family, also one that it never came for
+            kinds = {Standing.PRUNED}
         standing = kinds.pop() if len(kinds) == 1 else Standing.HELD  # not by all that must
         return msgspec.structs.replace(self, standing=standing, families={}) if standing else None
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import product
 from time import monotonic
 from typing import Any, Final
 
@@ -125,7 +126,7 @@ def _ahead(
     if not views and place.view != place.family:
         views = [place.view]  # a family's user asks what that family sees
     names = sorted(state.projects & set(pages))
-    both = [(index, name) for index in indexes(place, state, views) for name in names]
+    both = list(product(indexes(place, state, views), names))
     claims = zip(both, place.each(lambda pair: claimed(*pair), both), strict=True)
     return {pair: claim for pair, claim in claims if claim and claim.number > state.number}
 
@@ -409,11 +410,9 @@ def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
         return
     every = touched(state, entry)
     new = [project for project in every if project not in state.projects]
-    own = indexes(place, state)
     begun = [place.shown_as(view) for view in {*(entry.pages or ())} - {*state.views}]
-    asked = [(index, name) for index in own for name in new]
-    asked += [(index, name) for index in begun for name in (*every, "")]
-    asked += [] if state.number else [(own[0], "")]
+    asked = [*product(indexes(place, state), new), *product(begun, (*every, ""))]
+    asked += [] if state.number else [(place.shown_as(place.family), "")]
     for index, project in asked:
         claim = claimed(index, project)
         if claim is None or not claim.number or (state.number and claim.is_empty):

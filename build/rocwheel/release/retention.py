@@ -132,7 +132,7 @@ def plans(
     pairs: Iterable[tuple[Place, Place]], channel: Channel, *, who: Who, orphans: bool
 ) -> Iterator[PrunePlan]:
     """Plans for staging and release of each pair; each looks at its place when it is asked for."""
-    places = {place.root: place for place in chain.from_iterable(pairs)}
+    places = {place.root: place.of(place.family) for place in chain.from_iterable(pairs)}
     for place in places.values():  # each once: several families may share one
         found = plan(place, channel, who=who, orphans=orphans)
         told = (place.state, place.log(found.state.number))

@@ -196,18 +196,14 @@ def plan(
     *,
     who: Who,
     set_id: str = "",
-    filenames: Collection[str] = (),
-    families: Collection[str] = (),
+    **names: Collection[str],
 ) -> ChangePlan:
-    """Look at what the log says; write nothing. Raises PromotionError where it may not be."""
-    operation = Change(
-        place=place,
-        who=who,
-        action=action,
-        set_id=set_id,
-        filenames=tuple(sorted(filenames)),
-        families=tuple(sorted(families)),
-    )
+    """Look at what the log says; write nothing. Raises PromotionError where it may not be.
+
+    `names` are of files (`filenames`), or of families (`families`).
+    """
+    some: dict[str, Any] = {name: tuple(sorted(values)) for name, values in names.items()}
+    operation = Change(place=place, who=who, action=action, set_id=set_id, **some)
     state = operations.read(operation)
     is_done = operation.decide(state) is None and operations.is_settled(state)
     return ChangePlan(operation=operation, state=state, is_done=is_done)

@@ -74,8 +74,7 @@ def imports(member, source, names):  # what it imports without a condition: modu
 with zipfile.ZipFile(path) as archive:
     sources = [info for info in archive.infolist() if info.filename.endswith(".py")]
     if sum(info.file_size for info in sources) > int(most):
-        problems["all Python files"] = f"larger together than {most} bytes"
-        sources = []
+        problems["all Python files"], sources = f"larger together than {most} bytes", []
     files = {each: SUFFIXES.sub("", each) for each in archive.namelist() if SUFFIXES.search(each)}
     modules = dict.fromkeys(files.values())  # None: any name may be in it
     libraries = tuple(f"{module}/" for each, module in files.items() if each.endswith(".so"))
@@ -84,9 +83,9 @@ with zipfile.ZipFile(path) as archive:
             source = archive.read(info)
             code = compile(source, info.filename, "exec", dont_inherit=True)
             names = {*code.co_names, *ANY}
-            own = [*imports(info.filename, source, names)]
-            wanted += [(info.filename, *each) for each in own]
-            if "__getattr__" not in names and "*" not in (each for _, each in own):
+            own = [(info.filename, *each) for each in imports(info.filename, source, names)]
+            wanted += own
+            if "__getattr__" not in names and "*" not in (each[-1] for each in own):
                 modules[files[info.filename]] = names
             if info.filename.endswith("/__init__.py"):
                 functions[info.filename] = list(callable_names(ast.parse(source)))[:1000]
@@ -104,7 +103,8 @@ for module in sorted(modules):
     for n in range(1, len(parts)):
         modules.setdefault("/".join(parts[:n]), ANY)
 for member, module, name in wanted:
-    names = modules.get(module, ())
+    # A package has the name of what it imports of itself, be that there or not.
+    names = ANY if module == files[member] else modules.get(module, ())
     known = names is None or name in names or f"{module}/{name}" in modules
     if f"{module}/".startswith(tuple(roots)) and not (known or module.startswith(libraries)):
         text = ".".join(filter(None, (module.replace("/", "."), name)))

@@ -97,10 +97,10 @@ def test_whoever_completes_what_was_stopped_waits_as_long(shop, tmp_path, clock)
 
     put = publish._put
 
-    def stop(place, form, seen):
-        if "plugin" in form.key:
+    def stop(place, seen):
+        if "plugin" in seen.form.key:
             raise Stopped
-        return put(place, form, seen)
+        return put(place, seen)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(publish, "_put", stop)

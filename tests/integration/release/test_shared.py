@@ -87,6 +87,8 @@ def test_a_prune_is_of_all_families(shop, tmp_path) -> None:
     shop.release_for(one)
     shop.take(Action.ROLLBACK, one, X)
     shop.drop(one)
+    shop.drop(one)  # and again, which is nothing to do
+    assert shop.prune_plan(shop.release, days=9).operation.expired(log.read(shop.release)) == ()
     for view in (X.name, Y.name, ALL):
         assert shop.seen(view) == set()
     assert not [key for key in shop.wheels() if key.startswith(shop.release.root)]
