@@ -12,13 +12,13 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_052  # lines of all rooms; fewer than 50,000
+MOST = 49_972  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
     "": (4595, 2850, 0, 11),
-    "bazel/ bump dist/ download/ git rocm/ source/": (8331, 7350, 0, 15),
+    "bazel/ bump dist/ download/ git rocm/ source/": (8328, 7350, 0, 15),
     "cli/": (5181, 4900, 0, 6),
     "container/ dist/builder dist/executor image/": (2867, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2146, 2100, 0, 1),
