@@ -48,7 +48,7 @@ LEASES: Final = {
     "rocm/trees": "rocm/locks",
     "rocm/pip/environments": "rocm/pip/locks",
 }
-IN_USE: Final = "in-use.lock"  # held by whoever uses anything that has no lease of its own
+IN_USE: Final = "in-use.lock"  # held while anything is used that has no lease of its own
 OTHERWISE: Final = frozenset({"environments", "bazel"})  # whose use is seen without a lock
 DAY: Final = 86400.0
 HEADER: Final = ("what", "size", "unused for", "")

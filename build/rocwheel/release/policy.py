@@ -32,7 +32,7 @@ SKEW: Final = timedelta(minutes=10)  # clocks of runners and ours may differ by 
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """Somebody's word that a flaky cell may be released."""
+    """The word of a person that a flaky cell may be released."""
 
     suite: str
     python: str
