@@ -216,7 +216,9 @@ def night(
     """Return the one recipe of the night; `words` are the options of `demo` that were given."""
     base = prepared.request
     ours = base.home
-    workspace, folder = miniature(ours) / "workspace", base.wheelhouse / "demo"
+    workspace = miniature(ours) / "workspace"
+    # a store for each number: an index of all takes no set that lacks one of its families
+    folder = base.wheelhouse / (f"demo-{len(base.families)}" if base.families else "demo")
     source = git.identify(workspace, runner=runner)
     pythons = tuple(str(python) for python in base.pythons)
     argv = (

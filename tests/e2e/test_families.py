@@ -111,7 +111,7 @@ def three(tmp_path_factory, disk_cache):
 @pytest.fixture(scope="module")
 def release(three) -> Release:
     world, done = three
-    return Release(world, world.wheelhouse / "demo" / "store", done.document)
+    return Release(world, world.wheelhouse / "demo-3" / "store", done.document)
 
 
 @pytest.fixture(scope="module")

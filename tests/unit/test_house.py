@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_219  # lines of all rooms; fewer than 50,000
+MOST = 50_221  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -21,7 +21,7 @@ ROOMS = {
     "bazel/ bump dist/ download/ git rocm/ source/": (8382, 7350, 0, 15),
     "cli/": (5191, 4900, 0, 6),
     "container/ dist/builder dist/executor image/": (2880, 3050, 0, 0),
-    "demo dev doctor housekeeping report/": (2168, 2100, 0, 1),
+    "demo dev doctor housekeeping report/": (2170, 2100, 0, 1),
     "gate/": (7176, 7150, 0, 4),
     "host/": (487, 400, 0, 0),
     "index/ store/": (2421, 2510, 0, 4),
