@@ -246,7 +246,7 @@ class Verdict(Value, frozen=True, kw_only=True):
     attempts: tuple[Attempts, ...] = ()
     reports: Mapping[str, str] = msgspec.field(default_factory=dict)  # by "junit", "html", "json"
     # "2/4"; "" for the whole suite. A shard never passes a set, but may fail it.
-    shard: Annotated[str, Meta(pattern=r"\A([0-9]+/[0-9]+)?\Z")] = ""
+    shard: Shard = ""
     also: tuple[State, ...] = ()  # what else was true of the run, that its state would hide
     schema: Literal[1] = SCHEMA
 

@@ -11,8 +11,8 @@ import pytest
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, dist, home, source
 from rocwheel.dist import assemble, inputs, output
-from rocwheel.errors import ConfigError, WheelError
-from rocwheel.manifest import Source, WheelEntry
+from rocwheel.errors import ConfigError
+from rocwheel.manifest import Source
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind
 from rocwheel.values import replace
 from tests.unit.test_manifest import example
@@ -261,13 +261,3 @@ def test_overrides_mark_the_version_whatever_the_suffix(tmp_path, runner, asked,
     version = RocmVersion.parse("7.10.0a20251120")
     mark = found.local_suffix
     assert inputs._wheel_suffix(wanted.wheel_suffix, mark, version) == suffix
-
-
-def test_two_wheels_for_one_cell_are_an_error_with_the_list():
-    one = WheelEntry(
-        kind="plugin", filename="a.whl", project="p", version="1", tags=("t",), python="3.12",
-        size=1, sha256="0" * 64,
-    )  # fmt: skip
-    assemble._one_per_cell([one, replace(one, filename="b.whl", python="3.13")])
-    with pytest.raises(WheelError, match=r"a\.whl, b\.whl"):
-        assemble._one_per_cell([one, replace(one, filename="b.whl")])

@@ -41,6 +41,7 @@ with when_run():
     from rocwheel.verdict import State
 
 SLOTS = Path("/run/lock/rocwheel")
+_SAME = ("requirements", "rocm", "lanes", "jobs", "patience", "installed", "folders")  # as asked
 _NEEDED = {"suites": known.suites, "python": known.pythons, "family": known.families}
 
 
@@ -166,16 +167,10 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         home=app.home,
         shard=Shard.parse(options.shard),
         device=DeviceChoice(options.device),
-        rocm=options.rocm,
         jax_tests=app.cwd / options.jax_tests if options.jax_tests else None,
-        requirements=options.requirements,
-        lanes=options.lanes,
-        jobs=options.jobs,
         choice=choice,
         tests=frozenset(options.tests),
-        patience=options.patience,
-        installed=options.installed,
-        folders=options.folders,
+        **{name: getattr(options, name) for name in _SAME},
     )
     return session.prepare(
         asked,

@@ -193,11 +193,10 @@ def run(app: App, options: NightRunOptions) -> int:
 def _run_there(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
-    here = worker(app, engine="slurm", how=how)
     engine = slurm.SlurmScheduler(
         nights=target.nights,
         night=book.plan.night,
-        worker=here,
+        worker=worker(app, engine="slurm", how=how),
         target=target.words,
         most=options.workers,
     )
@@ -220,6 +219,7 @@ def _run_there(
 def _run_here(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
+    """Run a night here and say what became of it; return 0 when everything passed or is excused."""
     if options.dry_run:
         standings = standing.stand(book, app.now())
         app.emit_plan(
@@ -232,7 +232,17 @@ def _run_here(
     after, standings = run_here(
         app, target.nights, book.plan.night, here, words=target.words, workers=options.workers
     )
-    return _say(app, after, standings)
+    bad = [item for item in standings.values() if not item.green]
+    kept = sum(item.phase is Phase.KEPT for item in standings.values())
+    passed = sum(item.passed for item in standings.values())
+    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in standings.values()):
+        app.console.info("everything was there already")
+    for item in bad:
+        app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
+    nothing = _nothing_built(app, after, standings)
+    text = f"{book.plan.night}: {passed} of {len(standings)} cells passed, {kept} kept"
+    app.emit(document_of(after, standings), text)
+    return CommandError.exit_code if bad else nothing
 
 
 def _github(app: App, book: Book, family: str) -> int:
@@ -245,21 +255,6 @@ def _github(app: App, book: Book, family: str) -> int:
     app.github_outputs(values)
     app.emit(dict(values), "\n".join(f"{name}={value}" for name, value in values.items()))
     return 0
-
-
-def _say(app: App, book: Book, standings: dict[str, CellStanding]) -> int:
-    """Say what became of a night; return 0 when everything passed or is excused."""
-    bad = [item for item in standings.values() if not item.green]
-    kept = sum(item.phase is Phase.KEPT for item in standings.values())
-    passed = sum(item.passed for item in standings.values())
-    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in standings.values()):
-        app.console.info("everything was there already")
-    for item in bad:
-        app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
-    nothing = _nothing_built(app, book, standings)
-    text = f"{book.plan.night}: {passed} of {len(standings)} cells passed, {kept} kept"
-    app.emit(document_of(book, standings), text)
-    return CommandError.exit_code if bad else nothing
 
 
 def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> int:

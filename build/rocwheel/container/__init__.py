@@ -5,31 +5,21 @@ however that ends, and everything made here says which process it belongs to, so
 found.
 """
 
-from rocwheel.container.engine import ContainerEngine, EngineKind, ask
-from rocwheel.container.folders import PLACE, claimed, scratch
-from rocwheel.container.leftovers import Leftover, leftovers, remove
-from rocwheel.container.running import Container, kept, running
-from rocwheel.container.spec import ContainerLimits, ContainerSpec, DeviceNode, Mount, User, devices
-from rocwheel.container.words import headline
-
-__all__ = [
-    "PLACE",
-    "Container",
-    "ContainerEngine",
-    "ContainerLimits",
-    "ContainerSpec",
-    "DeviceNode",
-    "EngineKind",
-    "Leftover",
-    "Mount",
-    "User",
-    "ask",
-    "claimed",
-    "devices",
-    "headline",
-    "kept",
-    "leftovers",
-    "remove",
-    "running",
-    "scratch",
-]
+from rocwheel.container.engine import ContainerEngine as ContainerEngine
+from rocwheel.container.engine import EngineKind as EngineKind
+from rocwheel.container.engine import ask as ask
+from rocwheel.container.folders import PLACE as PLACE
+from rocwheel.container.folders import claimed as claimed
+from rocwheel.container.folders import scratch as scratch
+from rocwheel.container.leftovers import leftovers as leftovers
+from rocwheel.container.leftovers import remove as remove
+from rocwheel.container.running import Container as Container
+from rocwheel.container.running import kept as kept
+from rocwheel.container.running import running as running
+from rocwheel.container.spec import ContainerLimits as ContainerLimits
+from rocwheel.container.spec import ContainerSpec as ContainerSpec
+from rocwheel.container.spec import DeviceNode as DeviceNode
+from rocwheel.container.spec import Mount as Mount
+from rocwheel.container.spec import User as User
+from rocwheel.container.spec import devices as devices
+from rocwheel.container.words import headline as headline

@@ -108,7 +108,6 @@ def _wheels(
     entries = [entry for entry, _ in judged]
     for entry in entries:
         console.info(f"   {entry.filename}")
-    _one_per_cell(entries)
     console.info(f"   installing with {by}")
     for path, wrong in installs([scratch / entry.filename for entry in entries], by).items():
         _refuse(path.name, wrong)
@@ -185,18 +184,6 @@ def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
             f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
             hint=errors[0].remedy,
             detail="\n".join(f"{item.rule}: {item.message}" for item in errors),
-        )
-
-
-def _one_per_cell(entries: list[WheelEntry]) -> None:
-    cells: dict[tuple[str, str], list[str]] = {}
-    for entry in entries:
-        cells.setdefault((entry.kind, entry.python), []).append(entry.filename)
-    double = [", ".join(names) for names in cells.values() if len(names) > 1]
-    if double or len({entry.filename for entry in entries}) != len(entries):
-        raise WheelError(
-            f"more than one wheel for one cell: {'; '.join(double)}",
-            hint="this is a bug in the layout: each label must make exactly one wheel",
         )
 
 

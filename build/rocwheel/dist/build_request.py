@@ -190,13 +190,12 @@ def _check_places(request: Request) -> None:
     ):
         if not next(path for path in (folder, *folder.parents) if path.exists()).is_dir():
             raise ConfigError(f"{name}: {folder}: is no folder", hint="name a folder, or a new one")
-    if request.xla_source_dir is not None and not request.xla_source_dir.is_dir():
+    xla = request.xla_source_dir
+    if xla and not xla.is_dir():
+        raise ConfigError(f"--xla-source-dir: {xla}: no such folder", hint="check the path")
+    if xla and not (xla / "xla").is_dir():
         raise ConfigError(
-            f"--xla-source-dir: {request.xla_source_dir}: no such folder", hint="check the path"
-        )
-    if request.xla_source_dir is not None and not (request.xla_source_dir / "xla").is_dir():
-        raise ConfigError(
-            f"--xla-source-dir: {request.xla_source_dir}: no source tree of XLA, it lacks xla/",
+            f"--xla-source-dir: {xla}: no source tree of XLA, it lacks xla/",
             hint="name the top of a checkout of XLA",
         )
 

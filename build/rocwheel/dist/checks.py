@@ -33,8 +33,6 @@ PACKAGES: Final = {
     "which": ("debianutils", "which"),
 }
 HERMETIC: Final = "USE_HERMETIC_CC_TOOLCHAIN"  # "0" where a config turns to the machine's compiler
-
-
 _ENV: Final = r"--(?:repo|action|host_action|client)_env="
 # What an option of rocwheel decides: variables of Bazel's, options, and those before the command.
 _OWNED: Final = (

@@ -53,7 +53,6 @@ MOST: Final = 1 << 20
 DISK: Final = "bazel-disk"  # in the cache, of host and containers
 REPOSITORIES: Final = "bazel-repositories"
 
-
 SOURCE: Final = guest("/rocwheel/source")
 XLA: Final = guest("/rocwheel/xla")
 ROCM: Final = guest("/rocwheel/rocm")
@@ -154,8 +153,6 @@ class BuildEnvironment:
 
     def with_tree(self, tree: SourceTree) -> BuildEnvironment:
         """Return the same with the sources mounted."""
-        if self.spec is None:
-            return self
         mounts = [Mount(host=tree.root, guest=SOURCE)]
         if tree.xla_dir:
             mounts.append(Mount(host=tree.xla_dir, guest=XLA))

@@ -25,8 +25,6 @@ from rocwheel.source_layout import VersionClass
 from rocwheel.values import replace
 
 _ROOT: Final = GuestPath(PurePosixPath("/"))
-
-
 ROCM_LATER: Final = Path("<ROCm root>")  # of a plan whose ROCm is not here yet
 
 
@@ -270,13 +268,11 @@ def find_compiler(
     one JAX downloads; `--compiler-path` insists on the machine's own. Raises HostError.
     """
     notes: tuple[str, ...] = ()
-    if request.compiler == "clang" and version_class.own_clang:
+    if request.compiler == "clang" and (why := version_class.own_clang):
         if request.compiler_path is None:
-            why = f"not this machine's own: {version_class.own_clang}"
-            return bazel.Compiler(kind="hermetic"), (
-                f"compiler: the clang that JAX downloads; {why}",
-            )
-        notes = (f"{request.compiler_path}: will probably fail: {version_class.own_clang}",)
+            note = f"compiler: the clang that JAX downloads; not this machine's own: {why}"
+            return bazel.Compiler(kind="hermetic"), (note,)
+        notes = (f"{request.compiler_path}: will probably fail: {why}",)
     return place.compiler(request, runner=runner), notes
 
 
@@ -312,7 +308,7 @@ def specification(
     )
     built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
     kinds = (WheelKind.PLUGIN, WheelKind.PJRT, *((WheelKind.JAXLIB,) if built_here else ()))
-    pythons = request.pythons or tree.pythons
+    pythons = tuple(dict.fromkeys(request.pythons)) or tree.pythons  # one wheel per cell
     if not built_here:
         for python in pythons:
             tree.upstream_jaxlib(python)  # or nothing is built: it would lack its jaxlib

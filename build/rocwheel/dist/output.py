@@ -23,7 +23,7 @@ from rocwheel.model import canonical_version, project_name
 from rocwheel.process import Command, HostRunner, base_env
 from rocwheel.rocm import by_pip
 
-UPSTREAM: Final = " (upstream, by hash)"
+ORIGINS: Final = {"upstream": " (upstream, by hash)"}
 # Bazel lies in the cache as it was released, or not at all. $1: its URL, $2: file, $3: SHA-256.
 FETCH_BAZEL: Final = (
     'mkdir -p "${2%/*}" && curl --fail --location --output "$2.part" "$1"'
@@ -163,17 +163,11 @@ def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 def table(manifest: Manifest) -> Iterator[str]:
     """Return the wheels of a set, a line each."""
-    return columns(
-        ("wheel", "size", "sha256"),
-        [
-            (
-                f"{item.filename}{UPSTREAM if item.origin == 'upstream' else ''}",
-                size(item.size),
-                item.sha256[:12],
-            )
-            for item in manifest.wheels
-        ],
-    )
+    rows = [
+        (f"{item.filename}{ORIGINS.get(item.origin, '')}", size(item.size), item.sha256[:12])
+        for item in manifest.wheels
+    ]
+    return columns(("wheel", "size", "sha256"), rows)
 
 
 def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:

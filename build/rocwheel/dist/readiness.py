@@ -74,7 +74,8 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
         remedy, program = ("", "") if path else ("install it", name)
         yield Row(name=name, found=path or "none", remedy=remedy, program=program)
     yield from _rocm(planned, tree)
-    yield _disk(planned)
+    is_here = planned.rocm.cached or planned.rocm.origin is rocm.Origin.DIRECTORY
+    yield disk(request.cache, BAZEL_DISK if is_here else WHOLE_DISK)
     cpus, fitting = cgroup.cpus(), max(1, memory // JOB_MEMORY)
     yield Row(
         name="memory",
@@ -119,11 +120,6 @@ def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[Row]:
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")  # noqa: PLR2004
     remedy = "use a whole TheRock distribution" if missing else ""
     yield Row(name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy)
-
-
-def _disk(planned: Plan) -> Row:
-    here = planned.rocm.cached or planned.rocm.origin is rocm.Origin.DIRECTORY
-    return disk(planned.request.cache, BAZEL_DISK + (0 if here else ROCM_DISK))
 
 
 def disk(cache: Path, needed: int) -> Row:

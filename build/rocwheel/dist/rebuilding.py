@@ -82,12 +82,10 @@ def plan_rebuild(manifest: Manifest, request: Request) -> Plan:
         **{field: options[name] for name, field in _SAME.items() if name in options},
         **({} if request.jax_source_dir else _jax(manifest, request.home.ci)),
     )
-    cache = request.rocm_cache or request.cache
-    recorded = (
-        None
-        if request.therock
-        else rocm.recorded(manifest.rocm, cache=cache, option="--therock-path")
-    )
+    recorded = None
+    if not request.therock:
+        cache = request.rocm_cache or request.cache
+        recorded = rocm.recorded(manifest.rocm, cache=cache, option="--therock-path")
     return build_request.plan(again, recorded=recorded)
 
 

@@ -245,11 +245,9 @@ class Client:
     def _patiently(self, url: str, attempt: Callable[[], T], *, kept: int = 0) -> T:
         while True:
             try:
-                done = attempt()
+                return attempt()
             except LostError as exc:
                 self.failed(url, exc, kept=kept)
-            else:
-                return done
 
     def failed(self, url: str, error: LostError, *, kept: int = 0) -> None:
         """Wait before the next attempt; `kept` bytes are here already.

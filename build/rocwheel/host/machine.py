@@ -32,11 +32,8 @@ print(json.dumps({
 class Programs(Protocol):
     """The programs of the place where builds run: whether they are there, what they answer."""
 
-    def has(self, name: str, /, *, path: str = "") -> bool:
-        """Return whether a program can be started; `path` replaces PATH on this machine.
-
-        Raises CommandError and HostError where that cannot be found out.
-        """
+    def has(self, name: str, /) -> bool:
+        """Return whether a program can be started. Raises CommandError, HostError if unknown."""
         ...
 
     def answer(self, command: Command, /) -> str:
@@ -51,8 +48,8 @@ class HostPrograms:
     environ: Mapping[str, str]
     runner: Runner
 
-    def has(self, name: str, /, *, path: str = "") -> bool:
-        return shutil.which(name, path=path or self.environ.get("PATH", "")) is not None
+    def has(self, name: str, /) -> bool:
+        return shutil.which(name, path=self.environ.get("PATH", "")) is not None
 
     def answer(self, command: Command, /) -> str:
         return self.runner.capture(command)

@@ -154,7 +154,7 @@ class ImagePrograms:
 
     runner: Runner
 
-    def has(self, name: str, /, *, path: str = "") -> bool:  # noqa: ARG002 - the image's own counts
+    def has(self, name: str, /) -> bool:
         asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
         return self.runner.run(asked, check=False).returncode == 0
 

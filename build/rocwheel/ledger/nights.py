@@ -17,16 +17,11 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Final, Literal
 
 from rocwheel import files
-from rocwheel.errors import (
-    ConfigError,
-    ObjectDiffersError,
-    ObjectMissingError,
-    ObjectStaleError,
-)
+from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError, ObjectStaleError
 from rocwheel.model import suggest, timestamp
 from rocwheel.parallel import each
 from rocwheel.places import OURS
-from rocwheel.store import JSON, TEXT, Headers, Store
+from rocwheel.store import JSON, TEXT, Headers, ObjectInfo, Store
 from rocwheel.values import Value, replace
 from rocwheel.verdict import State
 
@@ -231,10 +226,7 @@ class Nights:
 
     def names(self) -> tuple[str, ...]:
         """All nights, oldest first."""
-        try:
-            return self._parsed(self.store.read(INDEX)[0])
-        except ObjectMissingError:
-            return ()
+        return self._parsed(self._current(INDEX)[0])
 
     def check_clock(self, now: datetime) -> None:
         """Refuse to write with a clock that is far off the store's. Raises ConfigError."""
@@ -360,10 +352,7 @@ class Nights:
 
     def summary(self, night: str) -> bytes | None:
         """Read the summary; None for a night that has none yet."""
-        try:
-            return self.store.read(self.key(night, "summary.json"))[0]
-        except ObjectMissingError:
-            return None
+        return self._current(self.key(night, "summary.json"))[0]
 
     def forget(self, nights: Sequence[str]) -> None:
         """Delete nights.
@@ -384,6 +373,13 @@ class Nights:
         if key not in self._once:
             self._once[key] = self.store.read(key)[0]
         return key, self._once[key]
+
+    def _current(self, key: str) -> tuple[bytes | None, ObjectInfo | None]:
+        """Read an object that is replaced now and then; None where there is none yet."""
+        try:
+            return self.store.read(key)
+        except ObjectMissingError:
+            return None, None
 
     def _parsed(self, data: bytes | None) -> tuple[str, ...]:
         return Index.from_bytes(data, name=self.store.locate(INDEX)).nights if data else ()
@@ -408,10 +404,7 @@ class Nights:
 
     def _swap(self, key: str, change: Callable[[bytes | None], bytes]) -> None:
         for attempt in range(1, SWAPS + 1):
-            try:
-                data, previous = self.store.read(key)
-            except ObjectMissingError:
-                data, previous = None, None
+            data, previous = self._current(key)
             body = change(data)
             if body == data:
                 return

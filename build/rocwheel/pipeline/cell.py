@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 import uuid
@@ -292,7 +291,10 @@ class _Attempt:
                     late = time.monotonic() - self.started > self.cell.limit
                     state = State.TIMEOUT if late else state
                     ended = self.ended(state, str(exc), exit_code=exc.exit_code)
-                log = _tail(folder / "log")
+                log = b""
+                with suppress(OSError), (folder / "log").open("rb") as file:
+                    file.seek(max(0, (folder / "log").stat().st_size - LOG_BYTES))
+                    log = file.read()
         except OSError as exc:  # such as a full disk
             reason = f"{exc.filename or self.worker.scratch}: {exc.strerror or exc}"
             return self.ended(State.INFRA, reason, exit_code=HostError.exit_code), b""
@@ -319,7 +321,10 @@ class _Attempt:
         if state is State.PASS and cell.leave:
             manifest = artifacts.keep(store, cell.leave, Path(document["wheelhouse"]))
         if document.get("verdict"):
-            link = _report_of(self.nights, str(document["verdict"]))
+            link = key = str(document["verdict"])  # the page of a verdict, where it has one
+            with suppress(StoreError, ConfigError):
+                verdict = Verdict.from_bytes(store.read(key)[0], name=key)
+                link = verdict.reports.get("html", key)
         _, _, digest = str(document.get("pull", "")).partition("@")
         image = f"{document['reference']}@{digest}" if digest else ""
         return self.ended(state, reason, exit_code=code, manifest=manifest, image=image, link=link)
@@ -331,7 +336,12 @@ class _Attempt:
             process = self.worker.runner.start(
                 Command(argv=argv, cwd=folder), output=log, stdout=output.fileno()
             )
-            code = _wait(process, self.cell.limit, self.signals)
+            ends = time.monotonic() + self.cell.limit
+            while (code := process.poll()) is None:
+                if self.signals or time.monotonic() > ends:
+                    stop(process)
+                    break
+                time.sleep(POLL)
         try:
             document = json.loads(result.read_bytes() or b"{}")
         except ValueError:
@@ -363,33 +373,6 @@ def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
         return State.NOT_RUN, reason or "interrupted"
     blocked = code == PromotionError.exit_code
     return State.FAIL, reason or ("blocked" if blocked else f"exit status {code}")
-
-
-def _wait(process: subprocess.Popen[bytes], limit: float, signals: Signals) -> int | None:
-    ends = time.monotonic() + limit
-    while True:
-        code = process.poll()
-        if code is not None:
-            return code
-        if signals or time.monotonic() > ends:
-            stop(process)
-            return None
-        time.sleep(POLL)
-
-
-def _tail(path: Path) -> bytes:
-    with suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LOG_BYTES))
-        return file.read()
-    return b""
-
-
-def _report_of(nights: Nights, key: str) -> str:
-    """Key of the page of a verdict, or of the verdict where it has none."""
-    with suppress(StoreError, ConfigError):
-        verdict = Verdict.from_bytes(nights.store.read(key)[0], name=key)
-        return verdict.reports.get("html", key)
-    return key
 
 
 def end_dead(nights: Nights, book: Book, attempts: Iterable[CellAttempt], worker: Worker) -> bool:
@@ -425,8 +408,7 @@ def lost(
     if begun is None or attempt.ended:
         return False
     took = max(0.0, (worker.now() - moment(begun.time)).total_seconds())
-    by = worker.engine
-    ended = _end_of(begun, worker, seconds=took, state=state, reason=why, written_by=by)
+    ended = _end_of(begun, worker, seconds=took, state=state, reason=why, written_by=worker.engine)
     return nights.end(book.plan.night, attempt.number, ended)
 
 
@@ -452,17 +434,9 @@ def _tells_of_host(cell: Cell) -> bool:
 def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
     """Give a host no more cells when its newest ends are all `infra`."""
     book = nights.book(night)
-    ends = sorted(
-        (
-            item.ended
-            for items in book.attempts.values()
-            for item in items
-            if item.ended
-            and item.ended.host == worker.host
-            and _tells_of_host(book.plan.cell(item.ended.cell))
-        ),
-        key=lambda ended: ended.time,
-    )[-book.plan.quarantine :]
+    every = (item.ended for items in book.attempts.values() for item in items if item.ended)
+    own = (e for e in every if e.host == worker.host and _tells_of_host(book.plan.cell(e.cell)))
+    ends = sorted(own, key=lambda ended: ended.time)[-book.plan.quarantine :]
     bad = len(ends) == book.plan.quarantine and all(e.state is State.INFRA for e in ends)
     if not bad or worker.host in book.quarantined:
         return False

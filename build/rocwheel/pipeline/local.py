@@ -60,7 +60,6 @@ class LocalScheduler:
     _running: dict[str, _Running] = field(default_factory=dict)
     _paths: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, int] = field(default_factory=dict)  # cell -> starts that began nothing
-    _attempts: int = 1
     _said: bool = False  # that nothing new begins
 
     def run(self) -> dict[str, CellStanding]:
@@ -70,7 +69,7 @@ class LocalScheduler:
         StoreError when the store is away and nothing runs any more.
         """
         book = self.nights.book(self.night)
-        self._paths, self._attempts = critical_paths(book.plan.cells), book.plan.attempts
+        self._paths, most = critical_paths(book.plan.cells), book.plan.attempts
         # what a killed scheduler of this host left without an end
         tries = (item for items in book.attempts.values() for item in items)
         dead = end_dead(self.nights, book, tries, self.worker)
@@ -106,7 +105,7 @@ class LocalScheduler:
                 f"{self.night}: ended with {count(open_, 'cell')} to do",
                 hint=f"go on with: {shlex.join(('nightly', 'run', self.night, *self.target))}",
             )
-        lacking = [name for name, times in self._refused.items() if times >= self._attempts]
+        lacking = [name for name, times in self._refused.items() if times >= most]
         if lacking:
             raise HostError(
                 f"{lacking[0]}: its process ended before an attempt began",
@@ -155,7 +154,7 @@ class LocalScheduler:
             and item.cell.name not in self._running
             and standing.ready(standings, item.cell)
             and not (is_barred and item.cell.needs.gpus)
-            and self._refused.get(item.cell.name, 0) < self._attempts
+            and self._refused.get(item.cell.name, 0) < self.book.plan.attempts
         ]
         for cell in sorted(waiting, key=lambda cell: -self._paths[cell.name]):
             if len(self._running) >= self.workers:

@@ -90,10 +90,8 @@ def look(
     That knows what was built and is kept no longer: it is not built again where each family has
     staged it, so that what retention removed stays removed.
     """
-    built, known = (
-        _kept(store, recipes),
-        {item.inputs: item for item in last.builds} if last else {},
-    )
+    built = _kept(store, recipes)
+    known = {item.inputs: item for item in last.builds} if last else {}
     gone = {
         recipe.inputs: _Built(sha256=known[recipe.inputs].manifest, major=_major(recipe))
         for recipe in recipes
@@ -136,15 +134,9 @@ def _sets(
     def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
         (name, major), ids = item
         family, sets = setting.families[name], {}
-        rows = (
-            (row, release)
-            for staging, release in channel.pairs(store, name, major)
-            for row in status.read(
-                staging, release, family, channel, now=setting.now, asks_pages=False
-            ).sets
-        )
-        for row, release in rows:
-            if row.set_id in ids:
+        for staging, release in channel.pairs(store, name, major):
+            seen = status.read(staging, release, family, channel, now=setting.now, asks_pages=False)
+            for row in (item for item in seen.sets if item.set_id in ids):
                 own = [r for r in recipes if (b := built.get(r.inputs)) and b.sha256 == row.set_id]
                 cells = row.decision.cells if row.decision else ()
                 sets[name, row.set_id] = SetSeen(
@@ -173,8 +165,7 @@ def _imaged(
         for recipe in recipes
         for image, python in images.wanted(setting.images, recipe, family.name)
     ]
-    rocm = row.first.rocm
-    wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=rocm, family=family.name)
+    wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=row.first.rocm, family=family.name)
     return images.recorded(release, wheels, asked)
 
 

@@ -270,16 +270,13 @@ class _Made:
             return
         self._pushed |= dict.fromkeys(pushed, name)
         there = seen.images.get((own.label, python), "")
-        options = (
-            *((f"--base={own.base}",) if own.base else ()),
-            f"--profile={own.profile}",
-            f"--engine={own.executor}",
-        )
         self._add(
             name,
             (
                 "runtime_images", *of.words, f"--python={python}", f"--recipe={own.recipe}",
-                *options, *subject.rocm_option(recipe.rocm), "--test", f"--push={own.push}",
+                *((f"--base={own.base}",) if own.base else ()), f"--profile={own.profile}",
+                f"--engine={own.executor}", *subject.rocm_option(recipe.rocm), "--test",
+                f"--push={own.push}",
                 *(f"--tag={tag}" for tag in tags),
                 "--output={scratch}/results", "--reason=night {night}",
             ),
@@ -318,9 +315,8 @@ class _Made:
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", page, settled=(*ends, "prune"), why="every night")
         if notify.url or notify.file:
-            words = [f"--url={notify.url}"] if notify.url else []
-            words += [f"--secret-variable={notify.secret}"] if notify.secret else []
-            words += [f"--file={notify.file}"] if notify.file else []
+            how = {"url": notify.url, "secret-variable": notify.secret, "file": notify.file}
+            words = [f"--{option}={value}" for option, value in how.items() if value]
             self._add(
                 "notify", ("nightly", "notify", "{night}", *words, *target),
                 settled=("page",), limit=300, why="people hear of a night that differs",
@@ -392,11 +388,7 @@ def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, lis
 
     Raises ConfigError above GitHub's limit.
     """
-    cells = [
-        cell
-        for cell in plan.cells
-        if (cell.kind, cell.family) == (kind, family) and is_to_run(cell)
-    ]
+    cells = [c for c in plan.cells if (c.kind, c.family) == (kind, family) and is_to_run(c)]
     large = [c for c in cells if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
     if large:
         raise ConfigError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -228,25 +229,22 @@ def _right(store: Store, role: str, action: str, pattern: str, *, wanted: bool) 
     word = action.removeprefix("s3:").removesuffix("Object").lower()
     what = f"{role}: {word} {pattern}"
     try:
-        if action == READ:
-            store.read(key)
-        elif action == DELETE:
-            store.delete(key)
-        else:
-            nothing = ObjectInfo(key=key, size=0, etag="0" * 32, sha256="", modified=NEVER)
-            store.replace(key, b"{}", previous=nothing, headers=Headers(content_type=JSON))
-        may = True
-    except (ObjectMissingError, ObjectStaleError):
-        may = True
+        with suppress(ObjectMissingError, ObjectStaleError):
+            if action == READ:
+                store.read(key)
+            elif action == DELETE:
+                store.delete(key)
+            else:
+                nothing = ObjectInfo(key=key, size=0, etag="0" * 32, sha256="", modified=NEVER)
+                store.replace(key, b"{}", previous=nothing, headers=Headers(content_type=JSON))
     except StoreError as exc:
-        if not isinstance(exc, RefusedError):
-            todo = "try again when the store answers"
-            return Rehearsed(what=what, good=False, why=str(exc), todo=todo)
-        if wanted:
+        todo = "try again when the store answers"
+        if isinstance(exc, RefusedError):
+            if not wanted:
+                return Rehearsed(what=what, good=True, why="refused, as it should")
             todo = f"give the role what `channels rights --role {role}` prints"
-            return Rehearsed(what=what, good=False, why=str(exc), todo=todo)
-        may = False
-    if may == wanted:
-        return Rehearsed(what=what, good=True, why="permitted" if may else "refused, as it should")
+        return Rehearsed(what=what, good=False, why=str(exc), todo=todo)
+    if wanted:
+        return Rehearsed(what=what, good=True, why="permitted")
     todo = f"take it away: `channels rights --role {role}` prints all that it needs"
     return Rehearsed(what=what, good=False, why="is permitted, and should not be", todo=todo)

@@ -72,12 +72,10 @@ def resolve(
     settings: NightSettings, families: Mapping[str, Family], world: World
 ) -> tuple[tuple[WheelRecipe, ...], tuple[Cell, ...]]:
     """Resolve every recipe of the night; return them, and the builds that are absent."""
-    ci = world.ci
     settings.check_families(families)
-    pins = source.pins_of(ci)
     commit_of = cache(partial(git.resolve_ref, runner=world.runner))
     image_of = cache(partial(one_image, world=world))
-    resolver = _Resolver(families, pins, world, commit_of, image_of)
+    resolver = _Resolver(families, source.pins_of(world.ci), world, commit_of, image_of)
     recipes: list[WheelRecipe] = []
     absent: list[Cell] = []
     for item in settings.sets:

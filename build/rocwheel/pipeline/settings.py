@@ -154,9 +154,7 @@ class ImageSettings(Value, frozen=True, kw_only=True):
 
     def wants(self, wheels: str, family: str) -> bool:
         """Return whether images are made of a wheel set of that recipe, for that family."""
-        own = not self.sets or wheels in {
-            name for item in self.sets for name in (item, f"{item}-{family}")
-        }
+        own = not self.sets or any(wheels in {item, f"{item}-{family}"} for item in self.sets)
         return own and family in (self.families or (family,))
 
 

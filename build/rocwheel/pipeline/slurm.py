@@ -109,11 +109,8 @@ class SlurmScheduler:
         # A job that is over, or that a killed controller had not saved, is nothing to wait for:
         # Slurm refuses a number that it does not know, and may give it to another job. Nor is a
         # cell that ended, though such a controller may have its job running.
-        jobs = {
-            cell: job
-            for cell, job in queued(self.nights, self.night, self.worker).items()
-            if not standings[cell].settled
-        }
+        live = queued(self.nights, self.night, self.worker)
+        jobs = {cell: job for cell, job in live.items() if not standings[cell].settled}
         groups = self._groups(standings, jobs)
         self._check(groups)
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -462,11 +459,8 @@ def collect(nights: Nights, night: str, worker: Worker) -> int:
     if not tasks or not (is_known or _ask(worker.runner, ("sinfo", "--noheader"))):
         return 0  # the controller is away: nothing is known of any job
     book = nights.book(night)
-    return sum(
-        _tell(nights, book, worker, task)
-        for task in tasks
-        if task.state not in PENDING and task.name != worker.job
-    )
+    over = (task for task in tasks if task.state not in PENDING and task.name != worker.job)
+    return sum(_tell(nights, book, worker, task) for task in over)
 
 
 def _tell(nights: Nights, book: Book, worker: Worker, task: Task) -> int:

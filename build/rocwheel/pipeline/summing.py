@@ -130,10 +130,8 @@ def _family(family: Family, channel: Channel, store: Store, now: datetime) -> Fa
         rows = status.read(staging, release, family, channel, now=now, asks_pages=False).sets
         for row in rows:
             if row.state == "released" and row.known.yanked < row.files:
-                manifest = None
-                if row.released > newest.green_since:
-                    manifest = manifests.find(release, row.set_id)
-                if manifest:
+                is_newer = row.released > newest.green_since
+                if is_newer and (manifest := manifests.find(release, row.set_id)):
                     sizes = {kind.value: 0 for kind in WheelKind}
                     for wheel in manifest.built:
                         sizes[wheel.kind] = max(sizes[wheel.kind], wheel.size)

@@ -54,13 +54,14 @@ def render(results: Results, found: Fault) -> bytes:
 
 def _case(suite: ET.Element, test: TestResult) -> None:
     path, _, name = test.test.partition("::")
-    owner, _, short = name.rpartition("::") if "[" not in name else _split(name)
+    base, *parameters = name.partition("[")  # which may hold `::`, too
+    owner, _, short = base.rpartition("::")
     classname = ".".join(filter(None, (path.removesuffix(".py").replace("/", "."), owner)))
     case = ET.SubElement(
         suite,
         "testcase",
         classname=_clean(classname),
-        name=_clean(short or path),
+        name=_clean("".join((short, *parameters)) or path),
         time=_seconds(test.duration_ms),
     )
     match test.outcome:
@@ -96,13 +97,6 @@ def _text(case: ET.Element, tag: str, message: str, text: str, kind: str = "") -
     if kind:
         element.set("type", kind)
     element.text = _clean(text)
-
-
-def _split(name: str) -> tuple[str, str, str]:
-    """Split a node id at its last `::` before the parameters, which may contain some."""
-    base, bracket, parameters = name.partition("[")
-    owner, separator, short = base.rpartition("::")
-    return owner, separator, short + bracket + parameters
 
 
 def _seconds(milliseconds: int) -> str:

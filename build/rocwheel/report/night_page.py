@@ -19,14 +19,7 @@ from rocwheel.console import duration, size
 from rocwheel.ledger.nights import Phase
 from rocwheel.model import PythonVersion, timestamp
 from rocwheel.report import night_summary
-from rocwheel.report.night_summary import (
-    CellChange,
-    CellSummary,
-    NightSummary,
-    changes,
-    spoken,
-    worst,
-)
+from rocwheel.report.night_summary import CellChange, CellSummary, NightSummary
 
 PAGE: Final = "status/index.html"  # key, below the store
 
@@ -40,8 +33,7 @@ def render(
 ) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
     newest = summaries[-1] if summaries else None
-    changed = changes(summaries) if summaries else []
-    cells = newest.cells if newest else ()
+    changed = night_summary.changes(summaries) if summaries else []
     names = [family.family for family in newest.families] if newest else []
     groups = _groups(summaries, {item.cell.name: item.change for item in changed})
     old = {item.name: item for night in summaries[:-1] for item in night.recipes}
@@ -55,7 +47,7 @@ def render(
         groups=groups,
         sets=list(_sets(newest)) if newest else [],
         many={group["family"].family for group in groups if not group["is_one_set"]},
-        counts=Counter((cell.word, cell.colour) for cell in cells),
+        counts=Counter((cell.word, cell.colour) for cell in (newest.cells if newest else ())),
         causes=night_summary.causes(newest) if newest else [],
         changed=[item for item in changed if item.cell.phase is not Phase.BARRED],
         barred=[item for item in changed if item.cell.phase is Phase.BARRED],
@@ -68,7 +60,7 @@ def render(
             {
                 "night": item,
                 "red": sum(cell.colour == "bad" for cell in item.cells),
-                "colours": [(name, worst(item.of_family(name))) for name in names],
+                "colours": [(name, night_summary.worst(item.of_family(name))) for name in names],
             }
             for item in reversed(summaries)
         ],
@@ -82,7 +74,7 @@ def render(
 
 def _sets(newest: NightSummary) -> Iterator[dict[str, Any]]:
     """Yield each set that is for several families: its tests, and where it is released."""
-    tests = [cell for cell in spoken(newest).values() if cell.kind in TEST_KINDS]
+    tests = [cell for cell in night_summary.spoken(newest).values() if cell.kind in TEST_KINDS]
     manifests = {recipe.name: recipe.manifest for recipe in newest.recipes}
     for name in dict.fromkeys(cell.wheels for cell in tests):
         cells = {(c.family, c.suite, c.python): c for c in tests if c.wheels == name}
@@ -104,19 +96,16 @@ def _groups(
     """Return what the page shows of each family, those with a red cell first."""
     if not summaries:
         return []
-    newest, past = summaries[-1], [spoken(item) for item in summaries]
+    newest, past = summaries[-1], [night_summary.spoken(item) for item in summaries]
     groups = []
     for family in newest.families:
         cells = newest.of_family(family.family)
-        tests = [
-            cell
-            for cell in past[-1].values()
-            if cell.kind in TEST_KINDS and cell.family == family.family
-        ]
+        own = (cell for cell in past[-1].values() if cell.family == family.family)
+        tests = [cell for cell in own if cell.kind in TEST_KINDS]
         groups.append(
             {
                 "family": family,
-                "worst": "bad" if newest.nothing_built and cells else worst(cells),
+                "worst": "bad" if newest.nothing_built and cells else night_summary.worst(cells),
                 "bad": [  # besides its tests
                     cell
                     for cell in cells

@@ -119,11 +119,8 @@ class NightSummary(Value, frozen=True, kw_only=True):
         """Return the cells of a family, and those of its wheel sets that are no family's own."""
         own = [cell for cell in self.cells if cell.family == family]
         sets = {cell.wheels for cell in own}
-        return own + [
-            cell
-            for cell in self.cells
-            if cell.kind in {"build", "stage"} and cell.wheels in sets and not cell.family
-        ]
+        common = (c for c in self.cells if c.kind in {"build", "stage"} and not c.family)
+        return own + [cell for cell in common if cell.wheels in sets]
 
 
 def ranges(recipe: WheelRecipe, old: WheelRecipe) -> Iterator[tuple[str, str, str]]:

@@ -20,14 +20,10 @@ def markdown(results: Results, found: Fault) -> str:
     lines = [f"### {verdict_text(results, found)}", ""]
     if found.message:
         lines += [_cell(found.message), ""]
-    counts = {name: number for name, number in results.counts.by_outcome().items() if number}
-    lines += [
-        ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
-        + f" in {duration(results.duration_ms / 1000)}",
-        "",
-    ]
-    flaky = [test for test in results.tests if test.outcome is Outcome.FLAKY]
-    bad = (*results.failures, *flaky)
+    counts = results.counts.by_outcome().items()
+    text = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts if number)
+    lines += [f"{text} in {duration(results.duration_ms / 1000)}", ""]
+    bad = (*results.failures, *(t for t in results.tests if t.outcome is Outcome.FLAKY))
     if bad:
         lines += ["| test | outcome | why |", "| --- | --- | --- |"]
         for test in bad[:SHOWN]:

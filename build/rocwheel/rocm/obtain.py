@@ -75,7 +75,13 @@ def fetch(
     try:
         return job.folder() if plan.origin is Origin.DIRECTORY else job.run()
     except OSError as exc:
-        raise _refused(exc, plan.cache) from exc
+        where = exc.filename if isinstance(exc.filename, str) else plan.cache
+        hint = "check that path"
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "free some space, or choose another disk with --cache-dir"
+        elif exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            hint = "choose a folder you may write with --cache-dir"
+        raise HostError(f"{where}: {exc.strerror or exc}", hint=hint) from exc
 
 
 @dataclass(kw_only=True)
@@ -396,14 +402,3 @@ def _digest_in(text: str, *, name: str, where: str) -> str:
     raise FetchError(
         f"{where}: holds no SHA-256 of {name}", hint="give the right one with --therock-sha256"
     )
-
-
-def _refused(exc: OSError, cache: Path) -> HostError:
-    """Return what the disk said, and what to do about it."""
-    where = exc.filename if isinstance(exc.filename, str) else str(cache)
-    hint = "check that path"
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = "free some space, or choose another disk with --cache-dir"
-    elif exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        hint = "choose a folder you may write with --cache-dir"
-    return HostError(f"{where}: {exc.strerror or exc}", hint=hint)

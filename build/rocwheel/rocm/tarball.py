@@ -214,7 +214,8 @@ class TarReader:
     """
 
     def __init__(self, blocks: Iterable[bytes], *, name: str) -> None:
-        self._stream = _Forward(blocks, name)
+        self._blocks = iter(blocks)
+        self._stream = _Forward(self._blocks, name)
         self._name = name
         self._left = 0  # bytes of the current member's data not yet read
 
@@ -250,7 +251,8 @@ class TarReader:
 
     def drain(self) -> None:
         """Read what follows the end-of-archive block, so that its checksums are checked too."""
-        self._stream.drain()
+        for _ in self._blocks:
+            pass
 
     def _member(self, info: tarfile.TarInfo) -> TarMember:
         name = _bytes(info.name)
@@ -318,10 +320,6 @@ class _Forward:
         if not self._more():
             raise cut(self._name)
         return self._take(count)
-
-    def drain(self) -> None:
-        for _ in self._blocks:
-            pass
 
     def check_end(self) -> None:
         """Raise WrongBytesError unless what was read last is an end-of-archive block."""

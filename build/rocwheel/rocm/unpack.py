@@ -200,7 +200,9 @@ class _Writer:
         file = os.open(path, flags, mode, dir_fd=self._top)
         try:
             for run in self._tar.data():
-                _write(file, run)
+                left = run
+                while left:
+                    left = left[os.write(file, left) :]
             os.utime(file, ns=(member.mtime_ns, member.mtime_ns))
         except OverflowError as exc:
             raise self._refused(member, "has an impossible time") from exc
@@ -252,8 +254,3 @@ class _Writer:
                             raise refused(self._name, link, "leads round in circles")
                         here.pop()
                         ahead += onward.split(b"/")[::-1]
-
-
-def _write(file: int, run: memoryview) -> None:
-    while run:
-        run = run[os.write(file, run) :]

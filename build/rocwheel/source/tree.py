@@ -138,20 +138,13 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
     pin = pins.default
     if request.jax_version:
         pin = pins.find(request.jax_version, allow_unverified=request.allow_unverified_pin)
-    repository, ref, commit = pin.repository, pin.ref, pin.commit
+    like = None
     if request.jax_ref:
-        repository, ref = request.jax_repository or pin.repository, request.jax_branch
-        commit = request.jax_ref
-    wanted = _checkout(repository, ref, commit, cache)
-    return SourcePlan(
-        root=wanted.folder,
-        pin=None if request.jax_ref else pin,
-        checkout=wanted,
-        request=request,
-        like=replace(pin, repository=repository, ref=ref, commit=commit)
-        if request.jax_ref
-        else None,
-    )
+        repository = request.jax_repository or pin.repository
+        like = replace(pin, repository=repository, ref=request.jax_branch, commit=request.jax_ref)
+    taken, own = (like, None) if like else (pin, pin)
+    wanted = _checkout(taken.repository, taken.ref, taken.commit, cache)
+    return SourcePlan(root=wanted.folder, pin=own, checkout=wanted, request=request, like=like)
 
 
 def at_commit(repository: str, ref: str, commit: str, cache: Path) -> SourcePlan:
@@ -444,17 +437,15 @@ def _xla(
     if not folder.is_dir():
         return Source(repository="", commit=""), (), ()
     for name in layout.xla.files:
-        commit_of_tree = (
-            _assigned(folder / name, layout.xla.variable) if (folder / name).is_file() else None
-        )
-        if commit_of_tree and is_commit(commit_of_tree):
-            if planned.pin and planned.pin.xla_commit not in (None, commit_of_tree):
+        path = folder / name
+        commit = _assigned(path, layout.xla.variable) if path.is_file() else None
+        if commit and is_commit(commit):
+            if planned.pin and planned.pin.xla_commit not in (None, commit):
                 raise SourceError(
-                    f"{folder / name}: names XLA {commit_of_tree}, the pin of JAX "
-                    f"{planned.pin.version} another",
+                    f"{path}: names XLA {commit}, the pin of JAX {planned.pin.version} another",
                     hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",
                 )
-            return Source(repository=layout.xla.repository, commit=commit_of_tree), (), ()
+            return Source(repository=layout.xla.repository, commit=commit), (), ()
     raise SourceError(
         f"{folder}: no file says which XLA is built ({layout.xla.variable})",
         hint="use the files as JAX has them, or give --xla-source-dir",

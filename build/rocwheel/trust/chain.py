@@ -80,10 +80,8 @@ def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozens
     signed = [envelope.parse(line, name="a statement") for line in bundle.splitlines()]
     for item in sorted(signed, key=lambda item: bool(item.statement.own.get("parts"))):
         own, role = item.statement.own, _role(item)
-        what, time = (
-            (role, own.get("python"), own.get("suite")),
-            max(released, time_of(_claimed(item))),
-        )
+        what = (role, own.get("python"), own.get("suite"))
+        time = max(released, time_of(_claimed(item)))
         keys = {keyid: trust.keys[keyid] for keyid in item.signatures if keyid in trust.keys}
         bad = [i for i, k in keys.items() if k.revoked and time.date() >= k.revoked.since]
         counts = own.get("state", "pass") in PASSES and own.get("action") not in AFTER
@@ -98,14 +96,12 @@ def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozens
 
 def _claimed(signed: Envelope) -> object:
     """Return when a statement says that it was made."""
-    own, role = signed.statement.own, _role(signed)
-    if role is KeyRole.BUILDER:
-        return signed.statement.part("runDetails", "metadata").get("finishedOn")
-    return (
-        own.get("ended")
-        if role is KeyRole.RUNNER
-        else signed.statement.predicate.get("timeVerified")
-    )
+    statement = signed.statement
+    return {
+        KeyRole.BUILDER: statement.part("runDetails", "metadata").get("finishedOn"),
+        KeyRole.RUNNER: statement.own.get("ended"),
+        KeyRole.PROMOTER: statement.predicate.get("timeVerified"),
+    }[_role(signed)]
 
 
 def _afterwards(summaries: Sequence[Envelope], sha256: str) -> Iterator[ChainLink]:
@@ -146,9 +142,8 @@ def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) 
     else:
         said = f"{own.get('action')} to {own.get('channel') or 'a store'} by {own.get('by')}"
     suite = str(own.get("suite", ""))
-    problem = next(_problems(signed, sha256, every), "") or case.refusal(
-        signed.signatures, role, claimed, suite=suite
-    )
+    problem = next(_problems(signed, sha256, every), "")
+    problem = problem or case.refusal(signed.signatures, role, claimed, suite=suite)
     names = ", ".join(map(case.trust.name, signed.signatures))
     about = problem or f"{said}; signed by {names} on {str(claimed)[:10]}"
     return ChainLink(role=role.value, holds=not problem, about=about)

@@ -60,9 +60,8 @@ def state_build(
     if path.exists() and envelope.parse(path.read_bytes(), name=str(path)).signatures:
         return path
     record = BuildRecord.from_bytes((wheelhouse / BUILD_RECORD).read_bytes(), name=BUILD_RECORD)
-    made = statements.provenance(
-        Manifest.load(wheelhouse), record, finished=finished, reproduced=again
-    )
+    own = Manifest.load(wheelhouse)
+    made = statements.provenance(own, record, finished=finished, reproduced=again)
     data = envelope.unsigned(made)
     files.write(path, envelope.sign(data, signer, name=str(path)) if signer else data)
     return path
@@ -160,13 +159,13 @@ def _shelf(place: Place, manifest: str, case: Case) -> _Shelf:
     base, own = (item.attestation(manifest) for item in (place.of(place.family), place))
     infos = {i.key.removeprefix(own).removeprefix(base): i for i in place.store.keys(base)}
     names = [name for name in infos if _PROVENANCE.fullmatch(name) or _RESULT.fullmatch(name)]
-    read = each(lambda name: _read(place, infos[name]), names, threads=place.store.connections)
-    return _Shelf(place=place, case=case, infos=infos, data=dict(zip(names, read, strict=True)))
 
+    def read(name: str) -> bytes:
+        """Return a statement's bytes; of one that is too long nothing, which is no statement."""
+        return b"" if infos[name].size > LARGEST else place.store.read(infos[name].key)[0]
 
-def _read(place: Place, info: ObjectInfo) -> bytes:
-    """Return a statement's bytes; of one that is too long nothing, which is no statement."""
-    return b"" if info.size > LARGEST else place.store.read(info.key)[0]
+    data = dict(zip(names, each(read, names, threads=place.store.connections), strict=True))
+    return _Shelf(place=place, case=case, infos=infos, data=data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,16 +219,12 @@ class _Shelf:
             else:
                 good[verdict.sha256] = self.data[name]
                 parts[verdict.sha256] = signed.statement.own["parts"]
-        self._check_parts(parts)
-        return good, refused
-
-    def _check_parts(self, parts: Mapping[str, Sequence[str]]) -> None:
-        """Refuse a merged verdict of which a shard is not signed. Raises TrustError."""
         for sha256, shards in parts.items():
             if missing := set(shards) - parts.keys():
                 what = f"was made of {min(missing)[:12]}, which no runner's key has signed"
                 hint = "run that shard again, then `gate merge`"
                 raise TrustError(f"the merged verdict {sha256[:12]} {what}", hint=hint)
+        return good, refused
 
     def _chained(self) -> Iterator[tuple[str, int, str]]:
         """Yield each result's name, its number, 0 where no runner signed, and the digest before.
@@ -262,10 +257,9 @@ def check_locked(manifest: Manifest, trust: Trust) -> None:
     jax, xla = manifest.jax, manifest.xla
     changed = any(source.dirty or source.digest for source in (jax, xla, manifest.tool))
     if changed or (jax.commit, xla.commit, manifest.bazel_version) not in trust.pins:
-        what = (
-            f"locked: JAX {jax.commit[:12]}, XLA {xla.commit[:12]}, Bazel {manifest.bazel_version}"
-        )
-        raise TrustError(f"{what}: not a verified pin, unchanged", hint="build it with --locked")
+        what = f"JAX {jax.commit[:12]}, XLA {xla.commit[:12]}, Bazel {manifest.bazel_version}"
+        problem = f"locked: {what}: not a verified pin, unchanged"
+        raise TrustError(problem, hint="build it with --locked")
 
 
 def check_provenance(

@@ -141,7 +141,7 @@ class Trust:
     keys: Mapping[str, TrustedKey] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, ChannelRule] = field(default_factory=dict)
-    pins: frozenset[Sources] = frozenset()  # of releases that a locked channel takes
+    pins: frozenset[Sources] = frozenset()  # verified, of releases that a locked channel takes
 
     def rule(self, channel: str) -> ChannelRule:
         """Return what a promotion of the channel needs."""
@@ -235,20 +235,15 @@ def load(
             what = f"requires less of {channel} than the file that rocwheel came with"
             raise document.error(what, hint=f"a team's own file may only add: see {least}")
     locked = any(rule.locked for rule in content.channels.values())
+    pins = yaml_file.load(path.with_name("pins.yaml")).to(dict[str, Any])["pins"] if locked else {}
+    verified = (pin for pin in pins.values() if not pin.get("unverified"))
     return Trust(
-        pins=_pins(path.with_name("pins.yaml")) if locked else frozenset(),
+        pins=frozenset((pin["commit"], pin["xla_commit"], pin["bazel"]) for pin in verified),
         sha256=files.sha256(path),
         keys={key.key.keyid: key for key in content.keys.values()},
         names=names,
         rules=content.channels,
     )
-
-
-def _pins(path: Path) -> frozenset[Sources]:
-    """Return the sources of every release that is pinned and verified. Raises ConfigError."""
-    pins: Mapping[str, Mapping[str, Any]] = yaml_file.load(path).to(dict[str, Any])["pins"]
-    verified = (pin for pin in pins.values() if not pin.get("unverified"))
-    return frozenset((pin["commit"], pin["xla_commit"], pin["bazel"]) for pin in verified)
 
 
 def time_of(text: object) -> datetime:

@@ -5,7 +5,6 @@ Every mistake in the file is a ConfigError with file, line, key and the nearest 
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -161,10 +160,6 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
         return frozenset(
             f"{name}.{abi}" if abi else name for name, abis in libraries for abi in abis
         )
-
-    @property
-    def outside_names(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(fnmatch.translate, self.undefined)))
 
     def outside(self, kind: WheelKind | None) -> frozenset[str]:
         """Return SONAMEs of the libraries that wheels of a kind may need from outside."""

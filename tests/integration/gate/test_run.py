@@ -297,9 +297,9 @@ def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, con
         _, stored = storing.put(place, gated.verdict, render(gated.results, gated.found, {}))
         parts.append(stored)
         runs = [storing.shard_of(place, verdict) for verdict in parts]
-        merged = with_unmet_skips(merge_results(runs, 2, SUITE.demand))
-        judged = room.judge(merged, SUITE.demand)
-        verdict = merge_verdicts(parts, merged, judged, SUITE.demand)
+        merged = with_unmet_skips(merge_results(runs, 2, SUITE.demands.expected))
+        judged = room.judge(merged, SUITE.demands.expected)
+        verdict = merge_verdicts(parts, merged, judged, SUITE.demands.expected)
         assert verdict.state is (State.NOT_RUN if number == 1 else State.PASS)
     assert verdict.counts.passed == 3
     assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}

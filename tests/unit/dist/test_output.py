@@ -17,6 +17,7 @@ from support.generations import GENERATIONS
 
 from rocwheel import dist, home
 from rocwheel.errors import RocmError
+from rocwheel.model import PythonVersion
 from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[3]
@@ -137,6 +138,12 @@ def test_a_dry_run_shows_the_targets_of_each_family(lines):
     assert shown[at + 1 : at + 3] == ["#   gfx1151: gfx1151", "#   gfx120X-all: gfx1200, gfx1201"]
     plugin = next(line for line in invocations(shown) if "jax_rocm_plugin_wheel" in line)
     assert "TF_ROCM_AMDGPU_TARGETS=gfx1151,gfx1200,gfx1201" in plugin
+
+
+def test_a_cpython_that_is_named_twice_is_built_for_once(lines):
+    shown = lines(pythons=(PythonVersion(3, 12), PythonVersion(3, 12)))
+    written = [line for line in shown if line.startswith("# write") and line.endswith(".whl")]
+    assert len(written) == len({*written}) == 3  # plugin, pjrt, jaxlib
 
 
 def test_a_dry_run_refuses_the_rocm_that_the_build_would_refuse(lines, tmp_path):

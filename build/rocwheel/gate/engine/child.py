@@ -132,6 +132,7 @@ class Child:
         libraries, tracing = _watched(spec, name)
         commands, self._commands = os.pipe()
         self._events, events = os.pipe()
+        self._lifeline: int | None
         lifeline, self._lifeline = os.pipe()
         self._status, status = os.pipe()
         for descriptor in (self._events, self._status, self._commands):
@@ -182,7 +183,8 @@ class Child:
         self._unread, self._unsent = b"", b""
         self._key = secrets.token_hex(8)
         self.send(op="begin", key=self._key)
-        self._pid = self._exit_status = None
+        self._pid: int | None = None
+        self._exit_status: int | None = None
         try:
             self._pidfd: int | None = os.pidfd_open(self.process.pid)
         except OSError:  # a kernel without it: the end is seen a little later
@@ -273,21 +275,13 @@ class Child:
             return 0
 
     def close(self) -> None:
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
-        os.close(self._commands)
-        os.close(self._status)
-        for descriptor in self.descriptors:
-            os.close(descriptor)
+        for descriptor in (self._lifeline, self._commands, self._status, *self.descriptors):
+            if descriptor is not None:
+                os.close(descriptor)
         self._log.close()
         self._stacks.close()
         with suppress(OSError):  # a process that cannot be killed may write there still
             files.remove(Path(self._scratch))
-
-    _pid: int | None
-    _exit_status: int | None
-    _lifeline: int | None
 
     @property
     def _worker(self) -> int | None:

@@ -119,8 +119,7 @@ class Findings:
 
     def close_streak(self, work: LaneWork) -> None:
         """Tell of failures in a row, each with what ran before it."""
-        before = {test: previous for test, previous in work.streak if previous}
-        self.outcomes.streak([test for test, _ in work.streak], before)
+        self.outcomes.streak(dict(work.streak))
         work.streak = []
 
     def check_exit(self, work: LaneWork, how: str, status: int, *, killed: bool) -> None:

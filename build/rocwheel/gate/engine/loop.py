@@ -147,7 +147,7 @@ class TestRunner:
         if self._closing:
             return
         if work.mode is LaneMode.RUNNING:
-            self._send_ahead(work)
+            self._send(work, self._supply.ahead(work))
         if work.mode not in (LaneMode.FREE, LaneMode.READY):
             return
         work.step = work.step or self._supply.next(work, self._works)
@@ -173,14 +173,11 @@ class TestRunner:
         self._enter(work, LaneMode.RUNNING)
         work.began = work.since
         self._send(work, [step])
-        self._send_ahead(work)
-
-    def _send_ahead(self, work: LaneWork) -> None:
-        """Keep a running worker supplied with tests of the file it is at."""
-        if steps := self._supply.ahead(work):
-            self._send(work, steps)
+        self._send(work, self._supply.ahead(work))
 
     def _send(self, work: LaneWork, steps: list[Step]) -> None:
+        if not steps:
+            return
         work.sent += steps
         tests = [step.test for step in steps]
         work.process.send(op="run", tests=tests, then=steps[-1].then, batch=work.batch)
@@ -285,12 +282,10 @@ class TestRunner:
     def _take_in(self, work: LaneWork, event: protocol.Collected) -> None:
         """Enter a file's tests, and skip those that are not to run."""
         file, plan = event.file, self._plan
-        if event.error:
-            self._findings.collect_error(file, _said(event.error), event.error)
-            self._scheduler.drop_file(work.lane.name)
-            return
-        if taken := [test for test in event.tests if test in self._outcomes]:
-            self._findings.collect_error(file, f"{taken[0]} is a test of another file", "")
+        taken = [test for test in event.tests if test in self._outcomes]
+        if event.error or taken:
+            message = _said(event.error) if event.error else f"{taken[0]} is a test of another file"
+            self._findings.collect_error(file, message, event.error)
             self._scheduler.drop_file(work.lane.name)
             return
         listed = zip(event.tests, event.lines, strict=True)

@@ -9,7 +9,7 @@ here starts a process: the engine asks for the next `Rerun` and reports attempts
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.console import count
@@ -42,16 +42,8 @@ class _Entry:
     outcome: Outcome | None = None  # decided without an attempt, or against them
     reason: str = ""
     retried: bool = False
-    streak: _Streak | None = None
+    streak: Mapping[str, str] = field(default_factory=dict)  # it failed in: see `streak`
     victims: int = 0
-
-
-@dataclass(kw_only=True, slots=True)
-class _Streak:
-    """Tests that failed in a row in one process, each with the test that ran before it."""
-
-    tests: tuple[str, ...]
-    before: Mapping[str, str]
 
 
 class Outcomes:
@@ -118,7 +110,7 @@ class Outcomes:
         if not attempt.outcome.bad:
             entry.reason = entry.reason or attempt.message
         if retry:
-            self._tried_again(entry)
+            self._tried_again(test, entry)
             return
         self.finished += 1
         if attempt.outcome.bad:
@@ -140,12 +132,14 @@ class Outcomes:
         self.finished -= not entry.retried
         self.attempted(test, worse, retry=entry.retried)
 
-    def streak(self, tests: Sequence[str], before: Mapping[str, str]) -> None:
-        """Record failures in a row in one process; single ones say nothing."""
-        if len(tests) < STREAK:
+    def streak(self, streak: Mapping[str, str]) -> None:
+        """Record failures in a row in one process; single ones say nothing.
+
+        Each test has the one that ran before it, "" where none did.
+        """
+        if len(streak) < STREAK:
             return
-        streak = _Streak(tests=tuple(tests), before=dict(before))
-        for test in tests:
+        for test in streak:
             self._entries[test].streak = streak
         self._suspect(streak)
 
@@ -219,28 +213,26 @@ class Outcomes:
             if not entry.attempts and entry.outcome is None
         )
 
-    def _tried_again(self, entry: _Entry) -> None:
+    def _tried_again(self, test: str, entry: _Entry) -> None:
         if entry.retried:
             return
         entry.retried = True
         if entry.streak:
             self._suspect(entry.streak)
         elif entry.before and entry.attempts[-1].outcome is Outcome.PASSED:
-            name = next(name for name, other in self._entries.items() if other is entry)
-            self._victims[name] = (name,)
-            self._retries.append(Rerun(tests=(entry.before, name), confirms=True))
+            self._victims[test] = (test,)
+            self._retries.append(Rerun(tests=(entry.before, test), confirms=True))
 
-    def _suspect(self, streak: _Streak) -> None:
+    def _suspect(self, streak: Mapping[str, str]) -> None:
         """Ask for a confirmation of a streak, once all of its tests have been tried again."""
-        entries = {test: self._entries[test] for test in streak.tests}
+        entries = {test: self._entries[test] for test in streak}
         if not all(entry.retried for entry in entries.values()):
             return
         ends = {test: entry.attempts[-1].outcome for test, entry in entries.items()}
         passing = tuple(test for test, outcome in ends.items() if outcome is Outcome.PASSED)
-        suspect = streak.before.get(passing[0]) if passing else None
-        if suspect is not None and len(passing) >= STREAK:
+        if len(passing) >= STREAK and streak[passing[0]]:
             self._victims[passing[0]] = passing
-            self._retries.append(Rerun(tests=(suspect, passing[0]), confirms=True))
+            self._retries.append(Rerun(tests=(streak[passing[0]], passing[0]), confirms=True))
 
 
 def _outcome(entry: _Entry) -> Outcome:

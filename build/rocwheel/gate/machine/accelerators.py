@@ -113,7 +113,13 @@ def amd(root: Path, environ: Mapping[str, str]) -> Allotment:
     read, or two look the same.
     """
     gpus = [gpu for node in _nodes(root / NODES) if (gpu := _gpu(root, node))]
-    devices = tuple(_numbered(gpus))
+    for serial, number in Counter(gpu.serial for gpu in gpus).items():
+        if number > 1:
+            raise InfraError(
+                f"{number} devices are called {serial}",
+                hint="partitions need a kernel that numbers them: amdgpu of ROCm 6.0 or newer",
+            )
+    devices = tuple(replace(gpu, index=index, place=index) for index, gpu in enumerate(gpus))
     masks = {name: environ[name] for name in MASKS if name in environ}
     if ROCR_MASK in masks:
         left = _masked(devices, masks[ROCR_MASK], ROCR_MASK)
@@ -254,18 +260,6 @@ def _free(root: Path, minor: int) -> int:
     except (OSError, ValueError):  # another driver: what KFD says is all there is to know
         return 0
     return max(0, vram - vram_used) + max(0, min(gtt - gtt_used, host))
-
-
-def _numbered(found: Sequence[Accelerator]) -> Iterable[Accelerator]:
-    """Give every device its index. Raises InfraError when two look the same."""
-    serials = Counter(device.serial for device in found)
-    for index, device in enumerate(found):
-        if serials[device.serial] > 1:
-            raise InfraError(
-                f"{serials[device.serial]} devices are called {device.serial}",
-                hint="partitions need a kernel that numbers them: amdgpu of ROCm 6.0 or newer",
-            )
-        yield replace(device, index=index, place=index)
 
 
 def _masked(devices: Sequence[Accelerator], mask: str, name: str) -> tuple[Accelerator, ...]:

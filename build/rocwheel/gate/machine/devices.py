@@ -121,33 +121,18 @@ def lanes(
 ) -> Iterator[Lane]:
     """Share out the devices that were taken."""
     threads = cgroup.thread_environment(allotted.threads)
-    if not allotted.locked:
-        for number in range(allotted.most):
-            masks = allotted.allotment.environment(devices)
-            yield Lane(
-                name=f"cpu{number}",
-                devices=tuple(devices),
-                env={**threads, **env, **masks},
-                cpus=_share(allotted, number),
-            )
-        return
-    size = allotted.per_process
+    size, processes = allotted.per_process, allotted.jobs if allotted.locked else allotted.most
+    shares, usable = allotted.most * allotted.jobs, allotted.usable
     for start in range(0, len(devices) - size + 1, size):
         mine = tuple(devices[start : start + size])
         name = mine[0].label if size == 1 else f"{mine[0].label}-{mine[-1].index}"
         masks = allotted.allotment.environment(mine)
-        for number in range(allotted.jobs):
+        for number in range(processes):
             own = f"{name}.{number}" if allotted.jobs > 1 else name
-            cpus = _share(allotted, mine[0].node // size * allotted.jobs + number)
+            own = own if allotted.locked else f"{name}{number}"  # the CPU, which all of them share
+            # its CPUs, counted on beyond those there are, follow the GPU's number on the machine:
+            # gates and pods that have a GPU each have CPUs of their own without knowing of others
+            position = mine[0].node // size * allotted.jobs + number
+            first = position * usable // shares
+            cpus = range(first, max(first + 1, (position + 1) * usable // shares))
             yield Lane(name=own, devices=mine, env={**threads, **env, **masks}, cpus=cpus)
-
-
-def _share(allotted: Allotted, position: int) -> range:
-    """Return which CPUs a process has, counted on beyond those there are.
-
-    They follow the GPU's number on the machine: gates and pods that have a GPU each have CPUs of
-    their own, too, without knowing of each other.
-    """
-    lanes, usable = allotted.most * allotted.jobs, allotted.usable
-    first = position * usable // lanes
-    return range(first, max(first + 1, (position + 1) * usable // lanes))

@@ -28,9 +28,8 @@ def installed(project: str) -> dict[str, Any]:
     distribution = importlib.metadata.distribution(project)
     direct = json.loads(distribution.read_text("direct_url.json") or "{}")
     archive = direct.get("archive_info", {})
-    sha256 = archive.get("hashes", {}).get("sha256") or archive.get("hash", "").removeprefix(
-        "sha256="
-    )
+    sha256 = archive.get("hashes", {}).get("sha256")
+    sha256 = sha256 or archive.get("hash", "").removeprefix("sha256=")
     return {"version": distribution.version, "sha256": sha256}
 
 

@@ -111,10 +111,9 @@ def _replace(
     store, at = _where(place, name, cache)
     for attempt in range(1, ATTEMPTS + 1):
         old, previous = glance(store, at)
+        new = change(old or None)
         try:
-            store.replace(
-                at, change(old or None), previous=previous, headers=Headers(content_type=JSON)
-            )
+            store.replace(at, new, previous=previous, headers=Headers(content_type=JSON))
         except ObjectStaleError:
             if attempt == ATTEMPTS:
                 raise

@@ -108,14 +108,10 @@ class Suite(Demand, frozen=True, kw_only=True):
                 _refuse_numbers(numbers, "counted", family, version)
 
     @property
-    def demand(self) -> Demand:
-        """What is demanded where nothing is known of a JAX or a family."""
-        return Demand(**{name: getattr(self, name) for name in Demand.__struct_fields__})
-
-    @property
     def demands(self) -> Demands:
         """What is demanded of its results, by JAX and family."""
-        demand = self.demand
+        # where nothing is known of a JAX or a family
+        demand = Demand(**{name: getattr(self, name) for name in Demand.__struct_fields__})
         by_jax = {version: replace(demand, **numbers) for version, numbers in self.jax.items()}
         expected = Demands(expected=demand, by_jax=by_jax)
         if self.counted is None:
@@ -255,12 +251,10 @@ def _suite(path: Path) -> Suite:
 
 
 def _refuse_open(requirement: str, number: int) -> None:
-    hint = "write name==version"
     try:
         pins = [item.operator for item in Requirement(requirement).specifier]
+        problem = "" if pins == ["=="] else f"{requirement!r} has no exact version"
     except InvalidRequirement as exc:
         problem = str(exc).partition("\n")[0]
-        raise FieldError(problem, "requirements", number, hint=hint) from exc
-    if pins != ["=="]:
-        problem = f"{requirement!r} has no exact version"
-        raise FieldError(problem, "requirements", number, hint=hint)
+    if problem:
+        raise FieldError(problem, "requirements", number, hint="write name==version")

@@ -53,8 +53,14 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
     attempts: dict[int, list[tuple[Fault, Results]]] = {}
     first = next((run for run in runs if run.suite_files), runs[0])
     for run in runs:
-        shard = Shard.parse(run.shard or "1/1")
-        _fits(run, first, Shard(number=shard.number, count=count))
+        shard = replace(Shard.parse(run.shard or "1/1"), count=count)
+        files = run.suite_files or first.suite_files  # it ended before it looked for them
+        if (run.suite, files, run.shard) != (first.suite, first.suite_files, str(shard)):
+            raise ConfigError(
+                f"shard {run.shard or 'without number'} of {run.suite}: not shard {shard} of "
+                f"the same run of {first.suite}",
+                hint="merge shards of one suite, from one checkout, cut into the same number",
+            )
         attempts.setdefault(shard.number, []).append((judge(run, demand.of_part()), run))
     shards: dict[int, Results] = {}
     again: list[Fault] = []
@@ -186,17 +192,6 @@ def _usable(run: tuple[Fault, Results]) -> tuple[bool, bool, int, bytes]:
     """Order the runs of a shard: a pass, then what says something of the wheels, then the rest."""
     state = run[0].state
     return state is not State.PASS, state in SILENT, list(State).index(state), run[1].to_bytes()
-
-
-def _fits(results: Results, first: Results, shard: Shard) -> None:
-    files = results.suite_files or first.suite_files  # it ended before it looked for them
-    wanted = (first.suite, first.suite_files, str(shard))
-    if (results.suite, files, results.shard) != wanted:
-        raise ConfigError(
-            f"shard {results.shard or 'without number'} of {results.suite}: not shard {shard} of "
-            f"the same run of {first.suite}",
-            hint="merge shards of one suite, from one checkout, cut into the same number",
-        )
 
 
 def _renamed(results: Results, number: int) -> Results:

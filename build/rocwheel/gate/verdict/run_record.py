@@ -29,9 +29,7 @@ class Setup:
     prepared: str = ""  # how the environment came to be
     uncompared: str = ""  # which wheels are there on trust
     lanes: tuple[Lane, ...] = ()
-    env: Mapping[str, str] = field(
-        default_factory=dict
-    )  # variables of the suite, with their values
+    env: Mapping[str, str] = field(default_factory=dict)  # the suite's variables, with values
     tests: str = ""  # commit of JAX whose tests ran, or SHA-256 of the folder
     tool: str = __version__  # our commit, "-dirty" when files differ from it
 

@@ -18,16 +18,12 @@ from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
-from rocwheel.wheel.verify.installs import Installers, installs
-from rocwheel.wheel.verify.libraries import Expectation
+from rocwheel.wheel.verify.installs import Installers as Installers
+from rocwheel.wheel.verify.installs import installs
+from rocwheel.wheel.verify.libraries import Expectation as Expectation
 from rocwheel.wheel.verify.one_wheel import Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
-
-__all__ = [
-    "Expectation", "Installers", "sonames_below", "verify", "verify_given", "verify_set",
-    "verify_wheelhouse",
-]  # fmt: skip
 
 
 def verify_given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -159,7 +160,7 @@ class Libraries(JudgedWheel):
     def _names(self) -> Iterator[Finding]:
         """Find undefined names that no library has: that is an ImportError, or a later death."""
         exports = {posixpath.basename(item.path): item.exports for item in self.report.elf}
-        outside = self.policy.outside_names
+        outside = re.compile("|".join(map(fnmatch.translate, self.policy.undefined)))
         for item in self._own_elf if self.kind else ():
             near = (posixpath.basename(item.path), *item.needed)
             defined = {name for library in near for name in exports.get(library, ())}

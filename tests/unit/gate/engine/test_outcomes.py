@@ -70,7 +70,7 @@ def test_a_suspicion_that_is_not_confirmed_leaves_flaky_tests():
     book.attempted("p", attempt(PASSED))
     for name in ("t1", "t2"):
         book.attempted(name, attempt(FAILED))
-    book.streak(["t1", "t2"], {"t1": "p", "t2": "t1"})
+    book.streak({"t1": "p", "t2": "t1"})
     for name in ("t1", "t2"):
         book.rerun(frozenset({"gpu0"}), alone=True)
         book.attempted(name, attempt(PASSED), retry=True)
@@ -89,7 +89,7 @@ def test_the_poisoner_is_the_test_before_the_first_innocent_one():
     book.attempted("t1", attempt(FAILED), retry=True)
     book.attempted("t2", attempt(PASSED), retry=True)
     book.attempted("t3", attempt(PASSED), retry=True)
-    book.streak(["t1", "t2", "t3"], {"t2": "t1", "t3": "t2"})
+    book.streak({"t1": "", "t2": "t1", "t3": "t2"})
     assert book.rerun(frozenset({"gpu0"}), alone=True) == Rerun(tests=("t1", "t2"), confirms=True)
     book.confirmed("t1", "t2", failed=True)
     assert [outcome(book, name) for name in ("t1", "t2", "t3")] == [FAILED, PASSED, PASSED]

@@ -51,6 +51,7 @@ class Session:
         self._batch = 0
         self._uncollected = 0  # files that pytest counts among its failures
         self._ran: Counter[str] = Counter()
+        self._reports_failed = False
         self.failed = 0
         self.over = False
 
@@ -276,8 +277,6 @@ class Session:
             going=going,
         )
         return going
-
-    _reports_failed = False
 
     def _tear_down(self, item: pytest.Item | None) -> None:
         """Finish fixtures kept for a test that went elsewhere; a failure is that of their user."""
