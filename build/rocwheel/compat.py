@@ -113,10 +113,9 @@ def released(places: Iterable[Place], *, among: Collection[str] | None = None) -
                 if (verdict := item.verdict) and verdict.state is State.PASS
                 if not verdict.shard and not verdict.ran.unofficial
             }
-            rows += [
-                (place.view, known.jax, known.rocm, python, _suites(passed, python))
-                for python in known.pythons
-            ]
+            for python in known.pythons:
+                suites = ", ".join(sorted(suite for one, suite in passed if one == python))
+                rows.append((place.view, known.jax, known.rocm, python, suites or NOT_KNOWN))
     return Table(title="Released", header=RELEASED, rows=tuple(rows))
 
 
@@ -142,10 +141,6 @@ def refresh(place: Place, ci: Path) -> None:
 def unasked() -> Table:
     """Return the table of releases where no channel was named."""
     return Table(title="Released", header=RELEASED, rows=((NOT_KNOWN,) * len(RELEASED),))
-
-
-def _suites(passed: set[tuple[str, str]], python: str) -> str:
-    return ", ".join(sorted(suite for one, suite in passed if one == python)) or NOT_KNOWN
 
 
 def render(tables: Iterable[Table], form: str) -> str:

@@ -187,10 +187,8 @@ class Console:
         )
         with bars.Progress(*columns, console=rich, transient=True, expand=True) as shown:
             task = shown.add_task(printable(title), total=total, text="")
-            previous, self._above = (
-                self._above,
-                lambda line: rich.print(line, markup=False, soft_wrap=True),
-            )
+            previous = self._above
+            self._above = lambda line: rich.print(line, markup=False, soft_wrap=True)
             try:
                 yield _Bar(shown, task)
             finally:

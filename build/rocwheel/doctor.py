@@ -97,11 +97,10 @@ def _build(place: Machine) -> Iterator[Row]:
         yield Row(name="clang", found=str(exc), remedy=exc.hint)
     yield from _engines(place)
     path = place.environ.get("PATH", "")
-    for name, package in (("bazel", "bazel or bazelisk"), ("git", "git")):
-        where = shutil.which(name, path=path) or (
-            shutil.which("bazelisk", path=path) if name == "bazel" else None
-        )
-        yield Row(name=name, found=where or "none", remedy="" if where else f"install {package}")
+    for names in (("bazel", "bazelisk"), ("git",)):
+        where = next(filter(None, (shutil.which(name, path=path) for name in names)), "")
+        remedy = "" if where else f"install {' or '.join(names)}"
+        yield Row(name=names[0], found=where or "none", remedy=remedy)
 
 
 def _gate(place: Machine) -> Iterator[Row]:

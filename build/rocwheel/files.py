@@ -13,7 +13,7 @@ import os
 import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
@@ -29,7 +29,7 @@ def matches(root: Path, pattern: str) -> Iterator[Path]:
 
 
 @final
-class Lock:
+class Lock(AbstractContextManager["Lock"]):
     """An advisory lock on a file (flock(2)) that is held; let go of by `close`, or by its end.
 
     The file stays: removing it would let two hold locks on different files of one name. A process
@@ -42,9 +42,6 @@ class Lock:
 
     def close(self) -> None:
         self._close()
-
-    def __enter__(self) -> Lock:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -65,15 +62,16 @@ def locked(
     if lock is None:
         waiting()
         lock = _opened(path, shared=shared, mode=mode)
-        fcntl.flock(lock.descriptor, _how(shared=shared))
+        fcntl.flock(lock.descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     return lock
 
 
 def try_locked(path: Path, *, shared: bool = False, mode: int = 0o666) -> Lock | None:
     """Take the lock `path`; return None when another process has it now. Raises OSError."""
     lock = _opened(path, shared=shared, mode=mode)
+    how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(lock.descriptor, _how(shared=shared) | fcntl.LOCK_NB)
+        fcntl.flock(lock.descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
         return None
@@ -91,10 +89,6 @@ def is_held(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-def _how(*, shared: bool) -> int:
-    return fcntl.LOCK_SH if shared else fcntl.LOCK_EX
 
 
 def _opened(path: Path, *, shared: bool, mode: int) -> Lock:

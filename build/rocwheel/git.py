@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -57,11 +57,8 @@ class Checkout:
             _git(None, "init", "--quiet", str(folder)),
             # what a manifest calls it, from which a gate fetches it again
             _git(folder, "config", "remote.origin.url", public(self.repository)),
-            replace(
-                _git(
-                    folder, "fetch", "--quiet", "--depth=1", "--no-tags", self.repository,
-                    self.commit,
-                ),
+            _git(
+                folder, "fetch", "--quiet", "--depth=1", "--no-tags", self.repository, self.commit,
                 timeout=self.timeout,
             ),
             _git(folder, "-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"),
@@ -303,9 +300,9 @@ def _walk(root: Path) -> Iterator[str]:
                 yield (here / name).relative_to(root).as_posix()
 
 
-def _git(folder: Path | None, *arguments: str) -> Command:
+def _git(folder: Path | None, *arguments: str, timeout: float | None = None) -> Command:
     env = _ENV if _REMOTE.intersection(arguments) else _OURS
-    return Command(argv=(*_SAFE, *arguments), cwd=folder, env=env)
+    return Command(argv=(*_SAFE, *arguments), cwd=folder, env=env, timeout=timeout)
 
 
 def _unreachable(repository: str, exc: CommandError) -> SourceError:

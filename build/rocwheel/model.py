@@ -167,9 +167,7 @@ def rocm_number(*, jax: Version | None, rocm: RocmVersion) -> str:
     major. `jax` is None for a tree whose own files are known to fix no number.
     """
     fixed = jax is not None and jax <= LAST_FIXED_NAME
-    if rocm.major == 6 or fixed:  # noqa: PLR2004
-        return "60"
-    return str(rocm.major)
+    return "60" if rocm.major == 6 or fixed else str(rocm.major)  # noqa: PLR2004
 
 
 def project_name(kind: WheelKind, number: str) -> str:
@@ -179,13 +177,11 @@ def project_name(kind: WheelKind, number: str) -> str:
 
 def module_name(kind: WheelKind, number: str) -> str:
     """Return the importable package a wheel of this kind brings."""
-    match kind:
-        case WheelKind.JAXLIB:
-            return "jaxlib"
-        case WheelKind.PLUGIN:
-            return f"jax_rocm{number}_plugin"
-        case WheelKind.PJRT:
-            return f"jax_plugins.xla_rocm{number}"
+    return {
+        WheelKind.JAXLIB: "jaxlib",
+        WheelKind.PLUGIN: f"jax_rocm{number}_plugin",
+        WheelKind.PJRT: f"jax_plugins.xla_rocm{number}",
+    }[kind]
 
 
 def canonical_version(version: str, suffix: str) -> str:

@@ -339,10 +339,9 @@ class HostRunner:
             stop(process)
             raise
         finally:
-            for stream in (process.stdout, process.stderr):
-                if stream:
-                    with suppress(OSError):
-                        stream.close()
+            for stream in filter(None, (process.stdout, process.stderr)):
+                with suppress(OSError):
+                    stream.close()
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

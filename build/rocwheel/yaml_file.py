@@ -146,7 +146,7 @@ def parse(text: str, *, name: str) -> Document:
         return Document(name=name, node=node, content=_Builtins(name).of(node, ())[0])
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
-        where = f"{name}:{_place(mark)}" if mark else name
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         problem, hint = _syntax(exc)
         raise ConfigError(f"{where}: {problem}", hint=hint) from exc
     except UnicodeEncodeError as exc:
@@ -164,10 +164,6 @@ def _loader(text: str) -> Any:
     return (yaml.SafeLoader if deep else getattr(yaml, "CSafeLoader", yaml.SafeLoader))(text)
 
 
-def _place(mark: yaml.Mark) -> str:
-    return f"{mark.line + 1}:{mark.column + 1}"
-
-
 def _syntax(exc: yaml.MarkedYAMLError) -> tuple[str, str]:
     """Return what a parser found and what to do, in plain words where there are some."""
     problem, context = exc.problem or "", exc.context or ""
@@ -178,9 +174,8 @@ def _syntax(exc: yaml.MarkedYAMLError) -> tuple[str, str]:
         hint = "indent by blanks, not tabs; put a value that begins with @ or ` in quotes"
         return "no value and no key begins so", hint
     for ending, (what, hint) in _OPEN.items():
-        if context.endswith(ending) and exc.context_mark:
-            place = _place(exc.context_mark)
-            return f"{what}, begun at {place}, cannot go on so", hint
+        if context.endswith(ending) and (mark := exc.context_mark):
+            return f"{what}, begun at {mark.line + 1}:{mark.column + 1}, cannot go on so", hint
     return f"not YAML: {problem}", "mend it there"
 
 
@@ -348,15 +343,10 @@ def _mistake(text: str, content: Any, kind: type, steps: Sequence[Step]) -> Fiel
 
 
 def _unknown(value: object, types: Sequence[inspect.Type], *, is_schema: bool) -> FieldError:
-    valid = [
-        str(choice)
-        for item in types
-        for choice in (
-            [member.value for member in item.cls]
-            if isinstance(item, inspect.EnumType)
-            else getattr(item, "values", ())
-        )
-    ]
+    valid: list[str] = []
+    for item in types:
+        members = [each.value for each in item.cls] if isinstance(item, inspect.EnumType) else ()
+        valid += map(str, members or getattr(item, "values", ()))
     if is_schema:
         hint = "use a rocwheel of the same version"
         return FieldError(f"this rocwheel reads schema {', '.join(valid)}", hint=hint)

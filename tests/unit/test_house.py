@@ -12,22 +12,22 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_972  # lines of all rooms; fewer than 50,000
+MOST = 49_878  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4595, 2850, 0, 11),
-    "bazel/ bump dist/ download/ git rocm/ source/": (8328, 7350, 0, 15),
-    "cli/": (5181, 4900, 0, 6),
-    "container/ dist/builder dist/executor image/": (2867, 3050, 0, 0),
-    "demo dev doctor housekeeping report/": (2146, 2100, 0, 1),
+    "": (4567, 2850, 0, 11),
+    "bazel/ bump dist/ download/ git rocm/ source/": (8325, 7350, 0, 15),
+    "cli/": (5174, 4900, 0, 6),
+    "container/ dist/builder dist/executor image/": (2843, 3050, 0, 0),
+    "demo dev doctor housekeeping report/": (2145, 2100, 0, 1),
     "gate/": (7119, 7150, 0, 4),
     "host/": (484, 400, 0, 0),
     "index/ store/": (2421, 2510, 0, 4),
     "ledger/ release/": (4469, 3950, 0, 23),
     "ledger/nights pipeline/": (4028, 3500, 0, 0),
-    "runtime/": (1575, 1300, 0, 0),
+    "runtime/": (1544, 1300, 0, 0),
     "cli/trust release/proof trust/": (1738, 1400, 0, 0),
     "wheel/": (5047, 5250, 0, 0),
 }

@@ -107,10 +107,8 @@ def given_words(
     values are text; `leave` are left out.
     """
     words, context = list[str](), click.get_current_context()
-    given, params = (
-        context.params | dict(instead or {}),
-        {p.name: p for p in context.command.params},
-    )
+    given = context.params | dict(instead or {})
+    params = {p.name: p for p in context.command.params}
     for name in sorted(declared(kind).keys() & params.keys() - leave):
         value, spelt = given[name], params[name]
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:

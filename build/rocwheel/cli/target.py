@@ -56,11 +56,9 @@ class StoreOptions(OptionSet):
         if bool(self.store_url) == bool(self.channel):
             raise known.lacking("--store URL, or --channel", known.channels)
         if not self.channel:
-            channel = channels.of_store(self.store_url)
-        else:
-            path = self.channels_file or app.home.ci / "channels.yaml"
-            channel = replace(channels.channel(path, self.channel), public_environ=app.environ)
-        return channel
+            return channels.of_store(self.store_url)
+        path = self.channels_file or app.home.ci / "channels.yaml"
+        return replace(channels.channel(path, self.channel), public_environ=app.environ)
 
 
 class FamiliesOptions(StoreOptions):
@@ -76,19 +74,16 @@ class FamiliesOptions(StoreOptions):
         """Families of --families; none without it. Raises ConfigError where they may not go."""
         if self.families is None:
             return {}
-        if self.channel or not _on_this_machine(app, self.store_url or "file:"):
+        named = (app.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+        endpoint = next(filter(None, named), "")
+        is_folder = not self.store_url or self.store_url.startswith("file:")
+        # a bucket of a server on loopback is on this machine, too
+        if self.channel or not (is_folder or urlsplit(endpoint).hostname in LOOPBACK):
             raise ConfigError(
                 f"{self.families}: families of your own go into a store of this machine only",
                 hint="give --store file:///folder in place of a channel or another store",
             )
         return families.load(self.families)
-
-
-def _on_this_machine(app: App, store: str) -> bool:
-    """Return whether a store is a folder, or a bucket of a server on loopback."""
-    named = (app.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
-    endpoint = next(filter(None, named), "")
-    return store.startswith("file:") or urlsplit(endpoint).hostname in LOOPBACK
 
 
 class TargetOptions(FamiliesOptions):

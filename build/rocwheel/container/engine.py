@@ -31,6 +31,7 @@ CLIENT_ENV: Final = {
         "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
     ),
 }  # fmt: skip
+CLIENT_HOST: Final = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}  # of those
 ANSWER_SECONDS: Final = 60.0
 ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 PACKAGES: Final = {"docker": "docker.io", "podman": "podman"}  # of Debian and Ubuntu
@@ -80,8 +81,9 @@ def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> Cont
     architecture.
     """
     env = {name: environ[name] for name in CLIENT_ENV[kind.value] if name in environ}
-    _refuse_elsewhere(kind, env)
-    program = kind.value
+    program, name = kind.value, CLIENT_HOST[kind.value]
+    if (address := env.get(name, "")) and not address.startswith(("unix://", "fd://")):
+        raise _elsewhere(program, f"{name}={address}")
     command = Command(
         argv=(program, "info", "--format", "{{json .}}"), env=env, timeout=ANSWER_SECONDS
     )
@@ -102,7 +104,19 @@ def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> Cont
         raise _unusable(kind, "; ".join(errors))
     facts = _docker(document) if kind is EngineKind.DOCKER else _podman(document)
     engine = ContainerEngine(kind=kind, program=program, env=env, **facts)
-    _check(engine)
+    match = re.match(r"(\d+)\.(\d+)", engine.version)
+    if match is None or (int(match[1]), int(match[2])) < kind.oldest:
+        oldest = ".".join(map(str, kind.oldest))
+        raise HostError(
+            f"{program} {engine.version or 'of unknown version'}: too old",
+            hint=f"install {program} {oldest} or newer, or use --executor=host",
+        )
+    here = _architecture(platform.machine())
+    if engine.architecture != here:
+        raise HostError(
+            f"{program}: runs {engine.architecture}, this machine is {here}",
+            hint="use an engine on this machine, or --executor=host",
+        )
     return engine
 
 
@@ -131,31 +145,8 @@ def _architecture(name: str) -> str:
     return ARCHITECTURES.get(name, name)
 
 
-def _check(engine: ContainerEngine) -> None:
-    match = re.match(r"(\d+)\.(\d+)", engine.version)
-    oldest = ".".join(map(str, engine.kind.oldest))
-    if match is None or (int(match[1]), int(match[2])) < engine.kind.oldest:
-        raise HostError(
-            f"{engine.kind.value} {engine.version or 'of unknown version'}: too old",
-            hint=f"install {engine.kind.value} {oldest} or newer, or use --executor=host",
-        )
-    here = _architecture(platform.machine())
-    if engine.architecture != here:
-        raise HostError(
-            f"{engine.kind.value}: runs {engine.architecture}, this machine is {here}",
-            hint="use an engine on this machine, or --executor=host",
-        )
-
-
-def _refuse_elsewhere(kind: EngineKind, env: Mapping[str, str]) -> None:
-    """Folders of this machine can only be mounted by an engine on this machine."""
-    name = "DOCKER_HOST" if kind is EngineKind.DOCKER else "CONTAINER_HOST"
-    address = env.get(name, "")
-    if address and not address.startswith(("unix://", "fd://")):
-        raise _elsewhere(kind.value, f"{name}={address}")
-
-
 def _elsewhere(program: str, where: str) -> HostError:
+    """Folders of this machine can only be mounted by an engine on this machine."""
     return HostError(
         f"{program}: is on another machine ({where}), which cannot see this one's folders",
         hint="run rocwheel on that machine, or use --executor=host",

@@ -181,35 +181,30 @@ def running(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
     Raises HostError when it does not start, or sees other folders than ours.
     """
     ours = replace(spec, owner=owner())
-    with claimed(ours.folder), _running(ours, runner) as inside:
-        yield inside
-
-
-@contextmanager
-def _running(ours: ContainerSpec, runner: HostRunner) -> Iterator[Container]:
-    try:
-        _write(ours)
-    except OSError as exc:
-        raise refused(ours.folder, exc) from exc
-    read, write = os.pipe()
-    process: subprocess.Popen[bytes] | None = None
-    try:
-        with (ours.folder / "engine.log").open("wb") as log:
-            said, saying = os.pipe()
-            try:
-                process = runner.start(ours.start, output=log, stdin=read, stdout=saying)
-            finally:
-                os.close(read)
-                os.close(saying)
-            with os.fdopen(said, "rb", buffering=0) as answer:
-                token = _answer(answer, process)
-        why = (ours.folder / "engine.log").read_text(encoding="utf-8", errors="replace")
-        _compare(ours, token, why.strip())
-        yield Container(ours, runner, process)
-    finally:
-        os.close(write)
-        if process is not None:
-            _finish(ours, process, runner)
+    with claimed(ours.folder):
+        try:
+            _write(ours)
+        except OSError as exc:
+            raise refused(ours.folder, exc) from exc
+        read, write = os.pipe()
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with (ours.folder / "engine.log").open("wb") as log:
+                said, saying = os.pipe()
+                try:
+                    process = runner.start(ours.start, output=log, stdin=read, stdout=saying)
+                finally:
+                    os.close(read)
+                    os.close(saying)
+                with os.fdopen(said, "rb", buffering=0) as answer:
+                    token = _answer(answer, process)
+            why = (ours.folder / "engine.log").read_text(encoding="utf-8", errors="replace")
+            _compare(ours, token, why.strip())
+            yield Container(ours, runner, process)
+        finally:
+            os.close(write)
+            if process is not None:
+                _finish(ours, process, runner)
 
 
 def _write(spec: ContainerSpec) -> None:

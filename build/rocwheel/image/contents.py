@@ -184,11 +184,8 @@ def examine(runner: Runner) -> ImageFacts:
 def _compiler(line: str) -> FoundCompiler:
     cc, cxx, version = ([*line.split(" "), ""])[:3]
     major = version.split(".")[0]
-    return FoundCompiler(
-        cc=cc,
-        cxx="" if cxx == "none" else cxx,
-        major=int(major) if major.isdigit() else 0,
-    )
+    number = int(major) if major.isdigit() else 0
+    return FoundCompiler(cc=cc, cxx="" if cxx == "none" else cxx, major=number)
 
 
 def _bazel_version(said: str) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
@@ -119,14 +120,12 @@ def _look(asked: _Repository, tag: str) -> RemoteImage | None:
 
 def _of_index(answer: bytes) -> str:
     """Return the digest that an index of images has for this architecture; "" without one."""
-    try:
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
         listed = json.loads(answer).get("manifests") or ()
         for item in listed:
             platform = item.get("platform") or {}
             if all(platform.get(name) == value for name, value in PLATFORM.items()):
                 return str(item["digest"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ""
     return ""
 
 
@@ -191,7 +190,7 @@ def address(repository: str) -> tuple[str, str]:
 
 
 @final
-class _Repository:
+class _Repository(AbstractContextManager["_Repository"]):
     """One repository of a registry and its API, asked with the credentials that an engine keeps."""
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
@@ -199,9 +198,6 @@ class _Repository:
         self._host, self._base = address(name)
         self._environ = environ
         self._session = session(environ)
-
-    def __enter__(self) -> _Repository:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._session.close()
@@ -292,11 +288,8 @@ def _login_files(environ: Mapping[str, str]) -> Iterator[Path]:
     if named := environ.get("REGISTRY_AUTH_FILE"):
         yield Path(named)
     folder = environ.get("XDG_RUNTIME_DIR", "")
-    yield (
-        Path(folder, "containers/auth.json")
-        if folder
-        else Path(f"/run/containers/{os.getuid()}/auth.json")
-    )
+    own = f"{folder}/containers" if folder else f"/run/containers/{os.getuid()}"
+    yield Path(own, "auth.json")
 
 
 def point(repository: str, tag: str, digest: str, *, environ: Mapping[str, str]) -> bool:

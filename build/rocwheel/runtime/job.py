@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -293,46 +292,24 @@ def _pushed(
     Each step can be repeated: what is there already is compared and left alone. The record comes
     last: what has one is finished. Raises PromotionError without a pass of each suite.
     """
-    passed = _passed(job, made)
+    subject = job.subject
+    verdicts = record.verdicts(job.place, made.image.config)
+    if refused := tuple(record.refusals(verdicts, subject.recipe.suites)):
+        raise PromotionError(
+            f"{subject.reference}: not pushed: {'; '.join(refused)}",
+            hint="run it with --test; an image that failed is never pushed, build another",
+        )
     with here.console.step("Push", key="push"):
         remote, sent = registry.push(
             made.image,
             job.repository,
-            job.subject.tag,
+            subject.tag,
             engine=engine,
             runner=here.runner,
             environ=here.environ,
             console=here.console,
         )
-    image = _described(job, plan, made, remote, passed, now=here.now())
-    shown = _pointed(job, here, image)
-    record.put(job.place, image)
-    return shown | {"pushed": sent}
-
-
-def _passed(job: ImageJob, made: Made) -> tuple[str, ...]:
-    """Return the verdicts that let the image through. Raises PromotionError."""
-    verdicts = record.verdicts(job.place, made.image.config)
-    if refused := tuple(record.refusals(verdicts, job.subject.recipe.suites)):
-        raise PromotionError(
-            f"{job.subject.reference}: not pushed: {'; '.join(refused)}",
-            hint="run it with --test; an image that failed is never pushed, build another",
-        )
-    return tuple(sorted(verdicts))
-
-
-def _described(
-    job: ImageJob,
-    plan: ImagePlan,
-    made: Made,
-    remote: registry.RemoteImage,
-    verdicts: tuple[str, ...],
-    *,
-    now: datetime,
-) -> ImageRecord:
-    """Return the record of an image that lies in a registry."""
-    subject = plan.subject
-    return ImageRecord(
+    image = ImageRecord(
         reference=f"{remote.repository}:{subject.tag}",
         digest=remote.digest,
         config=remote.config,
@@ -349,11 +326,14 @@ def _described(
         layers={"all": made.image.size},
         blobs=remote.layers,
         packages={pin.filename: pin.sha256 for pin in plan.pins},
-        verdicts=verdicts,
-        time=now.isoformat(),
+        verdicts=tuple(sorted(verdicts)),
+        time=here.now().isoformat(),
         by=job.request.who.by,
         tool=plan.tool,
     )
+    shown = _pointed(job, here, image)
+    record.put(job.place, image)
+    return shown | {"pushed": sent}
 
 
 def _pointed(job: ImageJob, here: Workplace, image: ImageRecord) -> dict[str, Any]:

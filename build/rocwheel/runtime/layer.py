@@ -28,7 +28,7 @@ def write(target: Path, root: Path, closure: Closure) -> str:
                 for folder in reversed(inside.parents[:-1]):
                     if folder not in folders:
                         folders.add(folder)
-                        _add(archive, str(folder), tarfile.DIRTYPE, 0o755)
+                        archive.addfile(_info(str(folder), tarfile.DIRTYPE, 0o755))
                 _copy(archive, root / path, str(inside))
     except OSError as exc:
         raise HostError(
@@ -39,7 +39,7 @@ def write(target: Path, root: Path, closure: Closure) -> str:
 
 def _copy(archive: tarfile.TarFile, source: Path, name: str) -> None:
     if source.is_symlink():
-        _add(archive, name, tarfile.SYMTYPE, 0o777, link=str(source.readlink()))
+        archive.addfile(_info(name, tarfile.SYMTYPE, 0o777, link=str(source.readlink())))
         return
     with source.open("rb") as stream:
         status = os.fstat(stream.fileno())
@@ -48,13 +48,7 @@ def _copy(archive: tarfile.TarFile, source: Path, name: str) -> None:
         archive.addfile(info, stream)
 
 
-def _add(archive: tarfile.TarFile, name: str, kind: bytes, mode: int, *, link: str = "") -> None:
-    info = _info(name, kind, mode)
-    info.linkname = link
-    archive.addfile(info)
-
-
-def _info(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+def _info(name: str, kind: bytes, mode: int, *, link: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.type, info.mode, info.mtime = kind, mode, TIME
+    info.type, info.mode, info.mtime, info.linkname = kind, mode, TIME, link
     return info

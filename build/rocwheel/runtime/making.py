@@ -136,10 +136,10 @@ def commands(
     plan: ImagePlan, context: Path, *, base: str, engine: ContainerEngine, network: str
 ) -> Iterator[Command]:
     """Yield the engine's two `build`s; `base` is a name that the base has."""
-    chosen, subject = plan.subject.base, plan.subject
+    subject, manifest = plan.subject, plan.subject.manifest
     yield engine_build(
         engine, context / DOCKERFILE, target="rocm", tag=plan.rocm_image, network=network,
-        arguments={"BASE": base, "PACKAGES": " ".join(chosen.packages)},
+        arguments={"BASE": base, "PACKAGES": " ".join(subject.base.packages)},
         labels={INPUTS: plan.rocm_digest},
     )  # fmt: skip
     yield engine_build(
@@ -148,31 +148,26 @@ def commands(
             "BASE": base,
             "ROCM": plan.rocm_image,
             "PYTHON": plan.interpreter,
-            "PYTHON_PACKAGES": " ".join(chosen.python(subject.python)),
+            "PYTHON_PACKAGES": " ".join(subject.base.python(subject.python)),
         },
-        labels=_labels(plan),
+        labels={
+            INPUTS: plan.digest,
+            MANIFEST: manifest.sha256,
+            RELEASED: "yes" if subject.is_released else "no",
+            f"{LABEL}.profile": subject.profile,
+            f"{LABEL}.python": str(subject.python),
+            f"{LABEL}.rocm": manifest.rocm.version,
+            f"{LABEL}.rocm.sha256": plan.rocm.sha256,
+            f"{LABEL}.jax.commit": manifest.jax.commit,
+            f"{LABEL}.xla.commit": manifest.xla.commit,
+            f"{LABEL}.tool": plan.tool,
+            f"{OCI}.title": subject.reference,
+            f"{OCI}.version": manifest.jax_version,
+            f"{OCI}.revision": manifest.jax.commit,
+            f"{OCI}.base.name": plan.base.reference,
+            f"{OCI}.base.digest": plan.base.config,
+        },
     )  # fmt: skip
-
-
-def _labels(plan: ImagePlan) -> dict[str, str]:
-    manifest, subject = plan.subject.manifest, plan.subject
-    return {
-        INPUTS: plan.digest,
-        MANIFEST: manifest.sha256,
-        RELEASED: "yes" if subject.is_released else "no",
-        f"{LABEL}.profile": subject.profile,
-        f"{LABEL}.python": str(subject.python),
-        f"{LABEL}.rocm": manifest.rocm.version,
-        f"{LABEL}.rocm.sha256": plan.rocm.sha256,
-        f"{LABEL}.jax.commit": manifest.jax.commit,
-        f"{LABEL}.xla.commit": manifest.xla.commit,
-        f"{LABEL}.tool": plan.tool,
-        f"{OCI}.title": subject.reference,
-        f"{OCI}.version": manifest.jax_version,
-        f"{OCI}.revision": manifest.jax.commit,
-        f"{OCI}.base.name": plan.base.reference,
-        f"{OCI}.base.digest": plan.base.config,
-    }
 
 
 def make(plan: ImagePlan, engine: ContainerEngine, here: Workplace, *, network: str) -> Made:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -20,9 +21,10 @@ def steps(monkeypatch):
     """The steps of a push in the order they were taken; none of them is really taken."""
     taken: list[str] = []
     image = SimpleNamespace(reference="here/jax:1", digest="sha256:1")
-    monkeypatch.setattr(job, "_passed", lambda *_: ())
-    monkeypatch.setattr(job, "_described", lambda *_, **__: image)
-    monkeypatch.setattr(job.registry, "push", lambda *_, **__: (None, True))
+    monkeypatch.setattr(record, "verdicts", lambda *_: {})
+    monkeypatch.setattr(record, "refusals", lambda *_: ())
+    monkeypatch.setattr(job, "ImageRecord", lambda **_: image)
+    monkeypatch.setattr(job.registry, "push", lambda *_, **__: (MagicMock(), True))
     monkeypatch.setattr(record, "put", lambda *_: taken.append("record"))
     return taken
 
@@ -31,12 +33,11 @@ def push(tags):
     asked = SimpleNamespace(
         request=SimpleNamespace(who=Who(by="ann", now=NOW, reason="")),
         options=SimpleNamespace(tags=tags), place=None, repository="here/jax",
-        subject=SimpleNamespace(tag="1"),
+        subject=MagicMock(tag="1"),
     )  # fmt: skip
     console = SimpleNamespace(step=lambda *_, **__: nullcontext(), info=lambda _: None)
     here = SimpleNamespace(now=lambda: NOW, console=console, environ={}, runner=None)
-    made = SimpleNamespace(image=None)
-    return job._pushed(asked, here, None, made, engine=None)
+    return job._pushed(asked, here, MagicMock(), MagicMock(), engine=None)
 
 
 def test_an_image_is_recorded_once_its_moving_tags_name_it(steps, monkeypatch):
