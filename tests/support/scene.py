@@ -8,17 +8,24 @@ goes on. tests/integration/release/test_schedules.py takes a spread, tests/campa
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import shutil
+import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from support.schedule import WRITES, Conductor
 from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
 
+from rocwheel.console import Console
 from rocwheel.errors import RocwheelError, StoreError
 from rocwheel.index import page, publish
 from rocwheel.index.channels import Retention
@@ -240,6 +247,17 @@ def without_waiting(patch) -> None:
     for module in (log, publish):
         patch.setattr(module, "pause", lambda _failures: None)
     patch.setattr(operations, "ATTEMPTS", 6)
+
+
+@contextmanager
+def unwaiting(kind):
+    """Start states of a kind, in memory where there is some, and no waiting meanwhile."""
+    memory = Path("/dev/shm")  # where a sync costs nothing
+    console = Console(sys.stderr, clock=time.monotonic, verbosity=-1)
+    where = memory if os.access(memory, os.W_OK) else None
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir=where) as folder:
+        without_waiting(patch)
+        yield kind(Path(folder), console)
 
 
 class Worlds:

@@ -94,8 +94,8 @@ class Transition(Value, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()  # of files, where it is not about all of a set's
     brings: tuple[Holding, ...] = ()
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)
-    # Below `all` alone: whom it is for; of a set that comes, whom `all` waits for, and which
-    # families have pages of their own.
+    # Below `all` alone: the families that the entry is for; of a set that comes, the families that
+    # `all` waits for, and those that have pages of their own.
     families: tuple[FamilyId, ...] | UnsetType = UNSET
     must: tuple[FamilyId, ...] | UnsetType = UNSET
     pages: tuple[FamilyId, ...] | UnsetType = UNSET

@@ -137,10 +137,10 @@ class _Made:
     def _stage(self, build: Cell, group: Sequence[_FamilySet]) -> Cell:
         """Add the cell that stages a set; one for several is no family's own."""
         first, states = group[0], [of.seen.state for of in group]
-        name, whom, tags, words = first.name, "", first.tags, first.words[1:]
+        name, suffix, tags, words = first.name, "", first.tags, first.words[1:]
         if len(group) > 1:
             name, tags = first.recipe.name, {"wheels": first.recipe.name}
-            whom = f", for {', '.join(of.family.name for of in group)}"
+            suffix = f", for {', '.join(of.family.name for of in group)}"
             words = ("--family=all", *words[1:])
         state = states[0] if all(states) else ""
         return self._add(
@@ -151,7 +151,7 @@ class _Made:
             seconds=120,
             needs=Needs(memory_mib=1024, disk_mib=4096),
             kept="staged" if state else "",
-            why=(f"{state} already" if state else "not staged yet") + whom,
+            why=(f"{state} already" if state else "not staged yet") + suffix,
             **tags,
         )
 

@@ -122,7 +122,7 @@ class Promote(Operation):
         return self.entry(state, Action.PROMOTE, brings=brings, must=must, pages=pages, **about)
 
     def new(self, state: IndexState) -> tuple[Judged, ...]:
-        """Return those that pass and for whom a state does not list the set."""
+        """Return the families that pass and do not have the set listed in a state."""
         asked = (i for i in self.judged if i.state == "ready" or not self.families)
         return tuple(i for i in asked if not state.of(i.family).lists(self.manifest.sha256))
 

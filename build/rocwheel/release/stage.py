@@ -40,7 +40,7 @@ class Stage(Operation):
     """The operation that uploads a set to staging and lists it there."""
 
     manifest: Manifest
-    families: tuple[str, ...] = ()  # whom it is for, where it lies below `all`
+    families: tuple[str, ...] = ()  # that the set is for, where it lies below `all`
     uploads: tuple[Upload, ...]
     provenance: bytes = b""  # a builder's statement, where the wheelhouse has one
     count: Callable[[int], None] | None = None

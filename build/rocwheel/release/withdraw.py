@@ -173,7 +173,7 @@ class ChangePlan:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """For whom it changes something: the place's own family, or some of those below `all`."""
+        """Return the families whose index changes: the place's own, or some below `all`."""
         sets = (self.state.sets[name] for name in self.names if name in self.state.sets)
         every = dict.fromkeys(family for known in sets for family in known.families)
         return self.operation.families or tuple(every) or (self.operation.place.view,)

@@ -13,19 +13,14 @@ import hashlib
 import itertools
 import os
 import random
-import sys
-import tempfile
-import time
-from pathlib import Path
 
 import pytest
 from model.protocol import RULES
 from model.test_protocol import OF_SHARED
 from support.s3 import BUCKET
-from support.scene import JAXLIB, STOPS, Schedule, Worlds, play, shuffled, without_waiting
+from support.scene import JAXLIB, STOPS, Schedule, Worlds, play, shuffled, unwaiting
 from support.tiers import merge_tries
 
-from rocwheel.console import Console
 from rocwheel.errors import PromotionError, RocwheelError, StoreError
 from rocwheel.index import page, publish
 from rocwheel.index.page import Page
@@ -40,12 +35,8 @@ FILES, OBJECTS, CHANCE, HARMED = 250, 12, 60, 60  # schedules of the spread
 
 @pytest.fixture(scope="module")
 def worlds():
-    memory = Path("/dev/shm")  # where a sync costs nothing
-    console = Console(sys.stderr, clock=time.monotonic, verbosity=-1)
-    where = memory if os.access(memory, os.W_OK) else None
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir=where) as folder:
-        without_waiting(patch)
-        yield Worlds(Path(folder), console)
+    with unwaiting(Worlds) as made:
+        yield made
 
 
 def spread(worlds, number: int) -> list[Schedule]:

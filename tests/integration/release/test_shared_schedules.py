@@ -10,20 +10,15 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import sys
-import tempfile
-import time
-from pathlib import Path
 
 import pytest
 from model.test_protocol import OF_SHARED
-from support.scene import STOPS, Schedule, play, shuffled, without_waiting
+from support.scene import STOPS, Schedule, play, shuffled, unwaiting
 from support.shared import X, Y
 from support.shared_scene import SharedWorlds
 from support.tiers import merge_tries
 
 from rocwheel.choices import ALL
-from rocwheel.console import Console
 from rocwheel.errors import RocwheelError
 from rocwheel.ledger import state
 from rocwheel.ledger.state import Action, Known, Standing
@@ -35,12 +30,8 @@ SEED = int(os.environ.get("ROCWHEEL_SEED", "20261121"))
 
 @pytest.fixture(scope="module")
 def worlds():
-    memory = Path("/dev/shm")  # where a sync costs nothing
-    console = Console(sys.stderr, clock=time.monotonic, verbosity=-1)
-    where = memory if os.access(memory, os.W_OK) else None
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(dir=where) as folder:
-        without_waiting(patch)
-        yield SharedWorlds(Path(folder), console)
+    with unwaiting(SharedWorlds) as made:
+        yield made
 
 
 @pytest.mark.slow
