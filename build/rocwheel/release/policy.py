@@ -88,8 +88,8 @@ def decide(
     `lost` are tests of the last released set that this one has not, by suite and CPython.
     """
     by_cell: dict[tuple[str, str], list[FoundVerdict]] = {}
-    for found in sorted(verdicts, key=lambda item: item.key):
-        by_cell.setdefault((found.suite, found.python), []).append(found)
+    for verdict in sorted(verdicts, key=lambda item: item.key):
+        by_cell.setdefault((verdict.suite, verdict.python), []).append(verdict)
     approved = {(item.suite, item.python): item for item in approvals}
     cells = []
     for python in manifest.pythons:
@@ -157,11 +157,11 @@ class _Case:
         return self.demand.uncounted if self.demand else ""
 
 
-def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCell:
+def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> SuiteCell:
     """Return the state of one cell, before level, bypass and approvals are looked at."""
-    unreadable = [item for item in found if not item.verdict]
-    aside = [(item, item.verdict) for item in found if item.verdict and _unofficial(item, case)]
-    told = [(item, item.verdict) for item in found if item.verdict and not _unofficial(item, case)]
+    unreadable = [item for item in verdicts if not item.verdict]
+    aside = [(item, item.verdict) for item in verdicts if item.verdict and _unofficial(item, case)]
+    told = [(it, it.verdict) for it in verdicts if it.verdict and not _unofficial(it, case)]
     failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
                 if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
@@ -200,7 +200,7 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
         sha256=sha256,
         verdicts=tuple(
             f"{item.sha256} {item.verdict.state.value if item.verdict else 'unreadable'}"
-            for item in found
+            for item in verdicts
         ),
         notes=(
             *(f"unreadable: {item.key}: {item.problem}" for item in unreadable),
@@ -212,9 +212,9 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
     )
 
 
-def _unofficial(found: FoundVerdict, case: _Case) -> bool:
+def _unofficial(item: FoundVerdict, case: _Case) -> bool:
     """Return whether it was run in a way of its own, so that it counts for nothing."""
-    return bool(found.verdict and found.verdict.ran.unofficial) and case.family.proof.official
+    return bool(item.verdict and item.verdict.ran.unofficial) and case.family.proof.official
 
 
 def _failure(verdict: Verdict, case: _Case) -> State | None:
@@ -329,8 +329,8 @@ def _weigh(cell: SuiteCell, case: _Case, approved: Mapping[tuple[str, str], Appr
         return _excused(cell, excuse, "excuse", today) if is_excused else cell
     if cell.state is State.NO_RUNNER and not cell.sha256:
         bypass = case.family.bypass_tests_for_releases
-        found = _excused(cell, bypass, "bypass", today)
-        return replace(found, excused=not found.is_blocking)
+        bypassed = _excused(cell, bypass, "bypass", today)
+        return replace(bypassed, excused=not bypassed.is_blocking)
     return cell
 
 

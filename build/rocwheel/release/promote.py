@@ -344,12 +344,12 @@ def plan(
             judged.append(item)
             continue
         here = staging.of(one.name)
-        found = verdicts.find(here, manifest.sha256)
-        before = verdicts.released_coverage(release.of(one.name), state, verdicts.cells(found))
+        results = verdicts.find(here, manifest.sha256)
+        before = verdicts.released_coverage(release.of(one.name), state, verdicts.cells(results))
         decision, evidence = judge(
-            here, manifest, one, channel, found, before=before, now=who.now, approvals=approvals
+            here, manifest, one, channel, results, before=before, now=who.now, approvals=approvals
         )
-        judged.append(replace(item, decision=decision, verdicts=found, evidence=evidence))
+        judged.append(replace(item, decision=decision, verdicts=results, evidence=evidence))
     _check_approvals(approvals, [item.decision for item in judged])
     looked = staging.each(lambda wheel: _source(staging, wheel, there), manifest.built)
     names = [wheel.filename for wheel in manifest.built]
@@ -375,7 +375,7 @@ def judge(
     manifest: Manifest,
     family: Family,
     channel: Channel,
-    found: Sequence[FoundVerdict],
+    results: Sequence[FoundVerdict],
     *,
     before: Coverage,
     now: datetime,
@@ -385,13 +385,13 @@ def judge(
 
     `before` are the tests of the last released set. Raises TrustError where a link is broken.
     """
-    evidence = proof.gather(staging, manifest, channel, found, now=now)
-    counted = proof.believed(found, evidence, channel)
+    evidence = proof.gather(staging, manifest, channel, results, now=now)
+    counted = proof.believed(results, evidence, channel)
     lost = verdicts.lost(counted, before)
     decision = policy.decide(
         manifest, family, channel, counted, now=now, approvals=approvals, lost=lost
     )
-    return proof.explained(decision, found, evidence, channel), evidence
+    return proof.explained(decision, results, evidence, channel), evidence
 
 
 def apply(
