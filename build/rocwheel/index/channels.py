@@ -121,13 +121,13 @@ class Channel:
 
     def prefixes_of(self, rocm_major: int) -> Prefixes:
         """Return the prefixes of wheels for that ROCm major. Raises ConfigError."""
-        found = self.prefixes.get(rocm_major) or self.prefixes.get(ANY_MAJOR)
-        if found is None:
+        prefixes = self.prefixes.get(rocm_major) or self.prefixes.get(ANY_MAJOR)
+        if prefixes is None:
             raise ConfigError(
                 f"channel {self.name}: no prefix for ROCm {rocm_major}",
                 hint=f"add it below channels.{self.name}.prefixes in {FILE}",
             )
-        return found
+        return prefixes
 
     @property
     def is_shared(self) -> bool:

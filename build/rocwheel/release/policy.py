@@ -92,8 +92,8 @@ def decide(
     `signed` a bypass and an excuse need an approval, too.
     """
     by_cell: dict[tuple[str, str], list[FoundVerdict]] = {}
-    for found in sorted(verdicts, key=lambda item: item.key):
-        by_cell.setdefault((found.suite, found.python), []).append(found)
+    for verdict in sorted(verdicts, key=lambda item: item.key):
+        by_cell.setdefault((verdict.suite, verdict.python), []).append(verdict)
     cells, used = list[SuiteCell](), list[Approval]()
     for python in manifest.pythons:
         levels = channel.levels(family, python)
@@ -167,11 +167,11 @@ class _Case:
         return self.demand.uncounted if self.demand else ""
 
 
-def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCell:
+def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> SuiteCell:
     """Return the state of one cell, before level, bypass and approvals are looked at."""
-    unreadable = [item for item in found if not item.verdict]
-    aside = [(item, item.verdict) for item in found if item.verdict and _unofficial(item, case)]
-    told = [(item, item.verdict) for item in found if item.verdict and not _unofficial(item, case)]
+    unreadable = [item for item in verdicts if not item.verdict]
+    aside = [(item, item.verdict) for item in verdicts if item.verdict and _unofficial(item, case)]
+    told = [(it, it.verdict) for it in verdicts if it.verdict and not _unofficial(it, case)]
     failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
                 if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
@@ -210,7 +210,7 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
         sha256=sha256,
         verdicts=tuple(
             f"{item.sha256} {item.verdict.state.value if item.verdict else 'unreadable'}"
-            for item in found
+            for item in verdicts
         ),
         notes=(
             *(f"unreadable: {item.key}: {item.problem}" for item in unreadable),
@@ -222,9 +222,9 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
     )
 
 
-def _unofficial(found: FoundVerdict, case: _Case) -> bool:
+def _unofficial(item: FoundVerdict, case: _Case) -> bool:
     """Return whether it was run in a way of its own, so that it counts for nothing."""
-    return bool(found.verdict and found.verdict.ran.unofficial) and case.family.proof.official
+    return bool(item.verdict and item.verdict.ran.unofficial) and case.family.proof.official
 
 
 def _failure(verdict: Verdict, case: _Case) -> State | None:
@@ -339,8 +339,8 @@ def _weigh(cell: SuiteCell, case: _Case, approval: Approval | None) -> SuiteCell
         return _excused(cell, excuse, "excuse", today) if is_excused else cell
     if cell.state is State.NO_RUNNER and not cell.sha256:
         bypass = case.family.bypass_tests_for_releases
-        found = _excused(cell, bypass, "bypass", today)
-        return replace(found, excused=not found.is_blocking)
+        bypassed = _excused(cell, bypass, "bypass", today)
+        return replace(bypassed, excused=not bypassed.is_blocking)
     return cell
 
 

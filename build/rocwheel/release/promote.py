@@ -350,12 +350,12 @@ def plan(
             judged.append(item)
             continue
         here = staging.of(one.name)
-        found = verdicts.find(here, manifest.sha256)
-        before = verdicts.released_coverage(release.of(one.name), state, verdicts.cells(found))
+        results = verdicts.find(here, manifest.sha256)
+        before = verdicts.released_coverage(release.of(one.name), state, verdicts.cells(results))
         decision, evidence = judge(
-            here, manifest, one, channel, found, before=before, now=who.now, approvals=approvals
+            here, manifest, one, channel, results, before=before, now=who.now, approvals=approvals
         )
-        judged.append(replace(item, decision=decision, verdicts=found, evidence=evidence))
+        judged.append(replace(item, decision=decision, verdicts=results, evidence=evidence))
     _check_approvals(approvals, [item.decision for item in judged])
     looked = staging.each(lambda wheel: _source(staging, wheel, there), manifest.built)
     names = [wheel.filename for wheel in manifest.built]
@@ -381,7 +381,7 @@ def judge(
     manifest: Manifest,
     family: Family,
     channel: Channel,
-    found: Sequence[FoundVerdict],
+    results: Sequence[FoundVerdict],
     *,
     before: Coverage,
     now: datetime,
@@ -391,11 +391,11 @@ def judge(
 
     `before` are the tests of the last released set. Raises TrustError where a link is broken.
     """
-    evidence = proof.gather(staging, manifest, channel, found, now=now)
+    evidence = proof.gather(staging, manifest, channel, results, now=now)
     if approvals and channel.requires(KeyRole.APPROVER):
         what = f"--approve: {channel.option} takes the signed word of an approver alone"
         raise TrustError(what, hint="`trust approve` signs it")
-    counted = proof.believed(found, evidence, channel)
+    counted = proof.believed(results, evidence, channel)
     lost = verdicts.lost(counted, before)
     decision = policy.decide(
         manifest, family, channel, counted, now=now, lost=lost,
@@ -403,7 +403,7 @@ def judge(
     )  # fmt: skip
     words = {w.signed: evidence.approvals[w] for w in decision.approvals if w.signed}
     evidence = replace(evidence, lines={**evidence.lines, **words})
-    return proof.explained(decision, found, evidence, channel), evidence
+    return proof.explained(decision, results, evidence, channel), evidence
 
 
 def apply(
