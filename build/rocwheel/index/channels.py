@@ -24,7 +24,7 @@ from rocwheel.model import RocmVersion, WheelKind, suggest
 from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
-from rocwheel.trust.policy import Trust
+from rocwheel.trust.policy import KeyRole, Trust
 from rocwheel.values import Sha256, Value, matching
 from rocwheel.verdict import KnownSuite
 from rocwheel.yaml_file import CPythons, FieldError
@@ -110,6 +110,10 @@ class Channel:
     def option(self) -> str:
         """How a command line names it."""
         return f"--channel {self.name}" if self.name else f"--store {self.store}"
+
+    def requires(self, role: KeyRole) -> bool:
+        """Return whether a promotion needs what a key of this role signed."""
+        return role in self.trust.required(self.name)
 
     def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
         """Open the channel's store; nothing is asked of it yet."""
