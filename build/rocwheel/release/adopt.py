@@ -127,14 +127,14 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     left = half & wheels - known - shown.keys()
     if highest and is_new:  # pages of ours show all that was listed: the rest was withdrawn
         left |= wheels - known - shown.keys()
-    found = place.each(
+    foreign = place.each(
         lambda name: _foreign(place, name, shown.get(name), count), sorted(wheels - known - left)
     )
     operation = Adopt(
         place=place,
         who=who,
-        entries=tuple(entry for entry, _ in found),
-        metadata={entry.filename: data for entry, data in found},
+        entries=tuple(entry for entry, _ in foreign),
+        metadata={entry.filename: data for entry, data in foreign},
         begins=is_new,
     )
     return Adoption(operation=operation, state=state, left=tuple(sorted(left)))
