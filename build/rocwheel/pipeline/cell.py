@@ -24,7 +24,7 @@ from typing import Any, Final
 from rocwheel import __version__, git
 from rocwheel.choices import TEST_KINDS
 from rocwheel.console import Console, count
-from rocwheel.container.owner import is_alive
+from rocwheel.container.owner import is_alive, owner
 from rocwheel.errors import (
     ConfigError,
     FetchError,
@@ -147,7 +147,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         plan=book.sha256,
         host=worker.host,
         engine=worker.engine,
-        job=worker.job,
+        job=worker.job or (owner() if worker.engine == "local" else ""),
         seen=standing.told(book, cell),
         time=timestamp(worker.now()),
     )
