@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
+from packaging.version import Version
+
 from rocwheel.download import Client, without_secrets
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.rocm import tarball_name, therock
@@ -30,7 +32,7 @@ class ListedTarball:
 
     name: TarballName
     source: str  # URL, or path
-    modified: str = ""  # as the page spells it; "" where it says nothing
+    modified: str = ""  # as the page spells it, later texts being later; "" where it says nothing
 
 
 def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]:
@@ -41,7 +43,7 @@ def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]
     chosen: dict[str, ListedTarball] = {}
     for item in every(where, client=client, cwd=cwd):
         best = chosen.get(item.name.group)
-        if best is None or _version(best) < _version(item):
+        if best is None or _order(best) < _order(item):
             chosen[item.name.group] = item
     if not chosen:
         raise FetchError(
@@ -79,8 +81,10 @@ def _formats() -> therock.TarballPages:
     return therock.known().pages
 
 
-def _version(item: ListedTarball) -> Any:
-    return item.name.version.version if item.name.version else None
+def _order(item: ListedTarball) -> tuple[Any, ...]:
+    """Return what the newest has most of: a commit in a version (`.dev0+13caf791`) has no order."""
+    version = item.name.version.version if item.name.version else Version("0")
+    return Version(version.public), item.modified, version
 
 
 def _page(url: str, client: Client) -> Iterator[ListedTarball]:
