@@ -133,8 +133,7 @@ class _Resolver:
                 why = f"JAX {pin.version} has no lock file for CPython {python}"
                 yield _absent(item, why, python=str(python))
         if not item.rocm.tarballs:
-            rocm = self._tarball(item, item.rocm.source)
-            yield self._recipe(item, item.name, wanted, rocm)
+            yield self._recipe(item, item.name, wanted, item.rocm.source)
             return
         page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
         newest = listing.newest(page, client=world.client, cwd=world.cwd)
@@ -143,8 +142,7 @@ class _Resolver:
             if every not in newest:
                 why = f"{without_secrets(page)}: lists no {every} tarball, for all families"
                 raise SourceError(why, hint="name one source")
-            rocm = self._tarball(item, newest[every].source)
-            yield self._recipe(item, item.name, wanted, rocm)
+            yield self._recipe(item, item.name, wanted, newest[every].source)
             return
         for name in wanted:
             if name not in newest:
@@ -154,8 +152,7 @@ class _Resolver:
                 yield _absent(item, why, name)
                 continue
             try:
-                rocm = self._tarball(item, newest[name].source)
-                yield self._recipe(item, f"{item.name}-{name}", (name,), rocm)
+                yield self._recipe(item, f"{item.name}-{name}", (name,), newest[name].source)
             except (FetchError, SourceError, StoreError, HostError) as exc:
                 world.note(f"{item.name}-{name}: {exc}")
                 yield _absent(item, str(exc), name)
@@ -171,10 +168,8 @@ class _Resolver:
                 raise SourceError(f"{exc}; {exc.hint}") from exc
         return one_tarball(where, item.rocm.sha256, self.world, item.rocm.version)
 
-    def _recipe(
-        self, item: SetSettings, name: str, of: tuple[str, ...], rocm: Tarball
-    ) -> WheelRecipe:
-        world, pin = self.world, self._pin(item)
+    def _recipe(self, item: SetSettings, name: str, of: tuple[str, ...], where: str) -> WheelRecipe:
+        world, pin, rocm = self.world, self._pin(item), self._tarball(item, where)
         jax, repository, commit, argv = self._jax(item, pin)
         known = pin.pythons if pin else item.pythons
         pythons = tuple(str(p) for p in item.pythons or known if p in known)

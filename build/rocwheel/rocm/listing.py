@@ -40,11 +40,8 @@ def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]
 
     Raises what `every` raises, and FetchError for a page without tarballs of TheRock's.
     """
-    chosen: dict[str, ListedTarball] = {}
-    for item in every(where, client=client, cwd=cwd):
-        best = chosen.get(item.name.group)
-        if best is None or _order(best) < _order(item):
-            chosen[item.name.group] = item
+    oldest_first = sorted(every(where, client=client, cwd=cwd), key=_order)
+    chosen = {item.name.group: item for item in oldest_first}
     if not chosen:
         raise FetchError(
             f"{without_secrets(where)}: lists no ROCm tarball (therock-dist-linux-…)",
