@@ -5,7 +5,7 @@
 
 Only what is added is timed, since digests are known and no wheel is read: the set has sizes and
 digests and no bytes. 15 CPythons with two suites each make 30 cells. The store is a folder, then a
-bucket of an S3 server on this machine (SeaweedFS): to a bucket far away add its round trips, of which
+bucket of an S3 server on this machine (SeaweedFS): to one far away add its round trips, of which
 promote makes 16 at once. The exit status is 1 where one of the three takes more than 2 s.
 `--small` is a quick look.
 """
