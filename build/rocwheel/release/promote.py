@@ -41,8 +41,8 @@ from rocwheel.release.stage import holding
 from rocwheel.release.withdraw import withdrawn
 from rocwheel.store import ObjectInfo, Store, replaced
 from rocwheel.trust import TrustError, envelope, evidence, statements
-from rocwheel.trust.evidence import Evidence
-from rocwheel.trust.policy import KeyRole
+from rocwheel.trust.evidence import Evidence, gather
+from rocwheel.trust.policy import Case, KeyRole
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 
@@ -406,7 +406,9 @@ def judge(
 
     `before` are the tests of the last released set. Raises TrustError where a link is broken.
     """
-    evidence = proof.gather(staging, manifest, channel, results, now=now)
+    case = Case(trust=channel.trust, channel=channel.name, family=staging.view, now=now)
+    readable = {item.sha256: item.verdict for item in results if item.verdict}
+    evidence = gather(staging, manifest, readable, case)
     if approvals and channel.requires(KeyRole.APPROVER):
         what = f"--approve: {channel.option} takes the signed word of an approver alone"
         raise TrustError(what, hint="`trust approve` signs it")

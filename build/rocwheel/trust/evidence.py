@@ -297,9 +297,9 @@ def check_provenance(signed: Envelope, manifest: Manifest, case: Case, seen: dat
     """Raise TrustError unless it is a builder's word on exactly this manifest's set."""
     statement = _of_kind(signed, statements.PROVENANCE)
     definition = statement.part("buildDefinition")
-    claimed = statement.part("runDetails", "metadata").get("finishedOn")
+    claimed = statements.claimed(statement)
     if why := case.refusal(signed.signatures, KeyRole.BUILDER, claimed, seen):
-        raise _broken(signed.name, f"{why}")
+        raise _broken(signed.name, why)
     wanted = {item.name: item.digest.sha256 for item in statements.subjects(manifest)}
     if statement.subjects != wanted:
         raise _broken(signed.name, f"subject: not the wheels of {manifest.sha256[:12]}")
@@ -314,7 +314,7 @@ def check_provenance(signed: Envelope, manifest: Manifest, case: Case, seen: dat
 def check_approval(signed: Envelope, manifest: Manifest, case: Case, seen: datetime) -> Approval:
     """Return what an approver signed; raise TrustError unless it is about this set, here."""
     statement = _of_kind(signed, statements.APPROVAL)
-    claimed, own = statement.predicate.get("timeCreated"), statement.own
+    claimed, own = statements.claimed(statement), statement.own
     if why := case.refusal(
         signed.signatures, KeyRole.APPROVER, claimed, seen, str(own.get("suite"))
     ):

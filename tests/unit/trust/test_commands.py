@@ -600,7 +600,7 @@ def swap(lines) -> None:
 
 
 def flip(lines) -> None:
-    lines[-1] = lines[-1].replace(b'"sig": "', b'"sig": "AAAA')
+    lines[-1] = lines[-1].replace(b'"sig":"', b'"sig":"AAAA')
 
 
 def double(lines) -> None:
