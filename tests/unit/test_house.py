@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_270  # lines of all rooms; fewer than 50,000
+MOST = 50_231  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
@@ -25,11 +25,11 @@ ROOMS = {
     "demo dev doctor housekeeping report/": (2144, 2100, 0, 0),
     "gate/": (7125, 7150, 0, 0),
     "host/": (484, 400, 0, 0),
-    "index/ store/": (2458, 2510, 0, 0),
-    "ledger/ release/": (4530, 3950, 0, 0),
+    "index/ store/": (2453, 2510, 0, 0),
+    "ledger/ release/": (4531, 3950, 0, 0),
     "ledger/nights pipeline/": (4055, 3500, 0, 0),
     "runtime/": (1547, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1894, 1400, 0, 0),
+    "cli/trust release/proof trust/": (1859, 1400, 0, 0),
     "wheel/": (5047, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
