@@ -325,8 +325,10 @@ def _folded(
             last = max(_numbers(place), default=0) if last is None else last
             if state.number >= last:
                 return state
-            state = skipped(state, digest="", problem=f"{name}: missing, put it back")
-            continue
+            data, _ = glance(place.store, place.log(state.number + 1))  # it may have come meanwhile
+            if not data:
+                state = skipped(state, digest="", problem=f"{name}: missing, put it back")
+                continue
         except HugeError as exc:
             state = skipped(state, digest="", problem=f"{exc}; it changes nothing")
             continue
