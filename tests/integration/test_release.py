@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import re
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from support.s3 import BUCKET, READER, READER_SECRET
 from support.schedule import REQUESTS
+from support.serving import serving
 from support.tiers import merge_tries
 from support.wheelset import (
     FAMILY,
@@ -411,6 +414,27 @@ def test_entries_that_come_while_the_log_is_read_are_not_missing(shop, tmp_path)
     place = replace(shop.release, store=Late(shop.store))
     state = log._folded(place, behind)
     assert (state.number, dict(state.damage)) == (4, {})
+
+
+def test_a_wheel_that_breaks_off_while_it_is_served_ends_the_connection(shop, tmp_path) -> None:
+    """The error came as a second answer, within the wheel, and the client waited for the rest."""
+    manifest = shop.released(tmp_path / "a", pythons=("3.12",))
+
+    class Broken(Counted):
+        def stream(self, key: str, sink) -> None:
+            sink(b"PK")
+            raise StoreError(f"{key}: the download broke", hint="")
+
+    with serving(Broken(shop.store)) as site:
+        connection = http.client.HTTPConnection(*site.server_address[:2], timeout=10)
+        connection.request("GET", f"/{shop.release.key(manifest.built[0].filename)}")
+        with (
+            closing(connection),
+            connection.getresponse() as answer,
+            pytest.raises(http.client.IncompleteRead) as caught,
+        ):
+            answer.read()
+    assert caught.value.partial == b"PK"
 
 
 # R9: same name, other bytes

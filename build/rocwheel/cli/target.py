@@ -21,7 +21,7 @@ with when_run():
     from rocwheel.gate.suite import suites
     from rocwheel.index import channels
     from rocwheel.index.channels import Channel
-    from rocwheel.ledger import manifests
+    from rocwheel.ledger import log, manifests
     from rocwheel.manifest import Manifest
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
@@ -171,9 +171,7 @@ class Target:
         path = app.cwd / text
         if path.exists():
             return Manifest.load(path)
-        digits = text.lower()
-        if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
-            raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
+        digits = _digits(text)
         places = [place for pair in self.pairs() for place in pair]
         matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
         if len(matches) != 1:
@@ -197,9 +195,26 @@ class Target:
         return replace(place, store=store), manifest
 
     def release_of(self, app: App, text: str) -> tuple[Place, str]:
-        """Release place and SHA-256 of the manifest that --manifest names."""
+        """Release place and SHA-256 of the manifest that --manifest names.
+
+        What the log knows is found there: a manifest that is lost keeps no set in an index.
+        """
+        if not (app.cwd / text).exists():
+            digits, pairs = _digits(text), self.pairs()
+            releases = {name: place for _, place in pairs for name in log.read(place).sets}
+            named = [name for name in releases if name.startswith(digits)]
+            if len(named) == 1:
+                return releases[named[0]], named[0]
         manifest = self.manifest(app, text)
         return self.channel.pair(self.store, manifest, self.view)[1], manifest.sha256
+
+
+def _digits(text: str) -> str:
+    """Return the first digits of a SHA-256. Raises ConfigError."""
+    digits = text.lower()
+    if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
+        raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
+    return digits
 
 
 def must_exist(store: Store) -> None:
