@@ -36,7 +36,7 @@ from rocwheel.ledger.state import (
     touched,
 )
 from rocwheel.places import Place
-from rocwheel.store import HugeError, glance, pause, replaced
+from rocwheel.store import JSON, Headers, HugeError, glance, pause, replaced
 from rocwheel.values import Value, decoded
 
 TRIES: Final = 5  # to learn how a commit ended
@@ -238,8 +238,8 @@ def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
     Raises ObjectMissingError, HugeError, and ObjectDiffersError for other bytes.
     """
     data, _ = place.store.read(key)
-    if sha256 is not None and (found := files.sha256(data)) != sha256:
-        raise replaced(place.store.locate(key), found, sha256)
+    if sha256 is not None and (digest := files.sha256(data)) != sha256:
+        raise replaced(place.store.locate(key), digest, sha256)
     return data
 
 
@@ -287,7 +287,9 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
         ):
             return
         with suppress(ObjectStaleError):
-            place.store.replace(place.state, body, previous=info, headers=place.record_headers)
+            place.store.replace(
+                place.state, body, previous=info, headers=Headers(content_type=JSON)
+            )
             return
 
 
