@@ -332,7 +332,7 @@ def _message(
     planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
     page = upkeep.page_url(target.channel, target.store)
     if not options.max_age:
-        return notify.message(target.nights, night, page, app.console.warn)
+        return notify.message(target.nights, night, page, app.console.warn, now=app.now())
     return notify.stale(target.store, planned, page, now=app.now(), limit=options.max_age)
 
 

@@ -268,7 +268,8 @@ def with_authors(
     recipes: tuple[WheelRecipe, ...], last: NightSummary | None, world: World
 ) -> tuple[WheelRecipe, ...]:
     """Add who wrote the commits of JAX since each recipe's last night, where GitHub says it."""
-    old = {item.name: item.jax_commit for item in (last.recipes if last else ())}
+    past = (*last.builds, *last.recipes) if last else ()  # one may be absent in the last night
+    old = {item.name: item.jax_commit for item in past}
     ask = cache(partial(_authors, world))
     return tuple(
         replace(item, authors=ask(item.jax_repository, old.get(item.name, ""), item.jax_commit))

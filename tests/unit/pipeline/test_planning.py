@@ -373,6 +373,8 @@ def test_who_wrote_what_changed_is_asked_once_for_each_range(tmp_path):
     assert [item.authors for item in made] == [("Ann", "Ben"), ("Ann", "Ben"), ()]
     assert github.asked == [f"https://api.github.com/repos/jax-ml/jax/compare/{old}...{new}"]
     assert resolving.with_authors((recipe,), None, asking)[0].authors == ()
+    last = values.replace(last, recipes=(), builds=before)  # its build was absent in that night
+    assert resolving.with_authors((recipe,), last, asking)[0].authors == ("Ann", "Ben")
 
 
 SET = """
