@@ -23,6 +23,7 @@ with when_run():
     from rocwheel.index.channels import Channel
     from rocwheel.ledger import log, manifests
     from rocwheel.manifest import Manifest
+    from rocwheel.model import is_sha256
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.store import Store
@@ -171,7 +172,9 @@ class Target:
         path = app.cwd / text
         if path.exists():
             return Manifest.load(path)
-        digits = _digits(text)
+        digits = text.lower()
+        if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
+            raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
         places = [place for pair in self.pairs() for place in pair]
         matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
         if len(matches) != 1:
@@ -199,22 +202,13 @@ class Target:
 
         What the log knows is found there: a manifest that is lost keeps no set in an index.
         """
-        if not (app.cwd / text).exists():
-            digits, pairs = _digits(text), self.pairs()
-            releases = {name: place for _, place in pairs for name in log.read(place).sets}
-            named = [name for name in releases if name.startswith(digits)]
+        if len(digits := text.lower()) >= SHORTEST and not (app.cwd / text).exists():
+            releases = {name: place for _, place in self.pairs() for name in log.read(place).sets}
+            named = [name for name in releases if is_sha256(name) and name.startswith(digits)]
             if len(named) == 1:
                 return releases[named[0]], named[0]
         manifest = self.manifest(app, text)
         return self.channel.pair(self.store, manifest, self.view)[1], manifest.sha256
-
-
-def _digits(text: str) -> str:
-    """Return the first digits of a SHA-256. Raises ConfigError."""
-    digits = text.lower()
-    if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
-        raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
-    return digits
 
 
 def must_exist(store: Store) -> None:
