@@ -137,11 +137,14 @@ class Target:
         self.channel = options.open(app)
         named = (options.family,) if isinstance(options.family, str) else options.family
         names = [name for name in named if name] or [ALL] * self.channel.is_shared
-        if not names:
-            raise known.lacking("--family", known.families)
-        self.own = options.own_families(app)
         has_all = self.channel.layout != "family"
-        self.families = tuple(self._named(name) for name in names if name != ALL or not has_all)
+        if not names:
+            raise known.lacking("--family", known.families_or_all if has_all else known.families)
+        self.own = options.own_families(app)
+        self.names = tuple(name for name in names if name != ALL or not has_all)
+        # A set is also taken back for a family that the matrix has no more.
+        is_one = isinstance(options, TargetOptions)
+        self.families = tuple(map(self._named, self.names)) if is_one else ()
         self.view = names[0] if len(names) == 1 else ALL
         self.store = self.channel.open()
         if not makes_store:
@@ -159,9 +162,15 @@ class Target:
 
     def families_of(self, manifest: Manifest) -> tuple[matrix.Family, ...]:
         """Return the families of --family; without one those of a set. Raises ConfigError."""
-        if not (self.families or manifest.families):
+        if not (self.names or manifest.families):
             raise known.lacking("--family", known.families)
-        return self.families or tuple(map(self._named, manifest.families))
+        for name in () if self.names else manifest.families:
+            if name not in self.own.keys() | matrix.FAMILIES.keys():
+                raise ConfigError(
+                    f"{manifest.sha256[:12]} is for {name}: no family (any more)",
+                    hint="name with --family those that are",
+                )
+        return tuple(map(self._named, self.names or manifest.families))
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
         """Return the staging and the release place of every ROCm major."""
@@ -178,6 +187,7 @@ class Target:
         places = [place for pair in self.pairs() for place in pair]
         matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
         if len(matches) != 1:
+            tuple(map(self._named, self.names))  # of a name that is none no set is expected
             raise ConfigError(
                 f"{text}: {len(matches)} manifests of {self.view} begin with these digits",
                 hint="give more digits" if matches else "stage the wheelhouse first",
@@ -202,7 +212,9 @@ class Target:
 
         What the log knows is found there: a manifest that is lost keeps no set in an index.
         """
-        if len(digits := text.lower()) >= SHORTEST and not (app.cwd / text).exists():
+        path = app.cwd / text
+        digits = Manifest.load(path).sha256 if path.exists() else text.lower()
+        if len(digits) >= SHORTEST:
             releases = {name: place for _, place in self.pairs() for name in log.read(place).sets}
             named = [name for name in releases if is_sha256(name) and name.startswith(digits)]
             if len(named) == 1:

@@ -177,7 +177,7 @@ class Channel:
         for item in self.prefixes.values() if major is None else (self.prefixes_of(major),):
             shared = self._places(store, family, item, is_shared=True)
             logs = (next(iter(store.keys(place.logs)), None) for place in shared)
-            if self.is_shared or (self.layout == "by set" and any(logs)):
+            if self.is_shared or any(logs):  # also where the layout was another one
                 pairs.append(shared)
             if family != ALL:
                 pairs.append(self._places(store, family, item, is_shared=False))

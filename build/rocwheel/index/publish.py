@@ -16,12 +16,7 @@ from typing import Final, TypeAlias
 
 from rocwheel.download import Client, DownloadError, Retry
 from rocwheel.entry import Entry, rank, version_of
-from rocwheel.errors import (
-    ConfigError,
-    ObjectStaleError,
-    RefusedError,
-    StoreError,
-)
+from rocwheel.errors import ConfigError, ObjectStaleError, RefusedError, StoreError
 from rocwheel.index.page import MARK, MARK_ALL, Page, Root, links, mark, with_mark
 from rocwheel.places import COMPAT, Place, kept_seconds
 from rocwheel.store import Headers, ObjectInfo, glance, pause
@@ -119,7 +114,7 @@ def settle(
     `mends` a page to put. What `claims` read before is not read again where it must be put: the
     put itself finds out whether it is still what was read.
     """
-    early = {claim.key: claim for claim in claims}
+    early = {claim.info.key: claim for claim in claims}
 
     def step(page: Shown) -> int:
         return rank(page.project) if page.project else 2
@@ -201,7 +196,6 @@ class Claim:
     """A page that is stored under a project's name, ours or not."""
 
     project: str
-    key: str
     number: int  # of the state it shows; -1: another tool made it; 0: the page's other log
     data: bytes
     info: ObjectInfo
@@ -233,8 +227,8 @@ def claimed(place: Place, project: str) -> Claim | None:
         if info:
             name, marks = mark_of(place), {n: mark(data, n) for n in (MARK, MARK_ALL)}
             number = marks[name] or (-1 if {*marks.values()} == {None} else 0)
-            far, seen = name == MARK_ALL, {"project": project, "key": key}
-            return Claim(**seen, number=number, data=data, info=info, is_far=far)
+            far = name == MARK_ALL
+            return Claim(project=project, number=number, data=data, info=info, is_far=far)
     return None
 
 
