@@ -200,7 +200,9 @@ def test_doctor_says_who_we_are_to_a_bucket_and_whether_we_may_write(
 
 
 # those of IAM that a store may need: docs.aws.amazon.com/service-authorization, Amazon S3
-ACTIONS = {"GetObject", "PutObject", "DeleteObject", "ListBucket"}
+ACTIONS = {
+    "GetObject", "PutObject", "DeleteObject", "ListBucket", "GetBucketObjectLockConfiguration",
+}  # fmt: skip
 
 
 def test_the_right_that_a_refusal_names_is_one_that_iam_has(servers, monkeypatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from rocwheel.choices import ALL
 from rocwheel.cli import known
@@ -14,6 +13,7 @@ from rocwheel.errors import ConfigError, StoreError
 from rocwheel.option import OptionSet, opt
 
 with when_run():
+    from pathlib import Path
     from urllib.parse import urlsplit
 
     import amdgpu_family_matrix as matrix

@@ -47,6 +47,7 @@ SERVER_ERROR, NOT_IMPLEMENTED = 500, 501
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
 RIGHTS: Final = {
     "CopyObject": "PutObject",
+    "GetObjectLockConfiguration": "GetBucketObjectLockConfiguration",
     "HeadBucket": "ListBucket",
     "HeadObject": "GetObject",
     "ListObjectsV2": "ListBucket",
