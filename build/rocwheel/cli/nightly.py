@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
@@ -24,6 +23,7 @@ from rocwheel.errors import CommandError, ConfigError, HostError, StoreError
 
 with when_run():
     import shlex
+    from pathlib import Path
 
     import amdgpu_family_matrix as matrix
     from rocwheel import verdict
