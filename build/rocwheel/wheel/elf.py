@@ -188,15 +188,15 @@ class _Scan:
         self._windows[window] = bytearray(end - start)
         self._open.append(window)
 
-    def _get(self, start: int, size: int) -> bytes:
+    def _get(self, start: int, size: int) -> memoryview:
         """Return bytes of the file; raises _LaterError when they have not passed (again) yet."""
         end = start + size
         self._want((start, end))
         for (low, high), data in self._windows.items():
             if low <= start and end <= high and (low, high) not in self._open:
-                return bytes(memoryview(data)[start - low : end - low])
+                return memoryview(data)[start - low : end - low]
         if start == end:
-            return b""
+            return memoryview(b"")
         raise _LaterError
 
     def _spot_bundles(self, piece: bytes) -> None:
@@ -251,7 +251,7 @@ class _Scan:
         self._budget.take("elf_entries", header.shnum)
         needs = self._described(sections, _SHT_VERNEED, dynamic.get(_DT_VERNEED), loads)
         symbols = self._described(sections, _SHT_DYNSYM, dynamic.get(_DT_SYMTAB), loads)
-        strings = _Strings(self._get(strings_at, strings_size), self._budget)
+        strings = _Strings(bytes(self._get(strings_at, strings_size)), self._budget)
         self._budget.take("elf_entries", len(symbols) // _SYMBOL.size)
         versions, misfits, numbers = _versions(needs, strings)
         needed = tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, []))
@@ -265,6 +265,10 @@ class _Scan:
             at = _offset(loads, dynamic.get(_DT_VERSYM, [0])[-1])
             chosen = self._get(at, len(symbols) // _SYMBOL.size * 2 if at else 0)
             imports, problems = _imports(symbols, strings, chosen, numbers)
+            for tag, length in loader.RELOCATIONS if header.machine == "x86_64" else ():
+                if 0 < (size := dynamic.get(length, [0])[-1]) <= WINDOW:
+                    table = self._get(_offset(loads, dynamic[tag][-1]), size)
+                    problems += loader.misplaced(table, len(symbols) // _SYMBOL.size, loads)
         return ElfFacts(
             path=self.path,
             size=self.size,
@@ -281,11 +285,11 @@ class _Scan:
         )
 
     def _described(
-        self, sections: bytes, kind: int, address: list[int] | None, loads: list[Segment]
-    ) -> bytes:
+        self, sections: memoryview, kind: int, address: list[int] | None, loads: list[Segment]
+    ) -> memoryview:
         """Return the table at an address; the section of its kind says how long it is."""
         if address is None:
-            return b""
+            return memoryview(b"")
         places = [(item[4], item[5]) for item in _SECTION.iter_unpack(sections) if item[1] == kind]
         if len(places) > 1:
             raise ElfError("two sections where one can be used")
@@ -295,7 +299,7 @@ class _Scan:
 
     def _exports(
         self,
-        raw: bytes,
+        raw: memoryview,
         strings: _Strings,
         dynamic: Mapping[int, list[int]],
         loads: list[Segment],
@@ -323,7 +327,7 @@ class _Scan:
     ) -> Iterable[int]:
         """Return the numbers of symbols that the hash table has for a name."""
 
-        def get(start: int, size: int) -> bytes:  # chains may be as long as the table
+        def get(start: int, size: int) -> memoryview:  # chains may be as long as the table
             self._budget.take("elf_entries", 1)
             return self._get(start, size)
 
@@ -353,7 +357,7 @@ class _LaterError(Exception):
 class _Header:
     """The file header, as far as it is needed."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: memoryview) -> None:
         if len(raw) < _HEADER.size:
             raise ElfError("cut short in its header")
         ident, kind, machine, version, _, self.phoff, self.shoff, _, *counts, _ = _HEADER.unpack(
@@ -412,7 +416,7 @@ def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
 
 
 def _imports(
-    raw: bytes, strings: _Strings, chosen: bytes, numbers: set[int]
+    raw: memoryview, strings: _Strings, chosen: memoryview, numbers: set[int]
 ) -> tuple[dict[str, bool], list[str]]:
     """Return the names that another library must define, and of which of them glibc dies.
 
@@ -436,7 +440,7 @@ def _imports(
 
 
 def _versions(
-    raw: bytes, strings: _Strings
+    raw: memoryview, strings: _Strings
 ) -> tuple[dict[str, tuple[str, ...]], list[str], set[int]]:
     """Return SONAME -> the symbol versions needed of it, what glibc refuses, and their numbers."""
     wanted: dict[str, list[str]] = {}

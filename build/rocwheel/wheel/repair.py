@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -58,7 +58,7 @@ class RepairPlan:
 
     @property
     def after(self) -> WheelName:
-        return replace(self.report.filename, platforms=(self.platform,))
+        return self.report.filename._replace(platforms=(self.platform,))
 
     def __str__(self) -> str:
         steps = [f"tag {self.platform}"]

@@ -160,6 +160,16 @@ def _longer(image: Image) -> None:
     image.put(at + 16 + 12, "<I", 32)
 
 
+def relocation(tag: int, at: int, layout: str, number: int) -> Edit:
+    """Change the last relocation of a table."""
+
+    def edit(image: Image) -> None:
+        length = struct.unpack_from("<Q", image.data, image.entry({7: 8, 23: 2}[tag]) + 8)[0]
+        image.put(image.table(tag) + length - 24 + at, layout, number)
+
+    return edit
+
+
 # What ld.so does with each is asked of it, not written down here.
 MUTANTS: dict[str, Edit] = {
     "nothing": lambda _: None,
@@ -228,6 +238,13 @@ MUTANTS: dict[str, Edit] = {
     "calls that end within an entry": shorter(2),
     "constructors that end within an entry": shorter(27),
     "a length without relocations": drop(7),
+    "a relocation outside": relocation(7, 0, "<Q", 0x7000000),
+    "a relocation of code": relocation(7, 0, "<Q", 0x1000),
+    "a relocation of no type": relocation(7, 8, "<I", 99),
+    "a relocation by no symbol": relocation(7, 12, "<I", 1 << 24),
+    "a call from outside": relocation(23, 0, "<Q", 0x7000000),
+    "a call from code": relocation(23, 0, "<Q", 0x1000),
+    "a call of no symbol": relocation(23, 12, "<I", 1 << 24),
 }  # fmt: skip
 # What does not fail here and now, but is refused for a reason.
 STRICTER = {
