@@ -81,7 +81,7 @@ def measure(folder: Path, pythons: tuple[str, ...]) -> dict[str, tuple[float, in
 
     def stage() -> None:
         evidence.state_build(folder / "wh", signer["builder"], finished=ENDED)
-        evidence.add_provenance(staging, manifest.sha256, evidence.built(folder / "wh"))
+        evidence.add(staging, manifest.sha256, evidence.built(folder / "wh"))
 
     times["stage"] = timed(staging, stage)
     cells = [(suite, python) for python in pythons for suite in SUITES]

@@ -75,8 +75,8 @@ def devices(root: Path) -> Iterator[Line]:
     driver = root / "sys/module/amdgpu"
     if driver.is_dir():
         version = driver / "version"
-        found = version.read_text().strip() if version.is_file() else "of the kernel"
-        yield Line("ok", "amdgpu driver", found)
+        text = version.read_text().strip() if version.is_file() else "of the kernel"
+        yield Line("ok", "amdgpu driver", text)
     else:
         yield Line("bad", "amdgpu driver", "not loaded", "modprobe amdgpu, or install the driver")
     nodes = [root / "dev/kfd", *sorted((root / "dev/dri").glob("renderD*"))]
@@ -118,26 +118,26 @@ def _packages(versions: dict[str, str]) -> Iterator[Line]:
             major = "; <major> is your ROCm's, see `rocwheel compat`" if "<" in name else ""
             yield Line("bad", name, "not installed", INSTALL + major)
         elif name != "jax" and base and _release(version) != base:
-            found = f"{version}, and jaxlib is {versions['jaxlib']}"
-            yield Line("bad", name, found, "install the versions of one set together")
+            text = f"{version}, and jaxlib is {versions['jaxlib']}"
+            yield Line("bad", name, text, "install the versions of one set together")
         else:
             yield Line("ok", name, version)
     for number in numbers:
         pair = [versions.get(f"jax-rocm{number}-{kind}") for kind in ("plugin", "pjrt")]
         if None not in pair and pair[0] != pair[1]:
-            found = f"plugin {pair[0]}, pjrt {pair[1]}"
-            yield Line("bad", f"rocm{number}", found, "install the two of one set")
+            text = f"plugin {pair[0]}, pjrt {pair[1]}"
+            yield Line("bad", f"rocm{number}", text, "install the two of one set")
     if len(numbers) > 1:
-        found = f"plugins for {', '.join(f'rocm{number}' for number in numbers)}"
-        yield Line("bad", "plugins", found, "uninstall all but those of your ROCm")
+        text = f"plugins for {', '.join(f'rocm{number}' for number in numbers)}"
+        yield Line("bad", "plugins", text, "uninstall all but those of your ROCm")
     if "jax" in versions and base and _release(versions["jax"]) < base:
-        found = f"jax {versions['jax']} is older than jaxlib {versions['jaxlib']}"
-        yield Line("bad", "jax", found, f"pip install jax=={versions['jaxlib'].partition('+')[0]}")
+        text = f"jax {versions['jax']} is older than jaxlib {versions['jaxlib']}"
+        yield Line("bad", "jax", text, f"pip install jax=={versions['jaxlib'].partition('+')[0]}")
 
 
 def _release(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _rocm(root: Path) -> Iterator[Line]:
@@ -223,8 +223,8 @@ def _backend(*, has_gpu: bool) -> Iterator[Line]:
         return
     said = done.stderr.strip().splitlines()
     if done.returncode:
-        found = said[-1] if said else f"JAX ended with {done.returncode}"
-        yield Line("bad", "backend", found, "mend the lines above first")
+        reason = said[-1] if said else f"JAX ended with {done.returncode}"
+        yield Line("bad", "backend", reason, "mend the lines above first")
         return
     backend, kinds, total = json.loads(done.stdout.splitlines()[-1])
     if backend not in ("rocm", "gpu"):

@@ -69,12 +69,12 @@ def buildable(ci: Path) -> Table:
     """Return what can be built: the pins, newest first, with the ROCm that their sources take."""
     rows, pins = [], source.pins_of(ci)
     for pin in reversed(pins.pins):
-        found = pins.layouts[pin.layout].version_class(Version(pin.version))
+        version_class = pins.layouts[pin.layout].version_class(Version(pin.version))
         mark = " (default)" if pin.default else " (unverified)" if pin.unverified else ""
         rows.append(
             (
                 f"{pin.name}{mark}",
-                str(found.rocm) if found else NOT_KNOWN,
+                str(version_class.rocm) if version_class else NOT_KNOWN,
                 ", ".join(map(str, pin.pythons)),
                 "of the set" if pin.jaxlib.origin == "built" else "of the package index",
             )

@@ -134,16 +134,16 @@ def preview_configure(
 ) -> Iterator[str]:
     """Lines that write the rc file `configure` would write, and the commands it would print."""
     planned_build = dist.plan(replace(request, allow_dirty=True))
-    found = dist.preview(planned_build, runner=runner, console=console)
-    planned = bazel.invocations(found.spec)
-    path = rc_file or _default_rc(request, found.spec)
-    yield from dist.fetching(planned_build, found)
-    yield from (f"# {note}" for note in found.notes)
+    preview = dist.preview(planned_build, runner=runner, console=console)
+    planned = bazel.invocations(preview.spec)
+    path = rc_file or _default_rc(request, preview.spec)
+    yield from dist.fetching(planned_build, preview)
+    yield from (f"# {note}" for note in preview.notes)
     yield f"# write {path}"
     yield from dist.writing(path, _rc_lines(planned))
-    if found.spec.remote.rc_file(output_folder(request)):
+    if preview.spec.remote.rc_file(output_folder(request)):
         yield "# the headers of the remote cache are secret: only a real run writes their file"
-    yield from _lines_by_hand(found.place, planned, path, request.environ)
+    yield from _lines_by_hand(preview.place, planned, path, request.environ)
 
 
 def configure(

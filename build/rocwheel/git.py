@@ -282,10 +282,10 @@ def _fetch(wanted: Checkout, folder: Path, runner: Runner) -> None:
         except CommandError as again:
             raise _unreachable(wanted.repository, again) from again
     runner.capture(take)
-    found = runner.capture(_git(folder, "rev-parse", "HEAD")).strip()
-    if found != wanted.commit:
+    commit = runner.capture(_git(folder, "rev-parse", "HEAD")).strip()
+    if commit != wanted.commit:
         raise SourceError(
-            f"{wanted.repository}: {wanted.ref} is {found}, not {wanted.commit}",
+            f"{wanted.repository}: {wanted.ref} is {commit}, not {wanted.commit}",
             hint="the branch or tag moved: correct the commit in ci/pins.yaml",
         )
 

@@ -41,12 +41,12 @@ def timestamp(when: datetime) -> str:
 def moment(text: str) -> datetime:
     """Parse the time of a record. Raises ConfigError for none, or for one without an offset."""
     try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        when = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+        when = None
+    if when is None or when.tzinfo is None:
         raise ConfigError(f"{text!r} is no time", hint="use the record as rocwheel wrote it")
-    return found
+    return when
 
 
 class WheelKind(enum.Enum):

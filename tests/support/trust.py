@@ -38,7 +38,9 @@ def make_record(manifest: Manifest) -> BuildRecord:
 class Keyring:
     """A key of each role, and others' keys, in a folder outside of any checkout."""
 
-    def __init__(self, folder: Path, names=("builder", "runner", "promoter", "stranger")) -> None:
+    def __init__(
+        self, folder: Path, names=("builder", "runner", "promoter", "approver", "stranger")
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.signers, self.public = folder, {}, {}
         for name in names:
@@ -54,8 +56,8 @@ class Keyring:
         """A trust file for `--store`; `changes` are further fields of a key, or its absence."""
         keys = {
             self.signers[name].public_key.keyid: self.key(name, **changes.get(name, {}))
-            for name in ("builder", "runner", "promoter")
-            if changes.get(name, {}) is not None
+            for name in ("builder", "runner", "promoter", "approver")
+            if name in self.signers and changes.get(name, {}) is not None
         }
         rule = ChannelRule(required=tuple(map(KeyRole, required)))
         names = {signer.public_key.keyid: name for name, signer in self.signers.items()}
@@ -70,9 +72,9 @@ class SignedShop(Shop):
         trust = keys.trust("builder", "runner", "promoter")
         super().__init__((tmp_path / "store").as_uri(), console, trust=trust)
 
-    def trusting(self, **changes) -> None:
-        """Use another trust file."""
-        trust = self.keys.trust("builder", "runner", "promoter", **changes)
+    def trusting(self, *more: str, **changes) -> None:
+        """Use another trust file, which requires these roles, too."""
+        trust = self.keys.trust("builder", "runner", "promoter", *more, **changes)
         self.channel = replace(self.channel, trust=trust)
 
     def provenance(self, manifest: Manifest, signer: str = "builder", *, edit=None) -> bytes:
@@ -97,7 +99,7 @@ class SignedShop(Shop):
         folder = self.tmp / f"wheelhouse{suffix or ''}"
         manifest = make_set(folder, pythons=("3.12",), suffix=suffix)
         self.stage(folder)
-        evidence.add_provenance(self.staging, manifest.sha256, self.provenance(manifest))
+        evidence.add(self.staging, manifest.sha256, self.provenance(manifest))
         for suite in ("smoke", "unit"):
             self.add(manifest, suite=suite, state=State.PASS)
         return manifest

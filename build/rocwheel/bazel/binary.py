@@ -95,8 +95,8 @@ def _search(
             others.append(str(exc))
             continue
         if wanted in {"", version}:
-            found = BazelBinary(path=runner.path(_absolute(path)), version=version, origin="PATH")
-            return found, tuple(others)
+            binary = BazelBinary(path=runner.path(_absolute(path)), version=version, origin="PATH")
+            return binary, tuple(others)
         others.append(f"{path} is {version}, this tree asks for {wanted}")
     return None, tuple(others)
 

@@ -84,10 +84,10 @@ class BuildEvents:
 
     def _walk(self, sets: Sequence[str]) -> Iterator[Path]:
         for identity in sets:
-            found = self._sets.get(identity, {})
-            for file in found.get("files", ()):
+            file_set = self._sets.get(identity, {})
+            for file in file_set.get("files", ()):
                 yield self._path(file)
-            yield from self._walk([child["id"] for child in found.get("fileSets", ())])
+            yield from self._walk([child["id"] for child in file_set.get("fileSets", ())])
 
     def _path(self, file: Mapping[str, Any]) -> Path:
         """Return the path of a URI; of a file that only a remote cache has, where it should lie."""

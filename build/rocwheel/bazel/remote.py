@@ -174,7 +174,7 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
         raise ConfigError(
             f"{path}: others may read the credentials in it", hint=f"chmod 600 {path}"
         )
-    found = []
+    headers = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -183,8 +183,8 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
             raise ConfigError(
                 f"{path}:{number}: no header", hint="write for example Authorization: Bearer …"
             )
-        found.append((name.strip(), value.strip()))
-    return tuple(found)
+        headers.append((name.strip(), value.strip()))
+    return tuple(headers)
 
 
 def _ask_cache(remote: Remote) -> str:

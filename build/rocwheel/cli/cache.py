@@ -42,12 +42,12 @@ def cache() -> None:
 def list_kept(app: App, options: CacheOptions) -> None:
     """Show what is there, how big it is and when it was used."""
     folder = options.folder(app)
-    found = housekeeping.look(folder)
-    total = sum(item.bytes for item in found)
-    rows = [item.row(now=app.now().timestamp()) for item in found]
+    items = housekeeping.look(folder)
+    total = sum(item.bytes for item in items)
+    rows = [item.row(now=app.now().timestamp()) for item in items]
     text = [*columns(housekeeping.HEADER, rows)] if rows else []
     app.emit(
-        {"cache": str(folder), "bytes": total, "kept": [item.document() for item in found]},
+        {"cache": str(folder), "bytes": total, "kept": [item.document() for item in items]},
         "\n".join([*text, f"{size(total)} in {folder}"]),
     )
 

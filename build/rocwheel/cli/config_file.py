@@ -50,18 +50,18 @@ class Settings:
     def _defaults(self, command: click.Command, path: str, table: dict[str, Any]) -> dict[str, Any]:
         options = {item.opts[0].lstrip("-"): item for item in _options(command)}
         groups = command.commands if isinstance(command, click.Group) else {}
-        found: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
         for key, value in table.items():
             if key in groups and isinstance(value, dict):
-                found[key] = self._defaults(groups[key], f"{path}.{key}", value)
+                defaults[key] = self._defaults(groups[key], f"{path}.{key}", value)
             elif key in options:
                 item = options[key]
-                found[item.name or key] = self._value(item, value, f"{path}.{key}")
+                defaults[item.name or key] = self._value(item, value, f"{path}.{key}")
             else:
                 known = [*options, *groups]
                 name = f"{path}.{key}"
                 raise self._wrong(name, f"{name}: unknown option", hint=_suggest(key, known))
-        return found
+        return defaults
 
     def _value(self, item: click.Option, value: object, where: str) -> object:
         kinds: tuple[type, ...] = (bool,) if item.is_flag else (str, int, float)

@@ -94,8 +94,7 @@ def _settings(app: App) -> Iterable[Row]:
         yield Row(name=name, found=f"{value}, {where}")
     for name, value in sorted(app.environ.items()):
         if name.startswith("ROCWHEEL_"):
-            found = f"{shown_setting(name, value)}, the environment"
-            yield Row(name=name, found=found)
+            yield Row(name=name, found=f"{shown_setting(name, value)}, the environment")
 
 
 def _place(app: App, options: DoctorOptions) -> examination.Machine:

@@ -59,15 +59,15 @@ def gate(app: App, options: GateCommandOptions) -> int:
 @command("list", NoOptions, parent=gate)
 def list_suites(app: App, _options: NoOptions) -> None:
     """List the suites: what they need, what they demand, who requires them."""
-    found = suites.load_all(app.home.ci)
+    loaded = suites.load_all(app.home.ci)
     skips.load(app.home.ci, today=app.now().date())
     required = {
         suite.name: [f.name for f in matrix.FAMILIES.values() if f.requires(suite.name)]
-        for suite in found
+        for suite in loaded
     }
-    rows = [_row(suite, len(required[suite.name])) for suite in found]
+    rows = [_row(suite, len(required[suite.name])) for suite in loaded]
     header = ("suite", "GPUs", "tests", "deadline", "must run", "families", "about")
-    listed = [{**msgspec.to_builtins(s), "required_by": required[s.name]} for s in found]
+    listed = [{**msgspec.to_builtins(s), "required_by": required[s.name]} for s in loaded]
     app.emit({"suites": listed}, "\n".join(columns(header, rows)))
 
 
@@ -94,8 +94,8 @@ def merge(app: App, options: GateMergeOptions) -> int:
     FOLDERS are what `gate --shard` left in --output; without them the store is asked. Where the
     channel needs runners' signatures, a stored shard without one counts as missing.
     """
-    place, found = _shards(app, options)
-    merged = merge_shards(found, options.shards, partial(_known, app))
+    place, shards = _shards(app, options)
+    merged = merge_shards(shards, options.shards, partial(_known, app))
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
@@ -103,7 +103,7 @@ def merge(app: App, options: GateMergeOptions) -> int:
         report = session.finish(
             merged, place, output,
             home=app.home, cache=app.cache, console=app.console, whole=app.now(),
-            signer=options.key(app), parts=[verdict.sha256 for verdict, _ in found if verdict],
+            signer=options.key(app), parts=[verdict.sha256 for verdict, _ in shards if verdict],
         )  # fmt: skip
         return gate_run.show(app, [report])
 
@@ -156,8 +156,8 @@ def calibrate(app: App, options: GateCalibrateOptions) -> None:
     counted = calibration.calibrated(app.home.ci, runs, matrix.FAMILIES)
     rows = [
         (suite, family, jax, ", ".join(f"{name} {number:,}" for name, number in numbers.items()))
-        for suite, found in counted.items()
-        for family, by_jax in found.items()
+        for suite, by_family in counted.items()
+        for family, by_jax in by_family.items()
         for jax, numbers in by_jax.items()
     ]
     if not options.dry_run:

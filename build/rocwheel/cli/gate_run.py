@@ -269,15 +269,15 @@ def show(app: App, reports: Sequence[GateReport]) -> int:
     for report in reports:
         if path := app.environ.get("GITHUB_STEP_SUMMARY"):
             with Path(path).open("a", encoding="utf-8") as file:
-                file.write(summary.markdown(report.results, report.found))
+                file.write(summary.markdown(report.results, report.judged))
         if app.console.mode is ConsoleMode.GITHUB:
             folder = suites.load(app.home.ci, report.results.suite).source.folder
-            for line in summary.workflow_commands(report.results, report.found, folder):
+            for line in summary.workflow_commands(report.results, report.judged, folder):
                 app.console.command(line)
     documents = [report.document for report in reports]
     text = "\n".join(report.text for report in reports)
     app.emit(documents[0] if len(reports) == 1 else {"gates": documents}, text)
-    states = (report.found.state for report in reports)
+    states = (report.judged.state for report in reports)
     state = next((state for state in states if state is not State.PASS), State.PASS)
     keys = " ".join(item["verdict"] for item in documents if item["verdict"])
     app.github_outputs({"state": state.value, "verdict": keys})

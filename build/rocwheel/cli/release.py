@@ -35,8 +35,8 @@ with when_run():
     from rocwheel.release import proof, retention, withdraw
     from rocwheel.release import stage as staging
     from rocwheel.release import status as standing
-    from rocwheel.release.policy import Approval
-    from rocwheel.trust import policy
+    from rocwheel.trust.policy import KeyRole
+    from rocwheel.trust.statements import Approval
 
 LOOK = 10  # staged sets that `status` judges
 
@@ -188,7 +188,7 @@ def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None
     if signer and not options.dry_run:
         for view, (name, chosen) in product(views, planned.names.items()):
             proof.add(view, name, chosen, action=action, channel=channel, who=person, signer=signer)
-    elif policy.KeyRole.PROMOTER in channel.trust.required(channel.name):
+    elif channel.requires(KeyRole.PROMOTER):
         app.console.warn("unsigned: `trust verify` tells it after the same command with --signer")
     document = planned.to_json(dry_run=options.dry_run)
     app.emit(document, f"{set_id or ' '.join(sorted(files))} {document['state']}")

@@ -13,6 +13,7 @@ import click
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, own
 from rocwheel.cli.imports import when_run
+from rocwheel.cli.target import ManifestOptions, PersonOptions, Target, judging
 from rocwheel.errors import ConfigError
 from rocwheel.option import OptionSet, opt
 
@@ -25,6 +26,7 @@ with when_run():
     from rocwheel import files, manifest
     from rocwheel.console import columns
     from rocwheel.download import Client, Retry
+    from rocwheel.release import promote, withdraw
     from rocwheel.trust import TrustError, chain, envelope, evidence, online, policy, signers
 
 
@@ -63,7 +65,10 @@ def trust() -> None:
 class KeygenOptions(OptionSet):
     file: Path = own("FILE", is_path=True, required=True)
     role: str = own(
-        "--role", "What the key is for.", only=("builder", "runner", "promoter"), required=True
+        "--role",
+        "What the key is for.",
+        only=("builder", "runner", "promoter", "approver"),
+        required=True,
     )
     days: int = own("--days", "How long it is valid.", kind=_DAYS, default=365)
 
@@ -116,11 +121,16 @@ def sign(app: App, options: SignOptions) -> None:
     """
     path = options.file
     path = path / evidence.PROVENANCE if path.is_dir() else path
-    signer = options.key(app)
-    if signer is None:
-        raise click.UsageError("give --signer")
+    signer = _given(app, options)
     files.write(path, envelope.sign(_read(path), signer, name=str(path)))
     app.emit({"signed": str(path), "keyid": signer.public_key.keyid}, f"signed {path}")
+
+
+def _given(app: App, options: SignerOptions) -> Signer:
+    """Return the key of --signer. Raises UsageError where there is none."""
+    if signer := options.key(app):
+        return signer
+    raise click.UsageError("give --signer")
 
 
 def _read(path: Path) -> bytes:
@@ -129,6 +139,28 @@ def _read(path: Path) -> bytes:
     except OSError as exc:
         hint = "check the path; statements of a release are fetched as docs/how-to/trust.md says"
         raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
+
+
+class ApproveOptions(ManifestOptions, PersonOptions, SignerOptions):
+    cells: tuple[str, ...] = own(
+        "SUITE:CPYTHON...", param="cells", nargs=-1, required=True, default=()
+    )
+
+
+@command("approve", ApproveOptions, parent=trust)
+def approve(app: App, options: ApproveOptions) -> None:
+    """Sign that cells of a staged set may be released: flaky ones, or let through untested.
+
+    The word holds on this channel, for what speaks against a cell now and for nothing later.
+    """
+    target, signer = Target(app, options), _given(app, options)
+    who = withdraw.with_reason(options.who(app), options.reason)
+    manifest, channel = target.manifest(app, options.manifest), judging(app, target.channel)
+    families = target.families_of(manifest)
+    planned = promote.plan(manifest, families, channel, target.store, who=who, passes_held=True)
+    keys = promote.approve(planned, options.cells, signer=signer)
+    document = {"manifest": manifest.sha256, "statements": keys}
+    app.emit(document, f"approved {' '.join(options.cells)}")
 
 
 class RotateOptions(OptionSet):

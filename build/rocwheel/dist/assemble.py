@@ -113,7 +113,7 @@ def _wheels(
         _refuse(path.name, wrong)
     if WheelKind.JAXLIB not in spec.kinds:
         entries += _upstream_jaxlib(tree, spec.pythons)
-    findings = tuple(item for _, found in judged for item in found)
+    findings = tuple(item for _, of_wheel in judged for item in of_wheel)
     return tuple(sorted(entries, key=lambda item: (item.kind, item.python))), findings
 
 

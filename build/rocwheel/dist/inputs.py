@@ -283,11 +283,11 @@ def _of_image(facts: ImageFacts, named: str | None, wanted: str) -> bazel.BazelB
             f"{named}: the image has no such Bazel",
             hint=f"it has: {', '.join(known) or 'none'}",
         )
-    found = known[named] if named else facts.bazel(wanted)
-    if found is None:
+    binary = known[named] if named else facts.bazel(wanted)
+    if binary is None:
         raise HostError(f"Bazel {wanted}: not in the image", hint="rocwheel image build")
-    path = GuestPath(PurePosixPath(found.path))
-    return bazel.BazelBinary(path=path, version=found.version, origin="image")
+    path = GuestPath(PurePosixPath(binary.path))
+    return bazel.BazelBinary(path=path, version=binary.version, origin="image")
 
 
 def specification(

@@ -45,18 +45,18 @@ def dry_run(
     be what their pin says. It warns as `build` does, and raises what that would before a fetch.
     """
     request = planned.request
-    found = preview(planned, runner=runner, console=console, place=place)
-    tree, spec = found.tree, found.spec
-    if found.rocm_root != ROCM_LATER:
+    ahead = preview(planned, runner=runner, console=console, place=place)
+    tree, spec = ahead.tree, ahead.spec
+    if ahead.rocm_root != ROCM_LATER:
         checks.check_rocm(
-            tree, found.rocm_root, name=planned.rocm.name, targets=planned.gfx_targets
+            tree, ahead.rocm_root, name=planned.rocm.name, targets=planned.gfx_targets
         )
-    yield from fetching(planned, found)
+    yield from fetching(planned, ahead)
     yield f"# JAX {tree.jax_version} at {tree.root}"
     yield f"# gfx targets {', '.join(spec.gfx_targets)}"
     yield from (f"#   {item.name}: {', '.join(item.targets)}" for item in planned.families)
-    yield from (f"# {note}" for note in found.notes)
-    for title, command in found.commands(bazel.invocations(spec)):
+    yield from (f"# {note}" for note in ahead.notes)
+    for title, command in ahead.commands(bazel.invocations(spec)):
         yield f"# {title}"
         yield pasteable(command)
     yield "# wheels: repair (with patchelf where it is needed) and verify"
@@ -72,15 +72,15 @@ def dry_run(
     yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
 
 
-def fetching(planned: Plan, found: Preview) -> Iterator[str]:
+def fetching(planned: Plan, ahead: Preview) -> Iterator[str]:
     """Yield lines that bring ROCm, Bazel and the sources to where the later lines look for them."""
     yield "# the environment of all lines below, and nothing else of this shell's"
     yield f'run() {{ env -i {" ".join(_settings(base_env(planned.request.environ)))} "$@"; }}'
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
-    if found.rocm_root == ROCM_LATER:
+    if ahead.rocm_root == ROCM_LATER:
         yield f'ROCM_ROOT="$({pasteable(_fetch_rocm(planned))})"'
-    binary = found.spec.bazel
+    binary = ahead.spec.bazel
     if binary.url:
         yield "# Bazel"
         words = ("sh", "-c", FETCH_BAZEL, "fetch", binary.url, str(binary.path), binary.sha256)

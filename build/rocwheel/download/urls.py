@@ -67,7 +67,7 @@ def shown_setting(name: str, value: str) -> str:
     if value and _SECRET_NAME.search(name):
         return "[redacted]"
     text = _HEADER.sub(r"\1=[redacted]", value.replace("\n", " "))
-    text = _URL.sub(lambda found: without_secrets(found[0]), _USER.sub(r"\1", text))
+    text = _URL.sub(lambda match: without_secrets(match[0]), _USER.sub(r"\1", text))
     return _SECRET.sub(r"\1=[redacted]", text)
 
 

@@ -53,7 +53,7 @@ class GateResult:
     """What a run of the gate found."""
 
     results: Results
-    found: Fault  # the state and its reason
+    judged: Fault  # the state and its reason
     verdict: Verdict | None  # None for wheels without a manifest
     error: RocwheelError | None = None  # why it ended before its tests
 
@@ -133,7 +133,7 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
     results = replace(results, environment=run_record.about(request, host, setup))
     judged = judge(results, request.demand)
     verdict = run_record.verdict(request, host, setup, results, judged, started=started)
-    return GateResult(results=results, found=judged, verdict=verdict, error=error)
+    return GateResult(results=results, judged=judged, verdict=verdict, error=error)
 
 
 def _results(

@@ -53,7 +53,7 @@ class GateReport:
     """The result of one gate, as it is printed."""
 
     results: Results
-    found: Fault
+    judged: Fault
     document: dict[str, Any]
     text: str
     error: RocwheelError | None = None  # why its folder does not hold the reports
@@ -112,7 +112,7 @@ def run_each(jobs: Sequence[GateJob], console: Console) -> Iterator[GateReport]:
                     console.fail(gated.error)
                 request, results = job.request, gated.results
                 report = finish(
-                    (results, gated.found, gated.verdict),
+                    (results, gated.judged, gated.verdict),
                     job.stored,
                     request.output,
                     home=request.home,
@@ -204,10 +204,10 @@ def finish(
     `parts` are digests of the verdicts that one on shards was made of. `whole` is when the run of a
     whole suite ended, with which the next run is compared.
     """
-    results, found, verdict = judged
+    results, fault, verdict = judged
     notes = {library.name: library.note for library in suites.libraries(home.ci)}
     last = history.read_last(place, history.name_of(results), cache)
-    reports = render(results, found, notes, last)
+    reports = render(results, fault, notes, last)
     unwritten = _write(output, reports, None)  # before anything can go wrong with the store
     key = ""
     if verdict and place:
@@ -220,25 +220,25 @@ def finish(
     for reason in verdict.ran.unofficial if verdict else ():
         console.info(f"no promotion takes this verdict: {reason}")
     if whole and results.tests:
-        run = LastRun.of(results, found.state, ended=whole.strftime("%Y-%m-%d %H:%M"), before=last)
+        run = LastRun.of(results, fault.state, ended=whole.strftime("%Y-%m-%d %H:%M"), before=last)
         with _remembering(console):
             history.keep_last(place, history.name_of(results), cache, run)
     counts = {name: number for name, number in results.counts.by_outcome().items() if number}
     numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
     page = output / "report.html"
-    reason = f": {found.message}" if found.message else ""
+    reason = f": {fault.message}" if fault.message else ""
     return GateReport(
         results=results,
-        found=found,
+        judged=fault,
         document={
             "suite": results.suite,
-            "state": found.state.value,
-            "reason": found.message,
+            "state": fault.state.value,
+            "reason": fault.message,
             "counts": results.counts.by_outcome(),
             "report": str(page),
             "verdict": key,
         },
-        text=f"{verdict_text(results, found)}{reason}\n{numbers or 'no test ran'}\n{page}",
+        text=f"{verdict_text(results, fault)}{reason}\n{numbers or 'no test ran'}\n{page}",
         error=unwritten,
     )
 

@@ -24,7 +24,7 @@ from rocwheel.model import RocmVersion, WheelKind, suggest
 from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
-from rocwheel.trust.policy import Trust
+from rocwheel.trust.policy import KeyRole, Trust
 from rocwheel.values import Sha256, Value, matching
 from rocwheel.verdict import KnownSuite
 from rocwheel.yaml_file import CPythons, FieldError
@@ -111,19 +111,23 @@ class Channel:
         """How a command line names it."""
         return f"--channel {self.name}" if self.name else f"--store {self.store}"
 
+    def requires(self, role: KeyRole) -> bool:
+        """Return whether a promotion needs what a key of this role signed."""
+        return role in self.trust.required(self.name)
+
     def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
         """Open the channel's store; nothing is asked of it yet."""
         return open_store(self.store, dataclasses.replace(self.options, probe_key=probe_key))
 
     def prefixes_of(self, rocm_major: int) -> Prefixes:
         """Return the prefixes of wheels for that ROCm major. Raises ConfigError."""
-        found = self.prefixes.get(rocm_major) or self.prefixes.get(ANY_MAJOR)
-        if found is None:
+        prefixes = self.prefixes.get(rocm_major) or self.prefixes.get(ANY_MAJOR)
+        if prefixes is None:
             raise ConfigError(
                 f"channel {self.name}: no prefix for ROCm {rocm_major}",
                 hint=f"add it below channels.{self.name}.prefixes in {FILE}",
             )
-        return found
+        return prefixes
 
     @property
     def is_shared(self) -> bool:

@@ -139,22 +139,22 @@ def links(data: bytes) -> tuple[Link, ...]:
     """Return what an installer finds in an HTML page; reads foreign pages too."""
     parser = _Links()
     parser.feed(data.decode("utf-8", "replace"))
-    return tuple(parser.found)
+    return tuple(parser.links)
 
 
 def mark(data: bytes, name: str = MARK) -> int | None:
     """Return the number of the state that a page shows; None for a page of others."""
     for pattern in _MARKED[name]:
-        if found := pattern.search(data):
-            return int(found[1])
+        if match := pattern.search(data):
+            return int(match[1])
     return None
 
 
 def with_mark(data: bytes, number: int, name: str = MARK) -> bytes:
     """Return a page of ours as it would be if it showed the state of this number."""
     for pattern in _MARKED[name]:
-        if found := pattern.search(data):
-            return b"%b%d%b" % (data[: found.start(1)], number, data[found.end(1) :])
+        if match := pattern.search(data):
+            return b"%b%d%b" % (data[: match.start(1)], number, data[match.end(1) :])
     return data
 
 
@@ -257,7 +257,7 @@ def _template() -> Template:
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Link] = []
+        self.links: list[Link] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
@@ -271,7 +271,7 @@ class _Links(HTMLParser):
             return
         algorithm, _, digest = parts.fragment.partition("=")
         metadata = given.get("data-core-metadata") or given.get("data-dist-info-metadata") or ""
-        self.found.append(
+        self.links.append(
             Link(
                 filename=name,
                 sha256=digest if algorithm == "sha256" else "",

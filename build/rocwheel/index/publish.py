@@ -125,8 +125,8 @@ def settle(
         return
     folders = place.store.abilities().folder_keys
     steps = [
-        [form for page in found for form in forms(place, page, folder_keys=folders, beside=beside)]
-        for _, found in groupby(sorted(pages, key=step, reverse=removing), step)
+        [form for page in group for form in forms(place, page, folder_keys=folders, beside=beside)]
+        for _, group in groupby(sorted(pages, key=step, reverse=removing), step)
     ]
     copies_end = 0.0  # by time.monotonic()
     for wanted in steps:

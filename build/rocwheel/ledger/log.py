@@ -238,8 +238,8 @@ def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
     Raises ObjectMissingError, HugeError, and ObjectDiffersError for other bytes.
     """
     data, _ = place.store.read(key)
-    if sha256 is not None and (found := files.sha256(data)) != sha256:
-        raise replaced(place.store.locate(key), found, sha256)
+    if sha256 is not None and (digest := files.sha256(data)) != sha256:
+        raise replaced(place.store.locate(key), digest, sha256)
     return data
 
 

@@ -39,8 +39,8 @@ def names(place: Place, prefix: str = "") -> list[str]:
     """SHA-256 of the stored manifests, those that start with `prefix`."""
     start = place.manifest("").removesuffix(".json")
     keys = (item.key for item in place.store.keys(start + prefix))
-    found = (key.removeprefix(start).removesuffix(".json") for key in keys)
-    return [name for name in found if is_sha256(name)]
+    endings = (key.removeprefix(start).removesuffix(".json") for key in keys)
+    return [name for name in endings if is_sha256(name)]
 
 
 def bring(place: Place, wheels: Mapping[str, str], folder: Path) -> dict[Path, str]:

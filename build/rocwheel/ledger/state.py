@@ -244,13 +244,13 @@ class IndexState:
     def files(self, set_id: str) -> tuple[Entry, ...]:
         """Return the files a set holds, as they are listed, or would be."""
         known = self.sets.get(set_id)
-        found = (
+        held = (
             msgspec.structs.replace(file.entry, yanked=file.yanks.get(set_id))
             for project in (known.projects if known else ())
             for file in self.listing(project).files
             if set_id in file.sets
         )
-        return tuple(sorted(found, key=lambda item: item.filename))
+        return tuple(sorted(held, key=lambda item: item.filename))
 
     def spent_names(self) -> tuple[str, ...]:
         return tuple(name for item in self.listings.values() for name in sorted(item.spent))
@@ -292,11 +292,11 @@ def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
     Raises ConfigError for a name that is no wheel's.
     """
     begins = set(entry.pages or ()) - set(state.views)  # with all that is listed for a family
-    found = {file.project for holding in entry.brings for file in holding.files}
-    found |= {version_of(name)[0] for name in entry.names} | (state.projects if begins else set())
+    changed = {file.project for holding in entry.brings for file in holding.files}
+    changed |= {version_of(name)[0] for name in entry.names} | (state.projects if begins else set())
     for set_id in entry.sets:
-        found |= set(state.sets[set_id].projects if set_id in state.sets else ())
-    return in_order(found, removing=False)
+        changed |= set(state.sets[set_id].projects if set_id in state.sets else ())
+    return in_order(changed, removing=False)
 
 
 def in_order(projects: Iterable[str], *, removing: bool) -> tuple[str, ...]:

@@ -53,10 +53,10 @@ def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
     place.store.create(_tests(place, verdict), names, headers=headers, sha256=digest)
 
 
-def coverage(found: Iterable[FoundVerdict]) -> Coverage:
+def coverage(verdicts: Iterable[FoundVerdict]) -> Coverage:
     """Return the tests that whole, passing verdicts are about, by suite and CPython."""
     covered: dict[Cell, frozenset[str]] = {}
-    for item in found:
+    for item in verdicts:
         if item.tests:
             cell = (item.suite, item.python)
             covered[cell] = covered.get(cell, frozenset()) | item.tests
@@ -75,9 +75,9 @@ def released_coverage(release: Place, state: IndexState, cells: Collection[Cell]
     return {cell: names for cell, names in before.items() if cell in cells}
 
 
-def cells(found: Iterable[FoundVerdict]) -> set[Cell]:
+def cells(verdicts: Iterable[FoundVerdict]) -> set[Cell]:
     """Return the suites and CPythons that any verdict is about, with a list of tests or without."""
-    return {(item.suite, item.python) for item in found if item.verdict}
+    return {(item.suite, item.python) for item in verdicts if item.verdict}
 
 
 def keys(place: Place, manifest: str) -> list[str]:
@@ -85,11 +85,11 @@ def keys(place: Place, manifest: str) -> list[str]:
     return [item.key for _, _, _, item in _cells(place, manifest)]
 
 
-def lost(found: Sequence[FoundVerdict], before: Coverage) -> dict[Cell, tuple[str, ...]]:
+def lost(verdicts: Sequence[FoundVerdict], before: Coverage) -> dict[Cell, tuple[str, ...]]:
     """Return the tests that a cell had before and has no more; without a list it has none."""
-    covered = coverage(found)
+    covered = coverage(verdicts)
     missing = {cell: before.get(cell, frozenset()) - covered.get(cell, frozenset())
-               for cell in cells(found)}  # fmt: skip
+               for cell in cells(verdicts)}  # fmt: skip
     return {cell: tuple(sorted(names)) for cell, names in missing.items() if names}
 
 
@@ -109,14 +109,14 @@ def _cells(place: Place, manifest: str) -> list[tuple[str, str, str, ObjectInfo]
     ]
 
 
-def keep(found: FoundVerdict, release: Place) -> None:
+def keep(verdict: FoundVerdict, release: Place) -> None:
     """Copy to the release the verdict that was read. Raises ObjectDiffersError, StoreError."""
-    if found.verdict is None:  # told in the release's evidence; garbage is not carried along
+    if verdict.verdict is None:  # told in the release's evidence; garbage is not carried along
         return
-    if found.tests:
-        names = "".join(f"{name}\n" for name in sorted(found.tests))
-        add_tests(release, found.verdict, names.encode())
-    add(release, found.verdict)
+    if verdict.tests:
+        names = "".join(f"{name}\n" for name in sorted(verdict.tests))
+        add_tests(release, verdict.verdict, names.encode())
+    add(release, verdict.verdict)
 
 
 def _tests(place: Place, verdict: Verdict) -> str:

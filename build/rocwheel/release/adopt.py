@@ -126,14 +126,14 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     left = _unfinished(place, state) & wheels - known - shown.keys()
     if highest and is_new:  # pages of ours show all that was listed: the rest was withdrawn
         left |= wheels - known - shown.keys()
-    found = place.each(
+    foreign = place.each(
         lambda name: _foreign(place, name, shown.get(name), count), sorted(wheels - known - left)
     )
     operation = Adopt(
         place=place,
         who=who,
-        entries=tuple(entry for entry, _ in found),
-        metadata={entry.filename: data for entry, data in found},
+        entries=tuple(entry for entry, _ in foreign),
+        metadata={entry.filename: data for entry, data in foreign},
         begins=is_new,
     )
     return Adoption(operation=operation, state=state, left=tuple(sorted(left)))
@@ -175,12 +175,12 @@ def _unfinished(place: Place, state: IndexState) -> set[str]:
 
     An operation that puts such a set goes on, or was stopped. Half of a set is not listed.
     """
-    found: set[str] = set()
+    filenames: set[str] = set()
     for name in manifests.names(place):
         with suppress(ConfigError, ObjectDiffersError):  # garbage names nothing
             manifest = None if name in state.sets else manifests.find(place, name)
-            found |= {wheel.filename for wheel in manifest.wheels} if manifest else set()
-    return found
+            filenames |= {wheel.filename for wheel in manifest.wheels} if manifest else set()
+    return filenames
 
 
 def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> tuple[dict[str, Link], int]:

@@ -56,12 +56,12 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
     metadata: dict[str, bytes] = {}
 
     def one(entry: Entry) -> list[str]:
-        found, data = _check_file(place, entry, count)
+        wrong, data = _check_file(place, entry, count)
         metadata[entry.filename] = data
-        return found
+        return wrong
 
-    for found in place.each(one, listed):
-        problems += found
+    for wrong in place.each(one, listed):
+        problems += wrong
     problems += _check_sets(place, state, metadata)
     return Checked(files=len(listed), problems=tuple(problems))
 
@@ -71,20 +71,20 @@ class IndexRepair:
     """What is wrong with the pages of a place, and what was deleted there."""
 
     place: Place
-    found: tuple[str, ...]
+    problems: tuple[str, ...]
     skips: tuple[Transition, ...] = ()  # entries that stand for damaged ones
     deleted: tuple[str, ...] = ()  # keys; known when it was applied
 
     def lines(self) -> list[str]:
         locate = self.place.store.locate
-        return [*self.found, *(f"deleted {locate(key)}" for key in self.deleted)]
+        return [*self.problems, *(f"deleted {locate(key)}" for key in self.deleted)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "planned" if dry_run else "repaired"
         return {
-            "state": done if self.found or self.deleted else "nothing-to-do",
+            "state": done if self.problems or self.deleted else "nothing-to-do",
             "place": self.place.location,
-            "found": list(self.found),
+            "found": list(self.problems),
             "deleted": list(self.deleted),
         }
 
@@ -133,7 +133,7 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
     if skips:
         problems += _relisted(place, state)
     entries = tuple(_skip(place, number, who) for number in skips)
-    return IndexRepair(place=place, found=tuple(problems), skips=entries)
+    return IndexRepair(place=place, problems=tuple(problems), skips=entries)
 
 
 def apply_repair(repair: IndexRepair) -> IndexRepair:

@@ -299,9 +299,9 @@ def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, Obj
     """
     names = (WheelName.parse(entry.filename) for entry in entries)
     starts = sorted({f"{name.distribution}-{name.version_text}-" for name in names})
-    found = place.each(lambda start: list(place.store.keys(place.key(start))), starts)
+    listings = place.each(lambda start: list(place.store.keys(place.key(start))), starts)
     base = place.key("")
-    return {info.key.removeprefix(base): info for infos in found for info in infos}
+    return {info.key.removeprefix(base): info for infos in listings for info in infos}
 
 
 def put_metadata(place: Place, entry: Entry, data: bytes) -> None:

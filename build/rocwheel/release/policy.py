@@ -24,20 +24,12 @@ from rocwheel.index.channels import Channel
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.model import moment
+from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import Demand, KnownSuite, State, Verdict
 
+WAITS: Final = "no approver's key has signed that it may be released"
 SKEW: Final = timedelta(minutes=10)  # clocks of runners and ours may differ by that
-
-
-@dataclass(frozen=True, kw_only=True)
-class Approval:
-    """The word of a person that a flaky cell may be released."""
-
-    suite: str
-    python: str
-    by: str
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +47,11 @@ class SuiteCell:
     notes: tuple[str, ...] = ()  # what does not count, and is shown
     excused: bool = False  # by the family's bypass
 
+    @property
+    def name(self) -> str:
+        """How a command line names it."""
+        return f"{self.suite}:{self.python}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
@@ -67,6 +64,11 @@ class Decision:
     @property
     def blocking(self) -> tuple[SuiteCell, ...]:
         return tuple(cell for cell in self.cells if cell.is_blocking)
+
+    @property
+    def waiting(self) -> tuple[SuiteCell, ...]:
+        """The cells that block and that a person's word would let pass."""
+        return tuple(c for c in self.blocking if c.state is State.FLAKY or WAITS in c.why)
 
     def evidence(self) -> dict[str, Any]:
         """Return what goes into the release record: what was known when it was decided."""
@@ -82,16 +84,17 @@ def decide(
     now: datetime,
     approvals: Sequence[Approval] = (),
     lost: Mapping[tuple[str, str], tuple[str, ...]] | None = None,
+    signed: bool = False,
 ) -> Decision:
     """Evaluate the policy; nothing may have ended after `now`, no bypass before its day.
 
-    `lost` are tests of the last released set that this one has not, by suite and CPython.
+    `lost` are tests of the last released set that this one has not, by suite and CPython. With
+    `signed` a bypass and an excuse need an approval, too.
     """
     by_cell: dict[tuple[str, str], list[FoundVerdict]] = {}
-    for found in sorted(verdicts, key=lambda item: item.key):
-        by_cell.setdefault((found.suite, found.python), []).append(found)
-    approved = {(item.suite, item.python): item for item in approvals}
-    cells = []
+    for verdict in sorted(verdicts, key=lambda item: item.key):
+        by_cell.setdefault((verdict.suite, verdict.python), []).append(verdict)
+    cells, used = list[SuiteCell](), list[Approval]()
     for python in manifest.pythons:
         levels = channel.levels(family, python)
         for suite, level in levels.items():
@@ -105,19 +108,26 @@ def decide(
             )
             cell = _judge(case, by_cell.get((suite, python), ()), level)
             cell = _without(cell, (lost or {}).get((suite, python), ()), case)
-            cells.append(_weigh(cell, case, approved))
+            words = [item for item in approvals if (item.suite, item.python) == (suite, python)]
+            against = {text for text in cell.verdicts if not text.endswith(" pass")}
+            word = next((w for w in words if not w.signed or against <= {*w.verdicts}), None)
+            if words and not word:
+                late = f"it has a verdict that came after the approval of {words[0].by}"
+                cell = replace(cell, why=f"{cell.why}; {late}")
+            weighed = _weigh(cell, case, word)
+            if cell.is_blocking and not weighed.is_blocking and level is Level.REQUIRED:
+                used += [word] if word else []
+                if signed and not word:
+                    why = f"{weighed.why}; {WAITS}"
+                    weighed = replace(weighed, is_blocking=True, excused=False, why=why)
+            cells.append(weighed)
         if Level.REQUIRED not in levels.values():
             cells.append(_demands_nothing(family, python))
-    used = tuple(
-        approved[cell.suite, cell.python]
-        for cell in cells
-        if cell.state is State.FLAKY and (cell.suite, cell.python) in approved
-    )
     needed = any(cell.excused for cell in cells)
     return Decision(
         cells=tuple(cells),
         bypass=family.bypass_tests_for_releases if needed else None,
-        approvals=used,
+        approvals=tuple(used),
     )
 
 
@@ -157,11 +167,11 @@ class _Case:
         return self.demand.uncounted if self.demand else ""
 
 
-def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCell:
+def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> SuiteCell:
     """Return the state of one cell, before level, bypass and approvals are looked at."""
-    unreadable = [item for item in found if not item.verdict]
-    aside = [(item, item.verdict) for item in found if item.verdict and _unofficial(item, case)]
-    told = [(item, item.verdict) for item in found if item.verdict and not _unofficial(item, case)]
+    unreadable = [item for item in verdicts if not item.verdict]
+    aside = [(item, item.verdict) for item in verdicts if item.verdict and _unofficial(item, case)]
+    told = [(it, it.verdict) for it in verdicts if it.verdict and not _unofficial(it, case)]
     failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
                 if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
@@ -200,7 +210,7 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
         sha256=sha256,
         verdicts=tuple(
             f"{item.sha256} {item.verdict.state.value if item.verdict else 'unreadable'}"
-            for item in found
+            for item in verdicts
         ),
         notes=(
             *(f"unreadable: {item.key}: {item.problem}" for item in unreadable),
@@ -212,9 +222,9 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
     )
 
 
-def _unofficial(found: FoundVerdict, case: _Case) -> bool:
+def _unofficial(item: FoundVerdict, case: _Case) -> bool:
     """Return whether it was run in a way of its own, so that it counts for nothing."""
-    return bool(found.verdict and found.verdict.ran.unofficial) and case.family.proof.official
+    return bool(item.verdict and item.verdict.ran.unofficial) and case.family.proof.official
 
 
 def _failure(verdict: Verdict, case: _Case) -> State | None:
@@ -313,13 +323,13 @@ def _time_doubts(verdict: Verdict, now: datetime) -> Iterator[str]:
         yield f"the verdict has no time: {verdict.started!r}, {verdict.ended!r}"
 
 
-def _weigh(cell: SuiteCell, case: _Case, approved: Mapping[tuple[str, str], Approval]) -> SuiteCell:
+def _weigh(cell: SuiteCell, case: _Case, approval: Approval | None) -> SuiteCell:
     """Apply level, bypass, excuse and approvals to a cell that is not a pass."""
     if not cell.is_blocking:
         return cell
     if cell.level is Level.ADVISORY:
         return replace(cell, is_blocking=False)
-    today, approval = case.now.date(), approved.get((cell.suite, cell.python))
+    today = case.now.date()
     if cell.state is State.FLAKY and approval:
         why = f"{cell.why}; approved by {approval.by}: {approval.reason}"
         cell = replace(cell, is_blocking=bool(case.uncounted), why=why)
@@ -329,8 +339,8 @@ def _weigh(cell: SuiteCell, case: _Case, approved: Mapping[tuple[str, str], Appr
         return _excused(cell, excuse, "excuse", today) if is_excused else cell
     if cell.state is State.NO_RUNNER and not cell.sha256:
         bypass = case.family.bypass_tests_for_releases
-        found = _excused(cell, bypass, "bypass", today)
-        return replace(found, excused=not found.is_blocking)
+        bypassed = _excused(cell, bypass, "bypass", today)
+        return replace(bypassed, excused=not bypassed.is_blocking)
     return cell
 
 

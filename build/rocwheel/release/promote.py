@@ -36,10 +36,13 @@ from rocwheel.manifest import Manifest, WheelEntry
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, policy, proof, wheelset
 from rocwheel.release.operations import Operation, Tally, Who, stored
-from rocwheel.release.policy import Approval, Decision
+from rocwheel.release.policy import Decision
 from rocwheel.release.stage import holding
 from rocwheel.store import ObjectInfo, Store, replaced
+from rocwheel.trust import TrustError, envelope, evidence, statements
 from rocwheel.trust.evidence import Evidence
+from rocwheel.trust.policy import KeyRole
+from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 
 if TYPE_CHECKING:
@@ -276,18 +279,21 @@ class PromotePlan:
         first = cells[0]
         more = f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""
         hints = {
-            "flaky": f"approve it by name: --approve {first.suite}:{first.python}, "
-            "with --by and --reason",
+            "flaky": f"approve it by name: --approve {first.name}, with --by and --reason",
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
             "uncalibrated": "count its tests: gate calibrate, or excuse it in the family's data",
             "not-run": f"run it: gate --manifest {name} --family {family} {self.channel.option} "
             + f"--families {families} " * bool(families)
             + f"--python {first.python} --suite {first.suite}",
         }
+        hint = hints.get(first.state.value, "mend what the verdict names, then gate again")
+        if first in blocked[0].decision.waiting and self.channel.requires(KeyRole.APPROVER):
+            words = f"{first.name} --manifest {name} --family {family}"
+            hint = f"an approver signs it: trust approve {words} {self.channel.option} --by …"
         return PromotionError(
             f"{name} on {family}: {first.suite} on CPython {first.python} is {first.state.value}: "
             f"{first.why}{more}",
-            hint=hints.get(first.state.value, "mend what the verdict names, then gate again"),
+            hint=hint,
         )
 
 
@@ -344,12 +350,12 @@ def plan(
             judged.append(item)
             continue
         here = staging.of(one.name)
-        found = verdicts.find(here, manifest.sha256)
-        before = verdicts.released_coverage(release.of(one.name), state, verdicts.cells(found))
+        results = verdicts.find(here, manifest.sha256)
+        before = verdicts.released_coverage(release.of(one.name), state, verdicts.cells(results))
         decision, evidence = judge(
-            here, manifest, one, channel, found, before=before, now=who.now, approvals=approvals
+            here, manifest, one, channel, results, before=before, now=who.now, approvals=approvals
         )
-        judged.append(replace(item, decision=decision, verdicts=found, evidence=evidence))
+        judged.append(replace(item, decision=decision, verdicts=results, evidence=evidence))
     _check_approvals(approvals, [item.decision for item in judged])
     looked = staging.each(lambda wheel: _source(staging, wheel, there), manifest.built)
     names = [wheel.filename for wheel in manifest.built]
@@ -375,7 +381,7 @@ def judge(
     manifest: Manifest,
     family: Family,
     channel: Channel,
-    found: Sequence[FoundVerdict],
+    results: Sequence[FoundVerdict],
     *,
     before: Coverage,
     now: datetime,
@@ -385,13 +391,19 @@ def judge(
 
     `before` are the tests of the last released set. Raises TrustError where a link is broken.
     """
-    evidence = proof.gather(staging, manifest, channel, found, now=now)
-    counted = proof.believed(found, evidence, channel)
+    evidence = proof.gather(staging, manifest, channel, results, now=now)
+    if approvals and channel.requires(KeyRole.APPROVER):
+        what = f"--approve: {channel.option} takes the signed word of an approver alone"
+        raise TrustError(what, hint="`trust approve` signs it")
+    counted = proof.believed(results, evidence, channel)
     lost = verdicts.lost(counted, before)
     decision = policy.decide(
-        manifest, family, channel, counted, now=now, approvals=approvals, lost=lost
-    )
-    return proof.explained(decision, found, evidence, channel), evidence
+        manifest, family, channel, counted, now=now, lost=lost,
+        approvals=(*approvals, *evidence.approvals), signed=channel.requires(KeyRole.APPROVER),
+    )  # fmt: skip
+    words = {w.signed: evidence.approvals[w] for w in decision.approvals if w.signed}
+    evidence = replace(evidence, lines={**evidence.lines, **words})
+    return proof.explained(decision, results, evidence, channel), evidence
 
 
 def apply(
@@ -436,6 +448,35 @@ def apply(
         operation = replace(operation, judged=tuple(judged), count=Tally(progress))
         operations.perform(operation, plan.before)
     return sum(operation.moved)
+
+
+def approve(plan: PromotePlan, cells: Sequence[str], *, signer: Signer) -> list[str]:
+    """Store an approver's signed word on each of these cells, `suite:python`; return the keys.
+
+    Raises PromotionError for a cell that waits for none, TrustError for a key that may not sign.
+    """
+    operation, channel, keys = plan.operation, plan.channel, list[str]()
+    who, manifest = operation.who, operation.manifest
+    if not channel.requires(KeyRole.APPROVER):
+        what = f"{channel.option}: requires no approver's signature"
+        raise TrustError(what, hint="`promote --approve` is enough there")
+    waiting = [(i.family, c) for i in operation.judged for c in i.decision.waiting]
+    asked = [(family, cell) for family, cell in waiting if cell.name in cells]
+    for text in sorted({*cells} - {cell.name for _, cell in asked}):
+        hint = "only a flaky cell, and one that a bypass or an excuse lets through, can be approved"
+        raise PromotionError(f"{text}: waits for no approval", hint=hint)
+    for family, cell in asked:
+        place = operation.staging.of(family)
+        proof.check_key(channel, place, signer, who=who, role=KeyRole.APPROVER, suite=cell.suite)
+    for family, cell in asked:
+        about: Any = {name: getattr(cell, name) for name in ("suite", "python", "verdicts")}
+        about |= {"by": who.by, "reason": who.reason, "channel": channel.name, "family": family}
+        word = Approval(**about)
+        made = envelope.unsigned(statements.approval(manifest, word, time=who.time))
+        data = envelope.sign(made, signer, name="the approval")
+        place = operation.staging.of(family)
+        keys += evidence.add(place, manifest.sha256, data, kind="approval")
+    return keys
 
 
 def _source(

@@ -52,7 +52,7 @@ def believed(
 
     A failure counts, signed or not, as does what cannot be read.
     """
-    if KeyRole.RUNNER not in channel.trust.required(channel.name):
+    if not channel.requires(KeyRole.RUNNER):
         return tuple(verdicts)
     kept = []
     for item in verdicts:
@@ -81,6 +81,8 @@ def explained(
     for cell in decision.cells:
         notes = unsigned.get((cell.suite, cell.python), [])
         why = notes[0] if notes and cell.state is State.NOT_RUN and not cell.sha256 else cell.why
+        if cell in decision.waiting and evidence.doubts:
+            why = f"{why}; {'; '.join(evidence.doubts)}"
         cells.append(replace(cell, why=why, notes=(*cell.notes, *notes)))
     return replace(decision, cells=tuple(cells))
 
@@ -125,20 +127,27 @@ def check_signer(
 
     What takes files out (a yank, a rollback) waits for no key.
     """
-    if KeyRole.PROMOTER not in channel.trust.required(channel.name):
+    if not channel.requires(KeyRole.PROMOTER):
         return
     if signer is None:
         if action.value not in statements.WITHDRAWALS:
             what = f"{channel.option}: `{action.value}` needs the signature of a promoter's key"
             raise TrustError(what, hint="add --signer")
         return
+    check_key(channel, place, signer, who=who, role=KeyRole.PROMOTER)
+
+
+def check_key(
+    channel: Channel, place: Place, signer: Signer, *, who: Who, role: KeyRole, suite: str = ""
+) -> None:
+    """Raise TrustError for a key that may not sign for this role, here and today."""
     keyid, trust = signer.public_key.keyid, channel.trust
     case = Case(trust=trust, channel=channel.name, family=place.view, now=who.now)
     why = "it is not in the trust file"
     if keyid in trust.keys:
-        why = case.refusal((keyid,), KeyRole.PROMOTER, who.time)
+        why = case.refusal((keyid,), role, who.time, suite=suite)
     if why:
-        raise TrustError(f"--signer: {why}", hint="sign with a promoter's key")
+        raise TrustError(f"--signer: {why}", hint=f"sign with a key of the role {role.value}")
 
 
 def add(

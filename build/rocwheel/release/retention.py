@@ -134,10 +134,10 @@ def plans(
     """Plans for staging and release of each pair; each looks at its place when it is asked for."""
     places = {place.root: place.of(place.family) for place in chain.from_iterable(pairs)}
     for place in places.values():  # each once: several families may share one
-        found = plan(place, channel, who=who, orphans=orphans)
-        told = (place.state, place.log(found.state.number))
+        planned = plan(place, channel, who=who, orphans=orphans)
+        told = (place.state, place.log(planned.state.number))
         operations.check_clock(place.store, told, now=who.clock, where=place.location)
-        yield found
+        yield planned
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ def repair(place: Place) -> tuple[str, ...]:
 def _unheld(place: Place, who: Who) -> tuple[str, ...]:
     """Old wheels in the store; whether a set holds them is decided on the state."""
     base = place.key("")
-    found = []
+    wheels = []
     for info in place.store.keys(base):
         name = info.key.removeprefix(base).removesuffix(".metadata")
         if "/" in name or not name.endswith(".whl") or who.now - info.modified < LEFTOVER_AGE:
@@ -210,8 +210,8 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
             version_of(name)
         except ConfigError:
             continue  # `index check` tells of it
-        found.append(name)
-    return tuple(dict.fromkeys(found))
+        wheels.append(name)
+    return tuple(dict.fromkeys(wheels))
 
 
 def _newest(state: IndexState, count: int) -> set[str]:

@@ -82,7 +82,7 @@ ROLES: Final = {
         ),
         Role(
             "stager",
-            "`stage`",
+            "`stage`, `trust approve`",
             {
                 READ: (STAGED, RELEASED, PROBE, *NIGHT, BUILDS),
                 PUT: (STAGED, PROBE, *_cells("stage.*")),

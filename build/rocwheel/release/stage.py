@@ -68,7 +68,7 @@ class Stage(Operation):
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
         self.place.each(self._upload, self.uploads)
-        evidence.add_provenance(self.place, self.manifest.sha256, self.provenance)
+        evidence.add(self.place, self.manifest.sha256, self.provenance)
 
     def _upload(self, item: Upload) -> None:
         place, entry = self.place, item.entry

@@ -269,20 +269,20 @@ def overview(
 
 def problems(place: Place, state: IndexState, damage: Mapping[int, str]) -> tuple[str, ...]:
     """Return what is wrong with a log, and what was stopped before the pages showed it."""
-    found = [f"{place.location}: {text}" for text in dict.fromkeys(damage.values())]
+    texts = [f"{place.location}: {text}" for text in dict.fromkeys(damage.values())]
     if not operations.is_settled(state) and (place.is_staging or not damage):
         ways = f"`{place.command('repair')}`, or any command that changes this index,"
-        found.append(
+        texts.append(
             f"{place.location}: entry {state.number} of the log is committed and may not be shown "
             f"yet: {ways} completes it"
         )
-    return tuple(found)
+    return tuple(texts)
 
 
-def waiting(found: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
+def waiting(sets: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
     """Return sets that were staged longer ago than this and are not released."""
     limit = timedelta(hours=hours)
-    return [item for item in found if item.state in {"staged", "gated"} and item.age > limit]
+    return [item for item in sets if item.state in {"staged", "gated"} and item.age > limit]
 
 
 def _file(staging: Place, set_id: str) -> tuple[Manifest | None, str, tuple[FoundVerdict, ...]]:

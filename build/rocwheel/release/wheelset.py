@@ -52,9 +52,9 @@ def load(wheelhouse: Path) -> tuple[Manifest, dict[str, Path]]:
     paths = {wheel.filename: folder / wheel.filename for wheel in manifest.built}
     if not paths:
         raise WheelError(f"{folder}: the manifest has no wheel to stage", hint="build one")
-    found = {path.name for path in folder.glob("*.whl") if path.is_file()}
-    if found != set(paths):
-        names = ", ".join(sorted(found ^ set(paths)))
+    on_disk = {path.name for path in folder.glob("*.whl") if path.is_file()}
+    if on_disk != set(paths):
+        names = ", ".join(sorted(on_disk ^ set(paths)))
         raise WheelError(
             f"{folder}: not what its {MANIFEST} lists: {names}",
             hint="use a wheelhouse as dist_wheels wrote it",

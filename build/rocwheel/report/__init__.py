@@ -19,7 +19,7 @@ FILES: Final = (JSON, JUNIT, HTML)
 
 def render(
     results: Results,
-    found: Fault,
+    judged: Fault,
     libraries: Mapping[str, str],
     last: LastRun | None = None,
 ) -> dict[str, bytes]:
@@ -30,6 +30,6 @@ def render(
     """
     return {
         JSON: results.to_bytes(),
-        JUNIT: junit.render(results, found),
-        HTML: gate_page.render(results, found, libraries, last),
+        JUNIT: junit.render(results, judged),
+        HTML: gate_page.render(results, judged, libraries, last),
     }

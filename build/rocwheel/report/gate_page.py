@@ -96,24 +96,24 @@ def colour(state: State) -> str:
 
 
 def render(
-    results: Results, found: Fault, libraries: Mapping[str, str], last: LastRun | None = None
+    results: Results, judged: Fault, libraries: Mapping[str, str], last: LastRun | None = None
 ) -> bytes:
     """Render the page; `last` is the run of the same cell it is compared with."""
     trails = Trails(results, last)
-    is_passed_shard = found.state is State.PASS and results.shard
+    is_passed_shard = judged.state is State.PASS and results.shard
     text = assets.template("report/assets/page.html", duration=_duration).render(
         css=assets.style("report/assets/page.css"),
         js=assets.text("report/assets/page.js"),
         data=_data(results, trails),
-        title=verdict_text(results, found),
+        title=verdict_text(results, judged),
         results=results,
-        found=found,
+        judged=judged,
         counts=[(name, number) for name, number in results.counts.by_outcome().items() if number],
         first=trails.of(results.failures[0]) if results.failures else None,
         colour=colour,
-        to_do=TO_DO[found.state],
+        to_do=TO_DO[judged.state],
         against=trail.summary(results, last) if results.tests else "",
-        meaning=SHARD_PASSED if is_passed_shard else MEANINGS[found.state],
+        meaning=SHARD_PASSED if is_passed_shard else MEANINGS[judged.state],
         elsewhere=elsewhere(results),
         number=len(results.failures),
         failures=[trails.of(test) for test in results.failures[:SHOWN]],
@@ -131,7 +131,7 @@ def render(
     return text.encode()
 
 
-def verdict_text(results: Results, found: Fault) -> str:
+def verdict_text(results: Results, judged: Fault) -> str:
     """Return the verdict in a line: `smoke on gfx94X-dcgpu, CPython 3.12.1: fail`."""
     about = results.environment
     shard = f" shard {results.shard}" if results.shard else ""
@@ -139,7 +139,7 @@ def verdict_text(results: Results, found: Fault) -> str:
     if elsewhere(results):
         where = f" on {elsewhere(results)}{where.replace(' on', ', not', 1)}"
     python = f", CPython {about['python']}" if about.get("python") else ""
-    return f"{results.suite}{shard}{where}{python}: {found.state.value}"
+    return f"{results.suite}{shard}{where}{python}: {judged.state.value}"
 
 
 def elsewhere(results: Results) -> str:

@@ -13,7 +13,7 @@ from rocwheel.results import Fault, Outcome, Results, TestResult
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def render(results: Results, found: Fault) -> bytes:
+def render(results: Results, judged: Fault) -> bytes:
     """Render; tests that did not run and files that could not be collected are errors."""
     counts, unread = results.counts, len(results.collect_errors)
     errors = counts.crashed + counts.timed_out + counts.not_run + unread
@@ -27,7 +27,7 @@ def render(results: Results, found: Fault) -> bytes:
         time=_seconds(results.duration_ms),
     )
     about = ET.SubElement(root, "properties")
-    for name, value in (("state", found.state.value), *sorted(results.environment.items())):
+    for name, value in (("state", judged.state.value), *sorted(results.environment.items())):
         ET.SubElement(about, "property", name=name, value=_clean(value))
     for fault in results.faults:
         ET.SubElement(about, "property", name=f"fault.{fault.state.value}", value=fault.message)

@@ -15,11 +15,11 @@ SHOWN: Final = 20  # failures in the summary
 ANNOTATED: Final = 10
 
 
-def markdown(results: Results, found: Fault) -> str:
+def markdown(results: Results, judged: Fault) -> str:
     """Render the job summary: state, counts, first failures."""
-    lines = [f"### {verdict_text(results, found)}", ""]
-    if found.message:
-        lines += [_cell(found.message), ""]
+    lines = [f"### {verdict_text(results, judged)}", ""]
+    if judged.message:
+        lines += [_cell(judged.message), ""]
     counts = results.counts.by_outcome().items()
     text = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts if number)
     lines += [f"{text} in {duration(results.duration_ms / 1000)}", ""]
@@ -35,13 +35,13 @@ def markdown(results: Results, found: Fault) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def workflow_commands(results: Results, found: Fault, folder: str) -> Iterator[str]:
+def workflow_commands(results: Results, judged: Fault, folder: str) -> Iterator[str]:
     """Workflow commands for the first failures, or for a bad state without one.
 
     `folder` is where the suite's files lie.
     """
-    if found.state is not State.PASS and not results.failures:
-        yield f"::error title={_property(verdict_text(results, found))}::{_data(found.message)}"
+    if judged.state is not State.PASS and not results.failures:
+        yield f"::error title={_property(verdict_text(results, judged))}::{_data(judged.message)}"
     for test in results.failures[:ANNOTATED]:
         why = test.reason or (test.worst.message if test.worst else "")
         where = f"file={_property(f'{folder}/{test.file}'.lstrip('/'))},line={test.line or 1}"

@@ -394,10 +394,10 @@ _DIGEST: Final = re.compile(
 
 def _digest_in(text: str, *, name: str, where: str) -> str:
     """Find the digest of `name` in a checksum file: bare, or as sha256sum writes it."""
-    found = [match for line in text.splitlines() if (match := _DIGEST.fullmatch(line.strip()))]
-    for match in found:
+    matches = [match for line in text.splitlines() if (match := _DIGEST.fullmatch(line.strip()))]
+    for match in matches:
         called = match["tagged"] or match["name"] or ""
-        if len(found) == 1 or called.rpartition("/")[2] == name:
+        if len(matches) == 1 or called.rpartition("/")[2] == name:
             return match["digest"].lower()
     raise FetchError(
         f"{where}: holds no SHA-256 of {name}", hint="give the right one with --therock-sha256"

@@ -92,13 +92,13 @@ def variables(options: Iterable[str]) -> dict[str, str]:
     https://bazel.build/reference/command-line-reference#common_options-flag--repo_env: it goes
     before `--action_env`, which repository rules see, too.
     """
-    found: dict[str, dict[str, str]] = {"--action_env": {}, "--repo_env": {}}
+    by_kind: dict[str, dict[str, str]] = {"--action_env": {}, "--repo_env": {}}
     for option in options:
         kind, _, assignment = option.partition("=")
         name, given, value = assignment.partition("=")
-        if kind in found and given:
-            found[kind][name] = value
-    return {**found["--action_env"], **found["--repo_env"]}
+        if kind in by_kind and given:
+            by_kind[kind][name] = value
+    return {**by_kind["--action_env"], **by_kind["--repo_env"]}
 
 
 def read(workspace: Path, names: Iterable[str] = ()) -> RcFiles:

@@ -90,14 +90,14 @@ def look_up(
     commit = git.resolve_ref(repository, ref, runner=runner)
     empty = pins.Pins(path="", pins=(), layouts=layouts)
     wanted = tree.at_commit(repository, ref, commit, cache)
-    found = tree.resolve(wanted, pins=empty, runner=runner, console=console)
-    if found.jax_version != version:
+    resolved = tree.resolve(wanted, pins=empty, runner=runner, console=console)
+    if resolved.jax_version != version:
         raise SourceError(
-            f"{repository}: {ref} is JAX {found.jax_version}, not {version}",
+            f"{repository}: {ref} is JAX {resolved.jax_version}, not {version}",
             hint="name the branch, tag or commit that has it: --ref",
         )
-    unmarked = [note for note in found.warnings if "should have" in note]
-    if unmarked or not found.xla.commit:
+    unmarked = [note for note in resolved.warnings if "should have" in note]
+    if unmarked or not resolved.xla.commit:
         raise SourceError(
             unmarked[0] if unmarked else f"{repository}: {ref} names no XLA",
             hint="JAX changed how its Bazel is asked: docs/how-to/add-a-jax-version.md, section 3",
@@ -105,7 +105,7 @@ def look_up(
     with tempfile.TemporaryDirectory(prefix="rocwheel-pin-") as scratch:
         wheels = {
             str(python): _jaxlib(version, python, Path(scratch), runner, console)
-            for python in found.pythons
+            for python in resolved.pythons
         }
     (requires_python,) = {requires for _, requires in wheels.values()}
     pin = Pin(
@@ -114,17 +114,17 @@ def look_up(
         repository=repository,
         ref=ref,
         commit=commit,
-        xla_commit=found.xla.commit,
-        layout=found.layout.name,
-        bazel=found.bazel,
-        pythons=CPythons(found.pythons),
+        xla_commit=resolved.xla.commit,
+        layout=resolved.layout.name,
+        bazel=resolved.bazel,
+        pythons=CPythons(resolved.pythons),
         jaxlib=PinnedJaxlib(
             origin="upstream",
             requires_python=requires_python,
             wheels={python: wheel for python, (wheel, _) in wheels.items()},
         ),
     )
-    return PinFacts(pin=pin, built_as=str(found.version_class), root=found.root)
+    return PinFacts(pin=pin, built_as=str(resolved.version_class), root=resolved.root)
 
 
 def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> str:

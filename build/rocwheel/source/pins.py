@@ -142,10 +142,10 @@ class Pins:
             wanted = Version(version)
         except InvalidVersion:
             return ""
-        found = self.layouts["upstream"].version_class(wanted)
-        if found is None or wanted <= max(Version(pin.version) for pin in self.pins):
+        version_class = self.layouts["upstream"].version_class(wanted)
+        if version_class is None or wanted <= max(Version(pin.version) for pin in self.pins):
             return ""
-        return f"; it would be built as {found}, which was not compared with its sources"
+        return f"; it would be built as {version_class}, which was not compared with its sources"
 
 
 def load(path: Path, *, layouts: Layouts, text: str = "") -> Pins:

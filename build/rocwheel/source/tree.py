@@ -268,8 +268,8 @@ def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:
 def _take(wanted: Checkout, runner: Runner, console: Console) -> None:
     if checkout(wanted, runner=runner):
         console.info(f"fetched {wanted.repository} at {wanted.commit}")
-    found = identify(wanted.folder, runner=runner)
-    if found.commit != wanted.commit or found.dirty:
+    identity = identify(wanted.folder, runner=runner)
+    if identity.commit != wanted.commit or identity.dirty:
         raise SourceError(
             f"{wanted.folder}: was changed after it was fetched",
             hint="remove the folder; it is fetched again",
@@ -395,13 +395,13 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
 
 
 def _class_by_version(root: Path, layout: Layout, version: Version) -> VersionClass:
-    found = layout.version_class(version)
-    if found is None:
+    version_class = layout.version_class(version)
+    if version_class is None:
         raise SourceError(
             f"{root}: JAX {version} has no class in layout {layout.name}",
             hint="add one to ci/layouts.yaml: docs/how-to/add-a-jax-version.md",
         )
-    return found
+    return version_class
 
 
 def _version(root: Path, where: Assignment) -> Version:

@@ -230,10 +230,10 @@ def differs(where: str, there: str, expected: str) -> ObjectDiffersError:
     )
 
 
-def replaced(where: str, found: str, expected: str) -> ObjectDiffersError:
+def replaced(where: str, there: str, expected: str) -> ObjectDiffersError:
     """Return the error for a source that does not hold what it should."""
     return ObjectDiffersError(
-        f"{where}: {found} is stored, {expected} was expected",
+        f"{where}: {there} is stored, {expected} was expected",
         hint="it was replaced or damaged: stage the wheel set again under a new version",
     )
 

@@ -20,6 +20,7 @@ ROLES: Final = {
     statements.PROVENANCE: KeyRole.BUILDER,
     statements.TEST_RESULT: KeyRole.RUNNER,
     statements.SUMMARY: KeyRole.PROMOTER,
+    statements.APPROVAL: KeyRole.APPROVER,
 }
 
 
@@ -57,7 +58,7 @@ def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[
     lacks = [
         ChainLink(role=role.value, holds=False, about="unsigned: no statement holds")
         for role in KeyRole
-        if role.value not in there
+        if role is not KeyRole.APPROVER and role.value not in there
     ]
     return (*links, *lacks, *_afterwards(summaries, sha256))
 
@@ -101,6 +102,7 @@ def _claimed(signed: Envelope) -> object:
         KeyRole.BUILDER: statement.part("runDetails", "metadata").get("finishedOn"),
         KeyRole.RUNNER: statement.own.get("ended"),
         KeyRole.PROMOTER: statement.predicate.get("timeVerified"),
+        KeyRole.APPROVER: statement.predicate.get("timeCreated"),
     }[_role(signed)]
 
 
@@ -139,6 +141,9 @@ def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) 
         said = f"{'reproduced' if 'reproduced' in own else 'built'} by {by}"
     elif role is KeyRole.RUNNER:
         said = f"{own.get('suite')} on CPython {own.get('python')}: {own.get('state')}"
+    elif role is KeyRole.APPROVER:
+        said = f"{own.get('suite')} on CPython {own.get('python')} approved by {own.get('by')}"
+        said += f": {own.get('reason')}"
     else:
         said = f"{own.get('action')} to {own.get('channel') or 'a store'} by {own.get('by')}"
     suite = str(own.get("suite", ""))
@@ -160,15 +165,23 @@ def _problems(signed: Envelope, sha256: str, every: Sequence[Envelope]) -> Itera
         for name, digest in other.statement.subjects.items():
             if subjects.get(name, digest) != digest:
                 yield f"subject: {name} has another digest in {other.name}"
-    if role is KeyRole.PROMOTER:
-        others = sorted(i.sha256 for i in every if _role(i) is not KeyRole.PROMOTER)
-        summaries = [i for i in every if _role(i) is KeyRole.PROMOTER]
-        first, own, at = summaries[0].statement.own, signed.statement.own, summaries.index(signed)
-        rests_on = [summaries[at - 1].sha256] if at else others
-        named = [{"uri": sha256, "digest": {"sha256": sha256}} for sha256 in rests_on]
-        if signed.statement.predicate.get("inputAttestations") != named:
-            yield "inputAttestations: it was made on other statements than these"
-        if (own.get("action") == "promote") == bool(at):
-            yield "action: a promotion comes first, and once"
-        if any(own.get(name) != first.get(name) for name in ("channel", "family")):
-            yield "scope: it is about another channel or family than the promotion"
+    if role in {KeyRole.APPROVER, KeyRole.PROMOTER}:
+        yield from _context(signed, every)
+
+
+def _context(signed: Envelope, every: Sequence[Envelope]) -> Iterator[str]:
+    """Say why an approval or a summary does not belong to the promotion, or a summary there."""
+    summaries = [i for i in every if _role(i) is KeyRole.PROMOTER]
+    first, own = (summaries or every)[0].statement.own, signed.statement.own
+    if any(own.get(name, "") != first.get(name) for name in ("channel", "family")):
+        yield "scope: it is about another channel or family than the promotion"
+    if signed not in summaries:
+        return
+    at = summaries.index(signed)
+    others = sorted(i.sha256 for i in every if i not in summaries)
+    rests_on = [summaries[at - 1].sha256] if at else others
+    named = [{"uri": sha256, "digest": {"sha256": sha256}} for sha256 in rests_on]
+    if signed.statement.predicate.get("inputAttestations") != named:
+        yield "inputAttestations: it was made on other statements than these"
+    if (own.get("action") == "promote") == bool(at):
+        yield "action: a promotion comes first, and once"

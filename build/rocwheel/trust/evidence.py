@@ -15,6 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.errors import ObjectDiffersError
@@ -25,6 +27,8 @@ from rocwheel.store import ObjectInfo
 from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust.envelope import LARGEST, Envelope, Statement
 from rocwheel.trust.policy import Case, KeyRole, Trust
+from rocwheel.trust.statements import Approval
+from rocwheel.values import replace
 from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ PROVENANCE: Final = "provenance.json"  # in a wheelhouse
 REPRODUCED: Final = "reproduced.json"  # of one that was built again
 UNNAMED: Final = "no statement of a runner's key names it"
 PUT_BACK: Final = "put it back from a copy of the bucket; a set with a gap is never released"
-_PROVENANCE: Final = re.compile(r"provenance/([0-9a-f]{64})\.json")
+_NAMED: Final = re.compile(r"(provenance|approval)/([0-9a-f]{64})\.json")
 _RESULT: Final = re.compile(r"test-result/([^/]+)/([^/]+)/([0-9a-f]{64})/([1-9]\d{0,8})\.json")
 
 
@@ -47,6 +51,8 @@ class Evidence:
     lines: Mapping[str, bytes] = field(default_factory=dict)  # envelopes, by their digest
     signed: frozenset[str] = frozenset()  # digests of the verdicts that runners' keys signed
     refused: Mapping[str, str] = field(default_factory=dict)  # of others: by which rule
+    approvals: Mapping[Approval, bytes] = field(default_factory=dict)  # signed by approvers
+    doubts: Sequence[str] = ()  # why other approvals do not count
 
 
 def state_build(
@@ -78,20 +84,22 @@ def built(wheelhouse: Path) -> bytes:
     return b"".join(x for p, x in lines.items() if envelope.parse(x, name=str(p)).signatures)
 
 
-def add_provenance(place: Place, manifest: str, data: bytes) -> None:
-    """Store envelopes with provenances, each on a line. Raises StoreError."""
-    for key, line in _provenances(place, manifest, data).items():
+def add(place: Place, manifest: str, data: bytes, *, kind: str = "provenance") -> tuple[str, ...]:
+    """Store envelopes under their digests, each on a line; return the keys. Raises StoreError."""
+    lines = _named(place, manifest, data, kind)
+    for key, line in lines.items():
         place.store.create(key, line, headers=place.record_headers, sha256=files.sha256(line))
+    return tuple(lines)
 
 
 def has_provenance(place: Place, manifest: str, data: bytes) -> bool:
     """Return whether these provenances are stored already."""
-    return all(place.store.info(key) for key in _provenances(place, manifest, data))
+    return all(map(place.store.info, _named(place, manifest, data, "provenance")))
 
 
-def _provenances(place: Place, manifest: str, data: bytes) -> dict[str, bytes]:
+def _named(place: Place, manifest: str, data: bytes, kind: str) -> dict[str, bytes]:
     lines = {files.sha256(line): line for line in data.splitlines(keepends=True)}
-    return {place.attestation(manifest, f"provenance/{s}.json"): x for s, x in lines.items()}
+    return {place.attestation(manifest, f"{kind}/{s}.json"): x for s, x in lines.items()}
 
 
 def add_result(place: Place, verdict: Verdict, signer: Signer, *, parts: Sequence[str] = ()) -> str:
@@ -131,11 +139,16 @@ def gather(
     if not case.required:
         return Evidence()
     shelf = _shelf(place, manifest.sha256, case)
-    provenance, (results, refused) = shelf.provenance(manifest), shelf.results(verdicts)
+    (built, approvals, doubts), (results, refused) = shelf.named(manifest), shelf.results(verdicts)
     if case.trust.rule(case.channel).locked:
         check_locked(manifest, case.trust)
-    lines = {files.sha256(item): item for item in (*provenance, *results.values())}
-    return Evidence(lines=lines, signed=frozenset(results), refused=refused)
+    return Evidence(
+        lines={files.sha256(item): item for item in (*built, *results.values())},
+        signed=frozenset(results),
+        refused=refused,
+        approvals=approvals,
+        doubts=doubts,
+    )
 
 
 def unsigned(
@@ -158,7 +171,7 @@ def _shelf(place: Place, manifest: str, case: Case) -> _Shelf:
     """
     base, own = (item.attestation(manifest) for item in (place.of(place.family), place))
     infos = {i.key.removeprefix(own).removeprefix(base): i for i in place.store.keys(base)}
-    names = [name for name in infos if _PROVENANCE.fullmatch(name) or _RESULT.fullmatch(name)]
+    names = [name for name in infos if _NAMED.fullmatch(name) or _RESULT.fullmatch(name)]
 
     def read(name: str) -> bytes:
         """Return a statement's bytes; of one that is too long nothing, which is no statement."""
@@ -177,25 +190,34 @@ class _Shelf:
     infos: Mapping[str, ObjectInfo]
     data: Mapping[str, bytes]
 
-    def provenance(self, manifest: Manifest) -> list[bytes]:
-        """Return the provenances that hold. Raises TrustError where one is needed and none does."""
-        good, notes = list[bytes](), list[str]()
+    def named(self, manifest: Manifest) -> tuple[list[bytes], dict[Approval, bytes], list[str]]:
+        """Return provenances and approvals that hold, and why other approvals do not.
+
+        Raises TrustError where a provenance is needed and none holds.
+        """
+        built, approved = list[bytes](), dict[Approval, bytes]()
+        notes: dict[str, list[str]] = {"provenance": [], "approval": []}
         for name, body in sorted(self.data.items()):
-            if not (match := _PROVENANCE.fullmatch(name)):
+            if not (match := _NAMED.fullmatch(name)):
                 continue
             try:
-                if files.sha256(body) != match[1]:
+                if files.sha256(body) != match[2]:
                     raise _broken(self._where(name), "name: its bytes have another digest")
                 signed = envelope.read(body, self.case.trust, name=self._where(name))
-                check_provenance(signed, manifest, self.case, self.infos[name].modified)
-                good.append(body)
+                seen = self.infos[name].modified
+                if match[1] == "approval":
+                    approved[check_approval(signed, manifest, self.case, seen)] = body
+                else:
+                    check_provenance(signed, manifest, self.case, seen)
+                    built.append(body)
             except TrustError as exc:
-                notes.append(str(exc))
-        if KeyRole.BUILDER in self.case.required and not good:
-            notes.append(f"{self.place.location}: {manifest.sha256[:12]} has no provenance")
+                notes[match[1]].append(str(exc))
+        if KeyRole.BUILDER in self.case.required and not built:
+            what = f"{self.place.location}: {manifest.sha256[:12]} has no provenance"
+            first, *more = (*notes["provenance"], what)
             hint = "`trust sign` the wheelhouse with a builder's key, and `stage` it again"
-            raise TrustError(notes[0], hint=hint, detail="\n".join(notes[1:]))
-        return good
+            raise TrustError(first, hint=hint, detail="\n".join(more))
+        return built, approved, notes["approval"]
 
     def results(self, verdicts: Mapping[str, Verdict]) -> tuple[dict[str, bytes], dict[str, str]]:
         """Return the results that hold, by the digest of their verdict, and why others do not."""
@@ -262,9 +284,7 @@ def check_locked(manifest: Manifest, trust: Trust) -> None:
         raise TrustError(problem, hint="build it with --locked")
 
 
-def check_provenance(
-    signed: Envelope, manifest: Manifest, case: Case, seen: datetime | None
-) -> None:
+def check_provenance(signed: Envelope, manifest: Manifest, case: Case, seen: datetime) -> None:
     """Raise TrustError unless it is a builder's word on exactly this manifest's set."""
     statement = _of_kind(signed, statements.PROVENANCE)
     definition = statement.part("buildDefinition")
@@ -280,6 +300,26 @@ def check_provenance(
         raise _broken(signed.name, f"resolvedDependencies: not the manifest's {missing}")
     if definition.get("externalParameters") != statements.parameters(manifest):
         raise _broken(signed.name, "externalParameters: not the manifest's")
+
+
+def check_approval(signed: Envelope, manifest: Manifest, case: Case, seen: datetime) -> Approval:
+    """Return what an approver signed; raise TrustError unless it is about this set, here."""
+    statement = _of_kind(signed, statements.APPROVAL)
+    claimed, own = statement.predicate.get("timeCreated"), statement.own
+    if why := case.refusal(
+        signed.signatures, KeyRole.APPROVER, claimed, seen, str(own.get("suite"))
+    ):
+        raise _broken(signed.name, why)
+    try:
+        word = msgspec.convert({**own, "signed": signed.sha256}, Approval)
+    except msgspec.ValidationError as exc:
+        raise _broken(signed.name, f"{exc}") from exc
+    here = replace(word, channel=case.channel, family=case.family)
+    if here != word:
+        raise _broken(signed.name, f"scope: approves on {word.channel or 'a store'}, {word.family}")
+    if statement != statements.approval(manifest, word, time=str(claimed)):
+        raise _broken(signed.name, f"subject: not the wheels of {manifest.sha256[:12]}")
+    return word
 
 
 def _of_kind(signed: Envelope, kind: str) -> Statement:

@@ -35,6 +35,7 @@ class KeyRole(enum.Enum):
     BUILDER = "builder"
     RUNNER = "runner"
     PROMOTER = "promoter"
+    APPROVER = "approver"  # a person's, whose word lets a cell pass that is no pass
 
 
 class Revocation(Value, frozen=True, kw_only=True):
@@ -82,7 +83,7 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
         `scopes` are a channel, a family and a suite, "" for a statement without one.
         """
         if self.role is not role:
-            return f"role: it is a {self.role.value}'s key, not a {role.value}'s"
+            return f"role: it is a key of the role {self.role.value}, not {role.value}"
         for what, wanted in zip(("channels", "families", "suites"), scopes, strict=True):
             scope = getattr(self, what)
             if scope and wanted not in scope and (wanted or what == "channels"):

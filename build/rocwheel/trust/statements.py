@@ -16,17 +16,32 @@ from rocwheel import __version__
 from rocwheel.build_record import BuildRecord
 from rocwheel.manifest import MANIFEST, Manifest, Source
 from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
+from rocwheel.values import NonEmpty, Sha256OrNone, Value, replace
 from rocwheel.verdict import State, Verdict
 
 PROVENANCE: Final = "https://slsa.dev/provenance/v1"
 TEST_RESULT: Final = "https://in-toto.io/attestation/test-result/v0.1"
 SUMMARY: Final = "https://slsa.dev/verification_summary/v1"
+APPROVAL: Final = "https://in-toto.io/attestation/svr/v0.1"
 BUILD_TYPE: Final = "https://rocwheel.dev/wheel-set/v1"
 SLSA: Final = "1.0"
 OWN: Final = "rocwheel"  # the field of a predicate that is ours
 RESULTS: Final = {State.PASS: "PASSED", State.FLAKY: "WARNED"}  # every other state is FAILED
 WITHDRAWALS: Final = frozenset({"rollback", "yank"})
 NOT_KNOWN: Final = "not recorded: Bazel's events of this build name no digests of what it fetched"
+
+
+class Approval(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The word of a person that a cell may be released although it is no pass."""
+
+    suite: NonEmpty
+    python: NonEmpty
+    by: NonEmpty
+    reason: NonEmpty
+    signed: Sha256OrNone = ""  # digest of the statement; one that is signed has what follows
+    channel: str = ""
+    family: str = ""
+    verdicts: tuple[str, ...] = ()  # that it is about, with their states
 
 
 def provenance(
@@ -123,6 +138,20 @@ def result(verdict: Verdict, *, number: int, previous: str, parts: Sequence[str]
                 "previous": previous,
                 "parts": list(parts),
             },
+        },
+    )
+
+
+def approval(manifest: Manifest, word: Approval, *, time: str) -> Statement:
+    """State that a person lets a cell of a set pass: on one family of one channel, as it stands."""
+    return Statement(
+        predicate_type=APPROVAL,
+        subject=subjects(manifest),
+        predicate={
+            "verifier": {"id": f"{BUILD_TYPE}/approver"},
+            "timeCreated": time,
+            "properties": ["ROCWHEEL_CELL_APPROVED"],
+            OWN: _plain(replace(word, signed="")),
         },
     )
 

@@ -92,7 +92,7 @@ def smoke(interpreter, tmp_path_factory):
 def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):
     """Its tests name every ROCm library; on the CPU all of them are nominal."""
     request, gated, _ = smoke
-    assert gated.found.state is State.PASS, (gated.found, gated.results.failures)
+    assert gated.judged.state is State.PASS, (gated.judged, gated.results.failures)
     assert gated.results.counts.passed >= request.suite.demands.expected.must_run
     assert gated.results.counts.skipped <= 3, "TF32 and recurrent networks; jax_triton"
     used = {item.name: item for item in gate_page.libraries_of(gated.results, {})}
@@ -157,6 +157,6 @@ def test_real_rocm_wheels_that_cannot_start_are_infra_and_never_fall_back_to_the
     wheels = subject.of_folder(rocm_wheels, interpreter.version)
     request = asked(interpreter, tmp_path, wheels=wheels, device=DeviceChoice.FAMILY)
     gated = room.run(request, there, console, Watcher())
-    assert gated.found.state is State.INFRA, gated.found
-    assert "gpu0" in gated.found.message
+    assert gated.judged.state is State.INFRA, gated.judged
+    assert "gpu0" in gated.judged.message
     assert gated.results.counts.collected == 0, "not one test ran on the CPU"

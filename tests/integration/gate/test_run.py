@@ -168,7 +168,7 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
 ):
     place, manifest = staged
     gated = gate(request_, host, console)
-    assert gated.found.state is State.PASS, gated
+    assert gated.judged.state is State.PASS, gated
     assert gated.results.counts.passed == 3
     assert gated.results.counts.skipped == 1
     assert list(gated.results.skips.values()) == [1]
@@ -184,7 +184,7 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
         "this rocwheel does not know the commit it was built from",
     )
 
-    key, stored = storing.put(place, verdict, render(gated.results, gated.found, {}))
+    key, stored = storing.put(place, verdict, render(gated.results, gated.judged, {}))
     (found,) = verdicts.find(place, manifest.sha256)
     assert (found.key, found.verdict) == (key, stored)
     assert found.tests == {test.test for test in gated.results.tests}
@@ -243,7 +243,7 @@ def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
     )  # fmt: skip
     assert sha256 in "\n".join(room.lines(asked, there))
     gated = gate(asked, there, console)
-    assert gated.found.state is State.PASS, gated
+    assert gated.judged.state is State.PASS, gated
     assert {path.name for path in seen.iterdir()} == {"0", "1"}, "each lane has a GPU of its own"
     verdict = gated.verdict
     assert [device.target for device in verdict.devices] == ["gfx90a", "gfx90a"]
@@ -257,9 +257,9 @@ def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
 def test_a_wheel_whose_bytes_are_others_is_never_installed(request_, host, console):
     bad = tuple(replace(wheel, sha256="0" * 64) for wheel in request_.wheels.wheels)
     gated = gate(replace(request_, wheels=replace(request_.wheels, wheels=bad)), host, console)
-    assert gated.found.state is State.INFRA
+    assert gated.judged.state is State.INFRA
     assert gated.verdict.wheels == {}
-    assert f"is stored, {'0' * 64} was expected" in gated.found.message
+    assert f"is stored, {'0' * 64} was expected" in gated.judged.message
 
 
 def test_a_local_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment(
@@ -267,23 +267,23 @@ def test_a_local_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment
 ):
     local = subject.of_manifest(request_.manifest, request_.python, tmp_path / "wh")
     request_ = replace(request_, wheels=local)
-    assert gate(request_, host, console).found.state is State.PASS
+    assert gate(request_, host, console).judged.state is State.PASS
     path = request_.wheels.wheels[0].path
     with path.open("ab") as file:
         file.write(b"x")
-    assert gate(request_, host, console).found.state is State.INFRA
+    assert gate(request_, host, console).judged.state is State.INFRA
     path.unlink()
     gated = gate(request_, host, console)
-    assert gated.found.state is State.INFRA
-    assert path.name in gated.found.message
+    assert gated.judged.state is State.INFRA
+    assert path.name in gated.judged.message
 
 
 def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, host, console):
     make_set(tmp_path / "odd", pythons=(str(request_.python),), requires_pjrt="==9.9")
     wheels = subject.of_folder(tmp_path / "odd", request_.python)
     gated = gate(replace(request_, wheels=wheels, manifest=None), host, console)
-    assert gated.found.state is State.FAIL
-    assert "requirements are not met" in gated.found.message
+    assert gated.judged.state is State.FAIL
+    assert "requirements are not met" in gated.judged.message
     assert gated.verdict is None
 
 
@@ -294,7 +294,7 @@ def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, con
         part = replace(request_, shard=Shard(number=number, count=2))
         gated = gate(part, host, console)
         assert gated.verdict.shard == f"{number}/2"
-        _, stored = storing.put(place, gated.verdict, render(gated.results, gated.found, {}))
+        _, stored = storing.put(place, gated.verdict, render(gated.results, gated.judged, {}))
         parts.append(stored)
         runs = [storing.shard_of(place, verdict) for verdict in parts]
         merged = with_unmet_skips(merge_results(runs, 2, SUITE.demands.expected))
@@ -311,13 +311,13 @@ def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, con
 def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host, console):
     gated = gate(replace(request_, choice=Choice.SKIPPED), host, console)
     assert [test.test for test in gated.results.tests] == ["test_a.py::test_listed"]
-    assert gated.found.state is State.FAIL
+    assert gated.judged.state is State.FAIL
     tests = frozenset({"test_b.py::test_b"})
     more = replace(request_.suite, must_run=3, may_skip=0)
     named = replace(request_, suite=more, choice=Choice.NAMED, tests=tests)
     gated = gate(named, host, console)
     assert [test.test for test in gated.results.tests] == ["test_b.py::test_b"]
-    assert gated.found.state is State.PASS, "it is not asked for more than was named"
+    assert gated.judged.state is State.PASS, "it is not asked for more than was named"
     assert gated.results.files == ("test_b.py",), "no other file was imported"
 
 
@@ -357,7 +357,7 @@ def test_jaxs_tests_come_from_the_commit_that_the_wheels_were_built_of(
     asked = replace(request_, suite=suite, manifest=manifest, skips=())
     assert "git" in "\n".join(room.lines(asked, host))
     gated = gate(asked, host, console)
-    assert gated.found.state is State.PASS, gated
+    assert gated.judged.state is State.PASS, gated
     assert [test.test for test in gated.results.tests] == [
         "tests/a_test.py::test_wheel",
         "tests/a_test.py::test_support",
@@ -373,8 +373,8 @@ def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(
     )
     entries = load(checkout / "ci", today=datetime.now(tz=timezone.utc).date())
     gated = gate(replace(request_, skips=entries), host, console)
-    assert gated.found.state is State.FAIL
-    assert "ci/skips/own.yaml:3: meets no test" in gated.found.message
+    assert gated.judged.state is State.FAIL
+    assert "ci/skips/own.yaml:3: meets no test" in gated.judged.message
 
 
 # --- what ends a gate before its first test: no environment is made ------------------------------
@@ -416,8 +416,8 @@ def test_a_machine_that_will_not_do_is_a_verdict_with_a_reason(
         host, root=machine(tmp_path / "machine", *gpus), environ={**host.environ, **environ}
     )
     gated = gate(replace(request_, suite=suite, device=DeviceChoice.FAMILY), there, console)
-    assert gated.found.state is state
-    assert reason in gated.found.message
+    assert gated.judged.state is state
+    assert reason in gated.judged.message
     assert gated.verdict.state is state
     assert gated.verdict.wheels == {}
     assert gated.error.exit_code == state.exit_code
@@ -426,8 +426,8 @@ def test_a_machine_that_will_not_do_is_a_verdict_with_a_reason(
 def test_a_machine_without_the_cpython_is_infra(request_, host, console):
     bare = replace(host, environ={"PATH": "/nowhere", "HOME": "/nowhere"})
     gated = gate(request_, bare, console)
-    assert gated.found.state is State.INFRA
-    assert "no CPython" in gated.found.message
+    assert gated.judged.state is State.INFRA
+    assert "no CPython" in gated.judged.message
 
 
 def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
@@ -499,14 +499,14 @@ def test_a_signal_while_the_environment_is_made_is_not_run(request_, host, conso
         run = staticmethod(interrupted)
 
     gated = gate(replace(request_), replace(host, runner=Runner(base_env(os.environ))), console)
-    assert gated.found.state is State.NOT_RUN
+    assert gated.judged.state is State.NOT_RUN
 
 
 def test_a_machine_whose_disk_will_not_do_is_infra(request_, host, console, tmp_path):
     (tmp_path / "file").touch()
     gated = gate(request_, replace(host, cache=tmp_path / "file"), console)
-    assert gated.found.state is State.INFRA
-    assert "Not a directory" in gated.found.message
+    assert gated.judged.state is State.INFRA
+    assert "Not a directory" in gated.judged.message
     assert gated.verdict.state is State.INFRA
 
 
@@ -564,12 +564,12 @@ def test_keywords_leave_out_what_they_name_and_can_be_tried(
     both = "[own, other]"
     ask = listed(("LISTED", both), ("of_another", both))  # which the suite `other` may have
     gated = gate(ask, host, console)
-    assert (gated.found.state, gated.results.counts.skipped) == (State.PASS, 1)
+    assert (gated.judged.state, gated.results.counts.skipped) == (State.PASS, 1)
     gated = gate(replace(ask, choice=Choice.SKIPPED), host, console)
     assert [test.test for test in gated.results.tests] == ["test_a.py::test_listed"]
     gated = gate(listed(("LISTED", both), ("of_none", "[own]")), host, console)
-    assert gated.found.state is State.FAIL
-    assert "ci/skips/own.yaml:3: meets no test" in gated.found.message
+    assert gated.judged.state is State.FAIL
+    assert "ci/skips/own.yaml:3: meets no test" in gated.judged.message
 
 
 def test_of_an_image_jaxs_tests_are_named_by_what_is_in_them(request_, host, console, tmp_path):
@@ -583,7 +583,7 @@ def test_of_an_image_jaxs_tests_are_named_by_what_is_in_them(request_, host, con
         (tmp_path / "jax/tests").mkdir(parents=True, exist_ok=True)
         (tmp_path / "jax/tests/a_test.py").write_text(text)
         gated = gate(asked, host, console)
-        assert gated.found.state is State.PASS, gated
+        assert gated.judged.state is State.PASS, gated
         named.append(gated.results.environment["tests"])
     assert len(set(named)) == 2
     assert request_.manifest.jax.commit not in named
@@ -598,9 +598,9 @@ def test_deadlines_nest_up_to_the_whole_gate(request_, host, console, monkeypatc
     started = time.monotonic()
     monkeypatch.setattr("rocwheel.gate.request.BESIDE", 0.1 - request_.suite.deadlines.suite)
     gated = gate(request_, host, console)
-    assert gated.found.state is State.INFRA, "no environment within a second"
-    assert gated.found.message.startswith("the deadline of 0.1 s passed before the first test: ")
-    assert "no end after 1 s" in gated.found.message
+    assert gated.judged.state is State.INFRA, "no environment within a second"
+    assert gated.judged.message.startswith("the deadline of 0.1 s passed before the first test: ")
+    assert "no end after 1 s" in gated.judged.message
     assert time.monotonic() - started < 600, "not the half hour of an environment"
 
 
@@ -614,8 +614,8 @@ def test_a_gate_waits_for_devices_no_longer_than_its_own_deadline(
     ask = replace(request_, suite=GPU_SUITE, device=DeviceChoice.FAMILY, rocm="pip:rocm")
     with slots.take((device,), least=1, most=1, patience=0):
         gated = gate(ask, there, console)
-    assert gated.found.state is State.INFRA
-    assert "0 of 1 devices came free" in gated.found.message
+    assert gated.judged.state is State.INFRA
+    assert "0 of 1 devices came free" in gated.judged.message
 
 
 def test_a_quarantined_gpu_is_infra(request_, host, console, tmp_path):
@@ -624,8 +624,8 @@ def test_a_quarantined_gpu_is_infra(request_, host, console, tmp_path):
     Slots(folder=there.slots, boot=there.boot).quarantine(device, "process 7 cannot be killed")
     ask = replace(request_, suite=GPU_SUITE, device=DeviceChoice.FAMILY, rocm="pip:rocm")
     gated = gate(ask, there, console)
-    assert gated.found.state is State.INFRA
-    assert "process 7 cannot be killed" in gated.found.message
+    assert gated.judged.state is State.INFRA
+    assert "process 7 cannot be killed" in gated.judged.message
 
 
 # --- the command line ----------------------------------------------------------------------------
@@ -764,8 +764,8 @@ def test_a_test_that_changes_the_environment_is_no_pass(request_, host, console,
         "def test_b(): Path(jaxlib.__file__).write_text('version = 1')\n"
     )
     gated = gate(request_, host, console)
-    assert gated.found.state is State.INFRA
-    assert "changed while tests ran: env/lib" in gated.found.message
+    assert gated.judged.state is State.INFRA
+    assert "changed while tests ran: env/lib" in gated.judged.message
 
 
 REWRITES = """
@@ -784,8 +784,8 @@ def test_a_test_that_rewrites_another_is_no_pass(request_, host, console, checko
     (checkout / "suites/own/test_a.py").write_text(REWRITES)
     (checkout / "suites/own/test_b.py").write_text("def test_b(): assert 0")
     gated = gate(replace(request_, skips=()), host, console)
-    assert gated.found.state is State.INFRA
-    assert "a file of the tests changed while tests ran: test_b.py" in gated.found.message
+    assert gated.judged.state is State.INFRA
+    assert "a file of the tests changed while tests ran: test_b.py" in gated.judged.message
 
 
 def test_what_failed_runs_again_with_the_same_packages(at, tmp_path, capsys):

@@ -110,7 +110,7 @@ def test_a_set_goes_all_the_way_through_a_bucket_that_strangers_may_not_read(
     gated = gate.run(
         request_for(shop, manifest, tmp_path), machines.host(tmp_path), console, Watcher()
     )
-    assert gated.found.state is State.PASS, gated
+    assert gated.judged.state is State.PASS, gated
     assert gated.verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
     assert list((tmp_path / "cache").rglob("*.whl")) == [], "installed; the files need not stay"
 
@@ -155,8 +155,8 @@ def test_a_gate_that_may_not_read_the_wheels_says_403_before_anything_else(
         shop, manifest, tmp_path, wheels=subject.of_manifest(manifest, PYTHON, place)
     )
     gated = gate.run(request, machines.host(tmp_path), console, Watcher())
-    assert gated.found.state is State.INFRA
-    assert gated.verdict.reason.startswith("403 SignatureDoesNotMatch for s3://"), gated.found
+    assert gated.judged.state is State.INFRA
+    assert gated.verdict.reason.startswith("403 SignatureDoesNotMatch for s3://"), gated.judged
     assert "credentials" in gated.error.hint
 
 
@@ -235,7 +235,7 @@ def test_each_role_does_its_part_and_no_other_does_it(
     shop = as_role("runner")
     request = request_for(shop, manifest, tmp_path)
     gated = gate.run(request, machines.host(tmp_path), console, Watcher())
-    assert gated.found.state is State.PASS, gated
+    assert gated.judged.state is State.PASS, gated
     runners = shop.channel.open(probe_key=shop.staging.runners_probe)
     pass_gate(replace(shop.staging, store=runners), manifest)  # as a GPU of the family would have
 

@@ -190,6 +190,14 @@ def test_a_verdict_that_a_runner_overwrites_becomes_a_failure_and_never_a_pass(
     assert "its contents differ from its name" in cell["why"]
 
 
+def test_who_stages_puts_approvals_and_no_other_role_does(world) -> None:
+    """The promoter neither: it could not sign one, and what lies there is not its word."""
+    approval = f"v2-staging/{FAMILY.name}/{OURS}/attestations/{'1' * 64}/approval/{'2' * 64}.json"
+    may = [role for role in ROLES if world.may(role, "put_object", approval, Body=b"x")]
+    assert may == ["stager"]
+    assert not [role for role in ROLES if world.may(role, "delete_object", approval)]
+
+
 def test_the_promoter_prunes_what_is_old_and_cannot_stage(world, tmp_path) -> None:
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
     world.shop("stager").stage(tmp_path / "wh")

@@ -61,7 +61,7 @@ class Attack:
     def put_provenance(self, data: bytes) -> None:
         """In place of the good one, under its own digest."""
         self.provenance.unlink()
-        evidence.add_provenance(self.shop.staging, self.manifest.sha256, data)
+        evidence.add(self.shop.staging, self.manifest.sha256, data)
 
     def resign(self, *names: str, **changes) -> None:
         """Another statement than what was built, signed with these keys."""
@@ -254,9 +254,9 @@ CASES = [
     ("no provenance", lambda a: a.provenance.unlink(), "has no provenance"),
     ("provenance without signature", lambda a: a.resign(), "signature: it has none"),
     ("provenance of a stranger", lambda a: a.resign("stranger"), "not in the trust file"),
-    ("provenance of a runner", lambda a: a.resign("runner"), "role: it is a runner's key"),
-    ("provenance of a promoter", lambda a: a.resign("promoter"), "role: it is a promoter's key"),
-    ("builder and runner both sign", lambda a: a.resign("builder", "runner"), "role: it is a runner's"),
+    ("provenance of a runner", lambda a: a.resign("runner"), "role: it is a key of the role runner"),
+    ("provenance of a promoter", lambda a: a.resign("promoter"), "role: it is a key of the role promoter"),
+    ("builder and runner both sign", lambda a: a.resign("builder", "runner"), "role: it is a key of the role runner"),
     ("a stranger signs too", lambda a: a.resign("builder", "stranger"), "not in the trust file"),
     ("one good and one bad signature", two_keys, "signature: .* does not fit"),
     ("the same key twice", lambda a: a.edit(same_key_twice), "two signatures of one key"),
@@ -418,7 +418,7 @@ def test_a_key_that_is_revoked_later_still_holds(attack) -> None:
 
 def test_what_a_stranger_adds_stops_nobody(attack) -> None:
     """A garbage provenance beside the good one, and results of a key that is not ours."""
-    evidence.add_provenance(attack.shop.staging, attack.manifest.sha256, b"garbage")
+    evidence.add(attack.shop.staging, attack.manifest.sha256, b"garbage")
     verdict = make_verdict(attack.manifest, suite="e2e")
     verdicts.add(attack.shop.staging, verdict)
     evidence.add_result(attack.shop.staging, verdict, attack.shop.keys.signers["stranger"])

@@ -61,7 +61,7 @@ class World:
             '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
         )
         entries = ""
-        for role in ("builder", "runner", "promoter"):
+        for role in ("builder", "runner", "promoter", "approver"):
             path = self.keys / f"{role}.pem"
             key = signers.generate(path)
             public = "".join(f"      {line}\n" for line in signers.public_pem(key).splitlines())
@@ -305,6 +305,37 @@ def test_a_set_that_was_built_again_stands_without_its_first_builder(world, caps
         assert found == (frozenset(names), alone)
 
 
+def test_a_person_signs_an_approval_and_promote_asks_for_it(world, capsys) -> None:
+    path = world.ci / "trust.yaml"
+    path.write_text(path.read_text().replace("promoter]", "promoter, approver]"))
+    staged(world)
+    world.gate()
+    failed = make_verdict(world.manifest, suite="unit", state=State.FAIL)
+    verdicts.add(world.shop.staging, failed)
+    named = world.target(f"--manifest={world.manifest.sha256}")
+    why = ("--by=ann", "--reason=known race")
+    sign = f"--signer={world.uri('promoter')}"
+    assert world.run("promote", *named, sign) == 9
+    assert "an approver signs it: trust approve unit:3.12" in capsys.readouterr().err
+    assert world.run("promote", *named, sign, "--approve=unit:3.12", *why) == 9
+    assert "takes the signed word of an approver alone" in capsys.readouterr().err
+    approve = ("trust", "approve", "unit:3.12", *named)
+    assert world.run(*approve, *why) == 2
+    assert world.run(*approve, *why, sign) == 9
+    assert "role: it is a key of the role promoter" in capsys.readouterr().err
+    mine = f"--signer={world.uri('approver')}"
+    assert world.run(*approve, mine) == 3, "a reason is needed"
+    assert world.run(*approve, *why, mine) == 0
+    assert world.run(*approve, *why, mine) == 9
+    assert "unit:3.12: waits for no approval" in capsys.readouterr().err
+    assert world.run("promote", *named, sign) == 0
+    bundle = f"--statements={world.bundle}"
+    assert world.run("trust", "verify", world.folder, bundle) == 0
+    assert "unit on CPython 3.12 approved by ann: known race; signed by approver" in (
+        capsys.readouterr().out
+    )
+
+
 def released(world) -> None:
     signer = signers.signer(world.uri("builder"))
     evidence.state_build(world.folder, signer, finished="2026-05-01T11:00:00Z")
@@ -363,7 +394,7 @@ def test_what_comes_back_needs_a_promoters_key_and_what_leaves_waits_for_none(
 ) -> None:
     released(world)
     assert changed(world, "rollback", signer="runner") == 9
-    assert "runner's key, not a promoter's" in capsys.readouterr().err
+    assert "a key of the role runner, not promoter" in capsys.readouterr().err
     assert changed(world, "rollback", signer="") == 0
     assert "unsigned: `trust verify`" in capsys.readouterr().err
     assert verified(world, capsys)[1] == "verified"  # so it is said

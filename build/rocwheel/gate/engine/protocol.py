@@ -135,7 +135,7 @@ def parse(line: bytes, key: str) -> Event:
 
 def printable(text: str) -> str:
     """Text without control characters, as every report can hold it."""
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:

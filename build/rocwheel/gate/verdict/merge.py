@@ -114,7 +114,7 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
 
 
 def merge_verdicts(
-    verdicts: Sequence[Verdict], results: Results, found: Fault, demand: Demand
+    verdicts: Sequence[Verdict], results: Results, judged: Fault, demand: Demand
 ) -> Verdict:
     """One verdict for the joined results. Raises ConfigError when shards tell of different sets."""
     first = next((verdict for verdict in verdicts if verdict.wheels), verdicts[0])
@@ -133,7 +133,7 @@ def merge_verdicts(
     complete = all(verdict.wheels for verdict in verdicts if verdict.state not in SILENT)
     return replace(
         first,
-        **drawn(results, found, demand),
+        **drawn(results, judged, demand),
         wheels=first.wheels if complete else {},
         backend=backends.pop() if len(backends) == 1 else "",
         runner=_joined(verdict.runner for verdict in verdicts),

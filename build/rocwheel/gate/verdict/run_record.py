@@ -76,7 +76,7 @@ def verdict(
     host: Host,
     setup: Setup,
     results: Results,
-    found: Fault,
+    judged: Fault,
     *,
     started: datetime,
 ) -> Verdict | None:
@@ -99,19 +99,19 @@ def verdict(
         ended=host.now().isoformat(),
         tool=setup.tool,
         ran=_ran(request, setup, results),
-        **drawn(results, found, request.demand),
+        **drawn(results, judged, request.demand),
     )
 
 
-def drawn(results: Results, found: Fault, demand: Demand) -> dict[str, Any]:
+def drawn(results: Results, judged: Fault, demand: Demand) -> dict[str, Any]:
     """Return what of a verdict follows from its results alone, by the names of its fields."""
     bad = [test.test for test in results.failures]
     bad += [error.file for error in results.collect_errors]
     return {
         "suite": results.suite,
         "shard": results.shard,
-        "state": found.state,
-        "reason": " ".join(found.message.split()),
+        "state": judged.state,
+        "reason": " ".join(judged.message.split()),
         "counts": results.counts,
         "first_failure": next(iter(bad), ""),
         "attempts": tuple(

@@ -115,13 +115,13 @@ class Leftovers:
         self._at_call: dict[str, Any] = {}
         self._processes: set[int] = set()
         self._hook = threading.excepthook
-        self.found: list[str] = []
+        self.left: list[str] = []
         self.spoiled = False  # whether the process is of no more use
 
     def begin(self, test: str) -> None:
         """Note what there is before a test is set up."""
         self._threads = {thread: self._threads.get(thread, self._test) for thread in _threads()}
-        self._test, self.found = test, []
+        self._test, self.left = test, []
         self._before, self._at_call = _state(), {}
         self._hook = threading.excepthook
         threading.excepthook = self._raised
@@ -139,13 +139,13 @@ class Leftovers:
         for timer, name in TIMERS:
             if signal.getitimer(timer)[0]:
                 signal.setitimer(timer, 0)
-                self.found.append(name)
+                self.left.append(name)
         faulthandler.cancel_dump_traceback_later()
         if self._stacks.closed:
-            self.found.append("closed descriptors that were not its own")
+            self.left.append("closed descriptors that were not its own")
             self.spoiled = True
         if "pytest" not in sys.modules:
-            self.found.append("no imported modules")
+            self.left.append("no imported modules")
             self.spoiled = True
         self._restore(_state())
         self._kill()
@@ -176,7 +176,7 @@ class Leftovers:
             if value in (expected, self._before[name]):
                 continue
             if isinstance(name, tuple):
-                self.found.append(f"another limit of {name[1]}")
+                self.left.append(f"another limit of {name[1]}")
                 try:
                     resource.setrlimit(name[0], expected)
                 except (OSError, ValueError):  # a hard limit is for ever
@@ -193,9 +193,9 @@ class Leftovers:
             else:
                 if expected is not None:
                     _setsignal(name, expected)
-                    self.found.append(f"a handler of {signal.Signals(name).name}")
+                    self.left.append(f"a handler of {signal.Signals(name).name}")
                 continue
-            self.found.append(f"another {name}")
+            self.left.append(f"another {name}")
 
     def _kill(self) -> None:
         """End processes the body started, and what those leave to us, their subreaper."""
@@ -204,7 +204,7 @@ class Leftovers:
             for pid in started:
                 command = command_of(pid)
                 if command:
-                    self.found.append(f"process {pid}: {command}")
+                    self.left.append(f"process {pid}: {command}")
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             for pid in started:

@@ -215,7 +215,7 @@ class Session:
             tests=names,
             deselected=self._deselected,
             lines=[(item.location[1] or 0) + 1 for item in items],
-            tags={name: found for name, found in tags.items() if found},
+            tags={name: tagged for name, tagged in tags.items() if tagged},
             error=valid(error[:TEXT_LIMIT]),
             skipped=readable("; ".join(skip_reason(r) for r in self._collect_reports if r.skipped)),
             seconds=_clock() - started,
@@ -268,7 +268,7 @@ class Session:
             detail=valid(detail[-TEXT_LIMIT:]),
             seconds=seconds,
             evidence=self._libraries.evidence(tags, before, offset),
-            left=[readable(item) for item in self.leftovers.found],
+            left=[readable(item) for item in self.leftovers.left],
             figures={
                 readable(str(name)): number
                 for name, number in item.user_properties

@@ -14,7 +14,7 @@ def valid(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return one line that any report can hold; node ids are made so once, here: two stay two."""
-    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], valid(str(text)))
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], valid(str(text)))
 
 
 def readable(text: str) -> str:
