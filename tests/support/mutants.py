@@ -242,6 +242,10 @@ COMMON: dict[str, Edit] = {
     "an import of a module that is not inside": _more("/version.py", b"from ._nowhere import x\n"),
     "an import beyond the package": _more("/version.py", b"from .... import x\n"),
     "an import of a name that a module lacks": _more(PACKAGE, b"from .version import nowhere\n"),
+    "a version module that is of none and another": lambda d: d.put(
+        "/version.py", b"_version = '0.1.0'\n_release_version = None\n__version__ = _version\n"
+    ),
+    "a version in place of the one before": _more("/version.py", b"__version__ = '0.1.0'\n"),
     "a module that raises": _more("/version.py", b"raise ImportError('moved')\n"),
     "a module that ends the process": _more("/version.py", b"import sys\nsys.exit(0)\n"),
     "a version in another spelling": lambda d: d.replace(
@@ -385,6 +389,7 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "a version module without what JAX reads": lambda d: d.replace(
             "/version.py", b"\n__version__ =", b"\n__release__ ="
         ),
+        "a version that is deleted": _more("/version.py", b"del __version__\n"),
         "no common library": lambda d: d.drop("/libjax_common.so"),
         **{
             f"no {name}": lambda d, name=name: d.drop(f"/{name}")
@@ -408,7 +413,7 @@ WORKING: dict[str, Edit] = {
     "nothing": lambda _: None,
     "modes for the owner only": _modes,
     "a version module that says None": lambda d: d.put(
-        "/version.py", b"_release_version: str | None = None\n__version__ = '0'\n"
+        "/version.py", b"_release_version: str | None = None\n__version__ = str()\n"
     ),
     "an import of what Python has": _more("/version.py", b"import json, os.path\n"),
     "an import that may fail": _more(

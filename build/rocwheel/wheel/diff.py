@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rocwheel import parallel
 from rocwheel.console import count, printable, size
@@ -21,8 +21,7 @@ from rocwheel.wheel.zip_writer import same_bytes
 _Facts = Mapping[str, tuple[str, ...]]  # aspect -> its values
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """One thing that is not the same; `before` or `after` is "" where there is nothing."""
 
     member: str  # "" for the wheel as a whole

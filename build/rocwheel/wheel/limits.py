@@ -29,7 +29,7 @@ class Limits(NamedTuple):
     compile_memory: int = 256 << 20  # bytes of address space; jaxlib needs half of it
     # Tables of all ELF files together.
     elf_entries: int = 500_000  # dynamic entries, symbols, needed versions
-    elf_names: int = 16 << 20  # bytes of all names
+    elf_names: int = 64 << 20  # bytes of all names; triton has 15 MB
     bundle_fronts: int = 10_000  # places that look like a bundle of GPU code
     code_objects: int = 200_000  # in bundles
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict
 
 from rocwheel.errors import CommandError
 from rocwheel.process import Command, HostRunner
@@ -27,6 +27,7 @@ problems, functions, versions, wanted = {}, {}, {}, []
 SUFFIXES = re.compile(r"(?:/__init__)?\.(?:(?:[^./]*cpython[^./]*\.|abi3t?\.)?so|py)$")
 ANY = ("", "*")  # what can be imported of every module
 FORMS = (ast.ImportFrom, ast.FunctionDef, ast.Lambda, ast.Name, ast.Attribute, ast.Call)
+STATED = {"_version", "__version__"}
 GENERATOR = 0x20  # inspect.CO_GENERATOR
 EXITS = {"sys.exit", "exit", "quit", "os._exit", "os.abort"}
 END = re.compile(rb"^(?:raise|(?:sys\.|os\.)?(?:_?exit|quit|abort))\b", re.MULTILINE)
@@ -39,7 +40,7 @@ def bound_names(tree):
         name = getattr(node, "asname", None) or getattr(node, "name", None)
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             name = node.id
-        bound[name] += 1
+        bound[name] += -9 if isinstance(getattr(node, "ctx", None), ast.Del) else 1
     return bound
 
 
@@ -106,8 +107,14 @@ with zipfile.ZipFile(path) as archive:
             if info.filename.endswith("/__init__.py"):
                 functions[info.filename] = list(callable_names(ast.parse(source), code))[:1000]
             elif info.filename.endswith("/version.py"):
-                bound = bound_names(ast.parse(source))
-                versions[info.filename] = [bound["_release_version"], bound["__version__"]]
+                tree = ast.parse(source)
+                bound = bound_names(tree)
+                named = (node for node in tree.body if STATED & bound_names(node).keys())
+                texts = (getattr(getattr(node, "value", None), "value", None) for node in named)
+                versions[info.filename] = {
+                    "times": {name: bound[name] for name in ("_release_version", "__version__")},
+                    "texts": [text for text in texts if isinstance(text, str)],
+                }
         except (Exception, MemoryError) as exc:
             where = f", line {exc.lineno}" if isinstance(exc, SyntaxError) else ""
             problems[info.filename] = f"{type(exc).__name__}{where}: {exc}"[:200]
@@ -129,14 +136,20 @@ json.dump({"problems": problems, "functions": functions, "versions": versions}, 
 """
 
 
+class VersionModule(TypedDict):
+    """What a version.py binds how often, and to which texts `_version` and `__version__`."""
+
+    times: Mapping[str, int]
+    texts: Sequence[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
     """What became of the sources of one wheel."""
 
     problems: Mapping[str, str] = field(default_factory=dict)  # member -> why it does not compile
     functions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of `__init__.py` files
-    # version.py -> how often it binds _release_version, and __version__
-    versions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    versions: Mapping[str, VersionModule] = field(default_factory=dict)  # by its path
 
 
 def compile_members(path: Path) -> Compiled:

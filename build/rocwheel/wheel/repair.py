@@ -15,9 +15,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocwheel.console import Console, brief, count
 from rocwheel.errors import WheelError
@@ -45,8 +44,7 @@ INTERPRETER: Final = Path(sys.executable)
 _SYSTEMS: Final = ("pkg:deb/", "pkg:rpm/", "pkg:apk/")  # where auditwheel looks for packages
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepairPlan:
+class RepairPlan(NamedTuple):
     """What the repair of one wheel will do."""
 
     report: WheelReport
@@ -73,8 +71,7 @@ class RepairPlan:
         return f"{self.report.path}: {'; '.join(steps)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepairResult:
+class RepairResult(NamedTuple):
     """The repaired wheel."""
 
     path: Path

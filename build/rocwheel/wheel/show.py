@@ -113,10 +113,8 @@ def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
     """Return what a repair did."""
     return {
         "source": str(plan.report.path),
+        **result._asdict(),
         "path": str(result.path),
-        "platform": result.platform,
-        "patched": result.patched,
-        "changed": result.changed,
     }
 
 
@@ -128,7 +126,7 @@ def verdict_document(
         "ships": ships(verdicts),
         "installed_with": installers.versions if installers else {},
         "wheels": {
-            name: [asdict(item) | {"severity": item.severity.value} for item in findings]
+            name: [item._asdict() | {"severity": item.severity.value} for item in findings]
             for name, findings in verdicts.items()
         },
     }
