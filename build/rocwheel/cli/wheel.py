@@ -260,7 +260,7 @@ def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) 
         app.console.warn(note)
     documents = [plan.document(folder) for plan in plans]
     if options.dry_run:
-        rename.check(plans, folder)
+        rename.apply(plans, folder, keep=False)
         text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)
         app.emit({"dry_run": True, "wheels": documents}, text)
         return

@@ -52,7 +52,7 @@ _SHN_ABS: Final = 0xFFF1
 _IFUNC: Final = 10  # a symbol whose value says, when called, where the function is
 _VISIBLE: Final = frozenset({0, 3})  # default, protected
 _VERSION: Final = re.compile(r"([A-Z]+)_([0-9]+(?:\.[0-9]+)*)\Z")
-_RELR: Final = {"GLIBC_ABI_DT_RELR": (2, 36)}  # the version that glibc got it in
+_RELR: Final = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}  # the version that glibc got it in
 
 
 class ElfError(Exception):
@@ -92,23 +92,10 @@ class ElfFacts:
 
     def highest(self, prefix: str) -> tuple[int, ...]:
         """Return the highest version that is needed of `GLIBC`, `CXXABI` …; () for none."""
-        numbers: list[tuple[int, ...]] = [()]
-        for name in itertools.chain.from_iterable(self.versions.values()):
-            if match := _VERSION.match(name):
-                if match[1] == prefix:
-                    numbers.append(tuple(map(int, match[2].split("."))))
-            elif prefix == "GLIBC" and name in _RELR:
-                numbers.append(_RELR[name])
-        return max(numbers)
-
-    @property
-    def exports_pjrt(self) -> bool:
-        return PJRT_ENTRY in self.exports
-
-    @property
-    def gpu_code(self) -> dict[str, tuple[int, int]]:
-        """Return for each gfx target how many code objects there are, and their bytes unpacked."""
-        return hip.sum_of_objects(self.bundles)
+        names = itertools.chain.from_iterable(self.versions.values())
+        parsed = (_VERSION.match(_RELR.get(name, name)) for name in names)
+        numbers = (each[2].split(".") for each in parsed if each and each[1] == prefix)
+        return max((tuple(map(int, number)) for number in numbers), default=())
 
 
 def scan(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rocwheel import files
-from rocwheel.manifest import MANIFEST, Manifest, Source
+from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
 from rocwheel.wheel.hip import in_all, sum_of_objects
@@ -192,14 +192,13 @@ def inspect_with_manifest(path: Path) -> WheelReport:
         "ROCm": f"{manifest.rocm.version}, SHA-256 {manifest.rocm.sha256}",
         "builder image": manifest.builder_image or "none",
         "Bazel": manifest.bazel_version,
-        **{name: _source(item) for name, item in sources.items()},
+        **{
+            name: " ".join(filter(None, (each.repository, each.commit or each.digest, changes)))
+            for name, each in sources.items()
+            for changes in ("with changes" if each.dirty else "",)
+        },
     }
     return report._replace(provenance={**report.provenance, **known})
-
-
-def _source(source: Source) -> str:
-    changes = "with changes" if source.dirty else ""
-    return " ".join(filter(None, (source.repository, source.commit or source.digest, changes)))
 
 
 class _Reader:

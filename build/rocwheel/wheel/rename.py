@@ -34,7 +34,7 @@ from rocwheel.wheel.metadata import (
     with_release,
 )
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder
+from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
 
 TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECORD must confirm
 # Patterns are compiled where they are used: `retag` needs one, and each takes a millisecond.
@@ -182,9 +182,9 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
 def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[Path, ...]:
     """Write the planned wheels into a folder, all or none.
 
-    With `keep=False` they are held against those that have their names, and go away. Raises
-    WheelError when a file of another content has one of the names, HostError when the folder
-    cannot be written.
+    With `keep=False` they are held against those that have their names, and nothing is left.
+    Raises WheelError when a file of another content has one of the names, HostError when the
+    folder cannot be written.
     """
     with Outbox(folder, keep=keep) as box:
 
@@ -199,16 +199,6 @@ def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[
                 return box.write(str(plan.after), parts, archive)
 
         return tuple(parallel.each(write, plans))
-
-
-def check(plans: Iterable[Rename], folder: Path) -> None:
-    """Refuse what `apply` would refuse because of the folder or a file in it; leaves nothing.
-
-    Only wheels whose name is taken are written, aside, to be compared. Raises as `apply` does.
-    """
-    check_folder(folder)
-    if taken := [plan for plan in plans if (folder / str(plan.after)).exists()]:
-        apply(taken, folder, keep=False)
 
 
 class _Draft:

@@ -172,18 +172,12 @@ def pieces(content: bytes | Path) -> Iterator[bytes]:
             yield piece
 
 
-def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
-    """Return whether two streams have the same bytes, in whatever pieces they come."""
-    left = right = b""
-    while True:
-        left = left or next(first, b"")
-        right = right or next(second, b"")
-        length = min(len(left), len(right))
-        if not length:
-            return left == right
-        if left[:length] != right[:length]:
-            return False
-        left, right = left[length:], right[length:]
+def same_bytes(first: Path, second: Path) -> bool:
+    """Return whether two files have the same bytes. Raises OSError."""
+    import filecmp  # which most runs do not need
+
+    filecmp.clear_cache()  # it goes by size and time
+    return filecmp.cmp(first, second, shallow=False)
 
 
 def _local(member: ZipMember, name: str) -> bytes:
@@ -228,15 +222,19 @@ class Outbox:
     """
 
     def __init__(self, folder: Path, *, keep: bool = True) -> None:
-        """With `keep=False` nothing appears: files are held against those that have their names."""
+        """With `keep=False` only files whose names are taken are written, to be compared."""
         self.folder = folder
         self._keep = keep
         self._drafts: dict[str, _DraftFile] = {}
+        self._names: set[str] = set()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Outbox:  # noqa: PYI034
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if self._keep:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            else:
+                check_folder(self.folder)
         except OSError as exc:
             raise _unwritable(exc.filename or self.folder, exc.strerror) from exc
         return self
@@ -256,11 +254,14 @@ class Outbox:
         """
         try:
             with self._lock:
-                if name in self._drafts:
+                if name in self._names:
                     raise WheelError(
                         f"{name}: two of the wheels would get this name",
                         hint="give each wheel once",
                     )
+                self._names.add(name)
+                if not self._keep and not (self.folder / name).exists():
+                    return self.folder / name
                 draft = self._drafts[name] = _DraftFile(self.folder, name)
             write(parts, archive, draft.descriptor)
         except OSError as exc:
@@ -314,7 +315,7 @@ class _DraftFile:
 
     def refuse_other(self, final: Path) -> None:
         """Raise WheelError where this path has other bytes."""
-        if final.exists() and not same_bytes(pieces(self._path), pieces(final)):
+        if final.exists() and not same_bytes(self._path, final):
             raise WheelError(
                 f"{final}: exists with other content",
                 hint="choose another folder with --output; wheels are never overwritten",

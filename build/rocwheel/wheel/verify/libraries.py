@@ -12,7 +12,7 @@ from typing import Final
 from rocwheel import families
 from rocwheel.console import brief, count
 from rocwheel.model import WheelKind
-from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, ElfFacts
+from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, PJRT_ENTRY, ElfFacts
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
@@ -179,7 +179,7 @@ class Libraries(JudgedWheel):
                 yield finding("elf.python", f"{item.path}: does not export {name}")
 
     def _pjrt(self) -> Iterator[Finding]:
-        exporting = [item.path for item in self._own_elf if item.exports_pjrt]
+        exporting = [item.path for item in self._own_elf if PJRT_ENTRY in item.exports]
         if self.kind is WheelKind.PJRT and (len(exporting), len(self._own_elf)) != (1, 1):
             what = f"{len(self._own_elf)} libraries, {len(exporting)} of them export GetPjrtApi"
             yield finding("elf.pjrt", what)
