@@ -115,10 +115,10 @@ class Draft:
             if member.name not in self.edits:
                 parts.append(Kept(archive=self.archive, member=member, name=member.name, mode=mode))
             elif content is not None:
-                parts.append(Fresh(like=member, name=member.name, content=content, mode=mode))
+                parts.append(Fresh(member=member, name=member.name, content=content, mode=mode))
         like = self.archive.by_name[self.name("/RECORD")]
         parts += [
-            Fresh(like=like, name=name, content=content)
+            Fresh(member=like, name=name, content=content)
             for name, content in self.edits.items()
             if name not in self.archive.by_name and content is not None
         ]

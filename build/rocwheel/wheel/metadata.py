@@ -10,6 +10,7 @@ import base64
 import csv
 import hashlib
 import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
@@ -72,14 +73,8 @@ class WheelName(NamedTuple):
     @property
     def tags(self) -> tuple[str, ...]:
         """Return every single tag that the file name stands for, sorted."""
-        return tuple(
-            sorted(
-                f"{python}-{abi}-{platform}"
-                for python in self.pythons
-                for abi in self.abis
-                for platform in self.platforms
-            )
-        )
+        single = itertools.product(self.pythons, self.abis, self.platforms)
+        return tuple(sorted(map("-".join, single)))
 
     @property
     def stem(self) -> str:

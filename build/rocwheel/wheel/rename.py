@@ -191,7 +191,9 @@ def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[
         def write(plan: Rename) -> Path:
             with ZipArchive(plan.source, stamp=plan.stamp) as archive:
                 parts = (
-                    Fresh(like=member, name=plan.path(member.name), content=plan.edits[member.name])
+                    Fresh(
+                        member=member, name=plan.path(member.name), content=plan.edits[member.name]
+                    )
                     if member.name in plan.edits
                     else Kept(archive=archive, member=member, name=plan.path(member.name))
                     for member in archive.members

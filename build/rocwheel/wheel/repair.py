@@ -286,7 +286,7 @@ def _parts(
     # A list that is new lies before RECORD, with its time and mode.
     like = {record: (own, record)} if plan.components and own not in archive.by_name else {}
     return [
-        Fresh(like=member, name=name, content=changes[name], mode=mode)
+        Fresh(member=member, name=name, content=changes[name], mode=mode)
         if name in changes
         else Kept(archive=archive, member=member, name=name, mode=mode)
         for member in archive.members

@@ -51,12 +51,12 @@ class Kept(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """New content, compressed as `like` was, below its headers."""
+    """New content, compressed as `member` was, below its headers."""
 
-    like: ZipMember
+    member: ZipMember
     name: str
     content: bytes | Path
-    mode: int = 0  # type and permission bits; 0 for `like`'s
+    mode: int = 0  # type and permission bits; 0 for its own
 
 
 Part = Kept | Fresh
@@ -66,7 +66,7 @@ def write(parts: Iterable[Part], archive: ZipArchive, target: int) -> None:
     """Write a whole archive to a file descriptor, with the comment of `archive`."""
     listed = list(parts)
     writer = _Writer(target)
-    for part in sorted(listed, key=lambda part: _member(part).start):  # as they lay, not as listed
+    for part in sorted(listed, key=lambda part: part.member.start):  # as they lay, not as listed
         writer.add(part)
     writer.finish(listed, archive.directory.comment)
 
@@ -80,7 +80,7 @@ class _Writer:
         self._central: dict[str, bytes] = {}
 
     def add(self, part: Part) -> None:
-        offset, member = self._at, _member(part)
+        offset, member = self._at, part.member
         if isinstance(part, Kept):
             *fields, length, extra = LOCAL.unpack_from(member.local)
             raw = part.name.encode()
@@ -113,16 +113,16 @@ class _Writer:
             self._write(piece)
 
     def _compress(self, part: Fresh) -> ZipMember:
-        """Append new content; returns `part.like` with its flags, sizes and CRC."""
+        """Append new content; returns `part.member` with its flags, sizes and CRC."""
         offset = self._at
         # The sizes of a member that is written anew stand in its header.
-        flags = part.like.flags & ~FLAG_DESCRIPTOR | (0 if part.name.isascii() else FLAG_UTF8)
-        empty = part.like._replace(flags=flags, crc=0, compressed=0, size=0)
+        flags = part.member.flags & ~FLAG_DESCRIPTOR | (0 if part.name.isascii() else FLAG_UTF8)
+        empty = part.member._replace(flags=flags, crc=0, compressed=0, size=0)
         self._write(_local(empty, part.name))
         start = self._at
         crc = size = 0
         packer = zlib_ng.compressobj(LEVEL, zlib_ng.DEFLATED, -15)
-        is_stored = part.like.method == STORED
+        is_stored = part.member.method == STORED
         for piece in pieces(part.content):
             crc = zlib_ng.crc32(piece, crc)
             size += len(piece)
@@ -156,10 +156,6 @@ def _refuse_huge(size: int) -> None:
     """Raise WheelError for what an archive can only say in 64 bits."""
     if size >= U32:
         raise WheelError("4 GiB or 65535 members are more than a wheel has", hint="make it smaller")
-
-
-def _member(part: Part) -> ZipMember:
-    return part.like if isinstance(part, Fresh) else part.member
 
 
 def pieces(content: bytes | Path) -> Iterator[bytes]:

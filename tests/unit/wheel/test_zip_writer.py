@@ -110,7 +110,7 @@ def test_what_is_not_renamed_or_rewritten_keeps_every_property(made, data, tmp_p
         for item in archive.members:
             kind = data.draw(st.sampled_from(("keep", "rename", "rewrite")))
             if kind == "rewrite" and not item.is_dir:
-                parts.append(Fresh(like=item, name=item.name, content=b"new content\n" * 9))
+                parts.append(Fresh(member=item, name=item.name, content=b"new content\n" * 9))
             else:
                 name = item.name if kind == "keep" else "longer-" + item.name
                 parts.append(Kept(archive=archive, member=item, name=name))
@@ -156,7 +156,7 @@ def test_more_than_65534_members_are_refused(tmp_path: Path) -> None:
     ):
         names = map("p/{}".format, range(65_535))
         box.write(
-            "a.zip", [Fresh(like=archive.members[0], name=x, content=b"") for x in names], archive
+            "a.zip", [Fresh(member=archive.members[0], name=x, content=b"") for x in names], archive
         )
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -265,7 +265,7 @@ def test_a_large_file_is_compressed_from_disk(tmp_path: Path) -> None:
     large.write_bytes(b"0123456789abcdef" * (1 << 17))
     with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
         parts = [
-            Fresh(like=item, name=item.name, content=large) if item.name.endswith(".so") else part
+            Fresh(member=item, name=item.name, content=large) if item.name.endswith(".so") else part
             for item, part in zip(archive.members, kept(archive), strict=True)
         ]
         box.write(path.name, parts, archive)

@@ -18,7 +18,6 @@ from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
 REGISTERS: Final = "__hipRegisterFatBinary"  # what a library calls that has GPU code
-ORIGINS: Final = ("$ORIGIN", "${ORIGIN}")
 _ORIGIN: Final = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(/.*|\Z)")
 _MACHINE: Final = re.compile(
     r"(?:manylinux_[0-9]+_[0-9]+|manylinux[0-9]+|linux|musllinux_[0-9]+_[0-9]+)_(\w+)\Z"
@@ -132,7 +131,7 @@ class Libraries(JudgedWheel):
         """Find entries that depend on where the process started; jaxlib's lead below $ORIGIN."""
         for item in self.report.elf:
             for entry in (*item.runpath, *item.rpath):
-                if not entry.startswith(ORIGINS) and (self.kind or not entry.startswith("/")):
+                if not _ORIGIN.match(entry) and (self.kind or not entry.startswith("/")):
                     what = f"{item.path}: RUNPATH has {entry or 'an empty entry'}"
                     yield finding("elf.runpath-leak", what, warn=self.kind is None)
 
