@@ -20,7 +20,7 @@ class TimedAction(Value, frozen=True, kw_only=True):
     milliseconds: Count
 
 
-class InvocationRecord(Value, frozen=True, kw_only=True):
+class InvocationRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     """One run of Bazel."""
 
     command: str  # as a line to paste
@@ -36,6 +36,9 @@ class InvocationRecord(Value, frozen=True, kw_only=True):
     slowest_actions: tuple[TimedAction, ...]
     log: str  # path
     profile: str  # path
+    # what Bazel fetched, by its events, and SHA-256 of what it used of its repository cache
+    fetched: tuple[str, ...] = ()
+    unpacked: tuple[Sha256, ...] = ()
 
 
 class BazelRecord(Value, frozen=True, kw_only=True):

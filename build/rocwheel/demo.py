@@ -40,12 +40,11 @@ from rocwheel.ledger import log
 from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
 from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
-from rocwheel.model import WheelKind, module_name
+from rocwheel.model import RocmVersion, WheelKind, module_name
 from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline.settings import BuildCost, Cost, NightSettings
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner
-from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
 from rocwheel.report.night_page import PAGE
 from rocwheel.store import Store
@@ -284,7 +283,7 @@ def finish(
     base = prepared.request
     folder = base.wheelhouse / built[:IDENTITY_LENGTH]
     manifest = Manifest.load(folder)
-    major = wheelset.rocm_major(manifest)
+    major = RocmVersion.parse(manifest.rocm.version).major
     indexes = what.indexes(manifest)
     index = min(indexes.values(), key=lambda item: not item.released).index  # the first that has it
     requirements = what.folder / "requirements.txt"

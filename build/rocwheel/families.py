@@ -77,8 +77,8 @@ class _File(Value, frozen=True, kw_only=True):
     families: tuple[_Entry, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a name that stands twice."""
-        yaml_file.each_once((entry.name for entry in self.families), "families")
+        """Refuse a name that stands twice, in whatever case."""
+        yaml_file.each_once((entry.name.lower() for entry in self.families), "families")
 
 
 def load(path: Path) -> dict[str, Family]:

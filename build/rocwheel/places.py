@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 class Place:
     """The staging or release prefix of one family, or of `all`, in an open store."""
 
-    record_headers: ClassVar = Headers(content_type=JSON)
+    record_headers: ClassVar = Headers(content_type=JSON, is_record=True)
     store: Store
     root: str  # "v2/gfx94X-dcgpu", "v2/all"
     family: str

@@ -41,7 +41,7 @@ RUNS = {
         ("--base-image={base}", "--work={work}", "--pairs=1"), r"pushed: \d+\.\d+ MB",
     ),
     "startup.py": (("2",), r"\| `compat` \| \d+\.\d ms \| \d"),
-    "trust.py": (("--small",), r"trust verify of one wheel \| \d\.\d+ s"),
+    "trust.py": (("--small",), r"trust verify of one wheel \| S3 \| \d\.\d+ s"),
     "wheel.py": (("--rounds=1", "--slow-rounds=1", "--folder={work}"), r"peak MiB.*\n.*\n.*\d"),
     "wheel_sets.py": (("--rounds=1",), r"patchelf's own peak: \d+ MiB"),
 }  # fmt: skip

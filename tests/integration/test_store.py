@@ -28,7 +28,7 @@ from rocwheel.errors import (
     StoreError,
 )
 from rocwheel.parallel import each
-from rocwheel.store import Headers, ObjectInfo, Options, Store, probe
+from rocwheel.store import JSON, Headers, ObjectInfo, Options, Store, probe
 from rocwheel.store.opening import open_store
 
 HEADERS = Headers(content_type="text/plain", cache_control="max-age=60")
@@ -537,3 +537,66 @@ def test_the_first_failure_of_many_threads_is_raised_and_the_rest_is_not_started
         each(work, range(1000), threads=2)
     assert len(started) < 20
     assert each(lambda number: number * 2, range(5), threads=3) == [0, 2, 4, 6, 8]
+
+
+RECORD = Headers(content_type=JSON, is_record=True)
+
+
+def locked_store(servers, monkeypatch, name: str, *, days: int = 0, **options) -> Store:
+    """A new bucket with Object Lock; with `days` for every object, as its owner's rule says."""
+    bucket, client = f"locked-{days}-{len(options)}", servers[name].client()
+    where = {"LocationConstraint": "us-east-2"}
+    client.create_bucket(
+        Bucket=bucket, ObjectLockEnabledForBucket=True, CreateBucketConfiguration=where
+    )
+    rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": days}}
+    if days:
+        lock = {"ObjectLockEnabled": "Enabled", "Rule": rule}
+        client.put_object_lock_configuration(Bucket=bucket, ObjectLockConfiguration=lock)
+    for key, value in servers[name].environ().items():
+        monkeypatch.setenv(key, value)
+    return open_store(f"s3://{bucket}/x", Options(**options))
+
+
+def kept_days(servers, name: str, store: Store, key: str) -> int:
+    """How long this version of an object cannot be deleted, by the server's word and by trying."""
+    client, at = servers[name].client(), {"Bucket": store.name, "Key": f"x/{key}"}
+    head = client.head_object(**at)
+    until = head.get("ObjectLockRetainUntilDate")
+    if until is None:
+        client.delete_object(**at, VersionId=head["VersionId"])
+        return 0
+    with pytest.raises(ClientError, match="AccessDenied"):
+        client.delete_object(**at, VersionId=head["VersionId"])
+    assert head["ObjectLockMode"] == "GOVERNANCE"
+    return round((until - datetime.now(tz=timezone.utc)) / timedelta(days=1))
+
+
+@pytest.mark.parametrize("name", ["moto", "seaweedfs"])
+def test_records_outlive_who_deletes_them_where_the_bucket_has_object_lock(
+    servers, monkeypatch, name
+) -> None:
+    store = locked_store(servers, monkeypatch, name)
+    store.create("record", b"{}", headers=RECORD)
+    store.create("page", b"{}", headers=Headers(content_type=JSON))
+    store.replace("bundle", b"1", previous=None, headers=RECORD)
+    store.replace("bundle", b"2", previous=store.info("bundle"), headers=RECORD)
+    kept = [kept_days(servers, name, store, key) for key in ("record", "bundle", "page")]
+    assert kept == [90, 90, 0]
+    store.delete("record")  # is a marker over it
+    client = servers[name].client()
+    versions = client.list_object_versions(Bucket=store.name, Prefix="x/record")["Versions"]
+    assert len(versions) == 1
+    own = locked_store(servers, monkeypatch, name, lock_days=7)
+    own.create("record", b"{}", headers=RECORD)
+    assert kept_days(servers, name, own, "record") == 7
+
+
+@pytest.mark.parametrize("name", ["moto", "seaweedfs"])
+def test_a_buckets_own_rule_for_object_lock_is_kept_to(servers, monkeypatch, name) -> None:
+    """Such a bucket takes no put without a checksum, the probe's neither."""
+    store = locked_store(servers, monkeypatch, name, days=3)
+    assert store.abilities().folder_keys is (name == "moto")
+    store.create("record", b"{}", headers=RECORD)
+    store.create("wheel", b"PK", headers=HEADERS)
+    assert [kept_days(servers, name, store, key) for key in ("record", "wheel")] == [3, 3]

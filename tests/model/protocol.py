@@ -15,7 +15,7 @@ family may have lines of another log there: that of the family before it moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -41,10 +41,15 @@ class Layout(NamedTuple):
 
     @property
     def pages(self) -> tuple[tuple[str, str], ...]:
-        return tuple((view, project) for view in self.views for project in self.projects)
+        return pages_of(self)
 
     def files(self, name: str) -> tuple[str, ...]:
         return tuple(file for file in SETS[name] if PROJECT[file[0]] in self.projects)
+
+
+@cache
+def pages_of(layout: Layout) -> tuple[tuple[str, str], ...]:
+    return tuple((view, project) for view in layout.views for project in layout.projects)
 
 
 FAMILY = Layout(("x",), PROJECTS)
@@ -168,6 +173,7 @@ class Model:
     caches: bool = False
     attempts: int = 2
     layout: Layout = FAMILY
+    all_moves: bool = False  # also those that show nothing new
 
     def lacks(self, rule: str) -> bool:
         assert rule in RULES
@@ -330,37 +336,57 @@ def start(
     )  # fmt: skip
 
 
-def explore(model: Model, world: World, *, limit: int = 0) -> int:
+def explore(
+    model: Model, world: World, *, limit: int = 0, visit: Callable[[World], None] | None = None
+) -> int:
     """Visit every reachable world, or `limit` of them; return how many.
 
     Raises Violation with the way there.
     """
     stack: list[tuple[World, int]] = [(world, -1)]
     seen = {world}
-    trail: list[tuple[World, int, str]] = []
+    trail: list[tuple[World, int]] = []
     while stack:
         current, parent = stack.pop()
         here = len(trail)
-        trail.append((current, parent, ""))
+        trail.append((current, parent))
+        if visit:
+            visit(current)
         problem = broken(model, current)
-        moves = list(successors(model, current))
-        if not moves:
-            problem = problem or ended_badly(model, current)
+        steps = list(moves(model, current))
+        if not problem:
+            problem = next(filter(None, (ended_badly(model, w) for w in ends(current, steps))), "")
         if problem:
             raise Violation(f"{problem}\n" + "\n".join(path(trail, here)))
-        for _, following in moves:
-            if following not in seen:
-                seen.add(following)
+        for following in (*steps, *accidents(model, current)):
+            count = len(seen)
+            seen.add(following)
+            if len(seen) > count:
                 stack.append((following, here))
         if limit and len(seen) > limit:
             break  # the rest is left to the full campaign
     return len(seen)
 
 
-def path(trail: list[tuple[World, int, str]], at: int) -> list[str]:
+def ends(world: World, steps: list[World]) -> Iterator[World]:
+    """The world, if nothing may happen any more: a late write need not arrive.
+
+    A process that was killed is one that stands still for ever: nothing waits for it. So each
+    kill is looked at where all others are over, and takes no turn of its own.
+    """
+    running = [number for number, process in enumerate(world.processes) if not process.report]
+    if not steps:
+        yield world
+    elif len(running) <= world.kills:
+        for number in running:
+            world = replaced(world, number, ended(world.processes[number], "killed"))
+        yield world
+
+
+def path(trail: list[tuple[World, int]], at: int) -> list[str]:
     lines: list[str] = []
     while at >= 0:
-        world, parent, _ = trail[at]
+        world, parent = trail[at]
         pages = [f"{p.mark}:{','.join(sorted(p.files))}" if p else "-" for p in world.pages]
         lines.append(
             f"log={[e[:2] for e in world.log]} saved={len(world.snapshot)} pages={pages} "
@@ -502,30 +528,54 @@ def ended_badly(model: Model, world: World) -> str:
 # Steps
 
 
-def successors(model: Model, world: World) -> Iterator[tuple[str, World]]:
-    """Every world one storage request, kill, late write or expiry away."""
+def moves(model: Model, world: World) -> Iterator[World]:
+    """Every world one storage request away, or, with `all_moves`, the end of one copy of a page."""
     for number, process in enumerate(world.processes):
-        if process.report:
-            continue
-        for following in step(model, world, number, process):
-            yield process.pc, thought(model, following, number)
-        if world.kills:
-            killed = replaced(world, number, ended(process, "killed"))
-            yield "kill", killed._replace(kills=world.kills - 1)
+        if not process.report:
+            for following in step(model, world, number, process):
+                yield thought(model, following, number)
+    for number, copies in enumerate(world.copies if model.all_moves else ()):
+        if len(copies) > 1:
+            yield expired(world, number, 1)
+
+
+def accidents(model: Model, world: World) -> Iterator[World]:
+    """Every world one late write or change by another log away; with `all_moves` also a kill.
+
+    What is left out shows nothing new (docs/release-protocol.md, "Trying it").
+    """
     for write in world.late:
         rest = world._replace(late=world.late - {write})
-        yield "late", apply(model, rest, write)
-        yield "never", rest
+        after = apply(model, rest, write)
+        if model.all_moves:
+            yield rest
+        if after != rest or model.all_moves:  # else it may as well arrive later
+            yield after
     if world.foreign:
         for number, page in enumerate(world.pages):
-            if model.layout.pages[number][0] != ALL:  # where no other log ever was
-                yield "another log", by_another_log(model, world, number, page)
-    if model.caches:
-        for number, copies in enumerate(world.copies):
-            if len(copies) > 1 and copies[0] != world.pages[number]:
-                fewer = list(world.copies)
-                fewer[number] = copies[1:]
-                yield "expire", world._replace(copies=tuple(fewer))
+            view, _ = key = model.layout.pages[number]
+            if view != ALL and (model.all_moves or is_next(world, key)):  # no other log was there
+                yield by_another_log(model, world, number, page)
+    if model.all_moves:
+        for number, process in enumerate(world.processes):
+            if world.kills and not process.report:
+                killed = replaced(world, number, ended(process, "killed"))
+                yield killed._replace(kills=world.kills - 1)
+
+
+def is_next(world: World, key: tuple[str, str]) -> bool:
+    """Whether the next request of a process, or a late write, is about a page."""
+    return any(write.key == key for write in world.late) or any(
+        process.pc in {"settle", "show", "over"} and process.todo[0] == key
+        for process in world.processes
+    )
+
+
+def expired(world: World, number: int, count: int) -> World:
+    """The world in which a page's oldest copies are no more."""
+    copies = list(world.copies)
+    copies[number] = copies[number][count:]
+    return world._replace(copies=tuple(copies))
 
 
 def by_another_log(model: Model, world: World, number: int, page: Page | None) -> World:
@@ -550,6 +600,8 @@ def thought(model: Model, world: World, number: int) -> World:
             me.pc == "decide"
             or (me.pc == "head" and not split)
             or (me.pc in {"bytes", "delete", "delete-early", "delete-first"} and not me.todo)
+            # What an entry is stays so.
+            or (me.pc == "whose" and len(world.log) > me.number and not model.all_moves)
         )
         if not alone:
             return world
@@ -732,13 +784,16 @@ def settling(model: Model, world: World, number: int, me: Process) -> Iterator[W
         stays = page.files == wanted
     if stays and me.pc != "over":
         yield advance(page)
-    elif me.seen is None:
+    elif me.seen is None and (newer or model.all_moves or model.lacks("mark in the bytes")):
         yield replaced(world, number, me._replace(seen=page or Page(-1, frozenset())))
     elif newer and me.pc != "over":
         report = "committed" if me.committed else "refused"
         told = {"pc": "over"} if me.action == "repair" else {"report": report}
         yield replaced(world, number, me._replace(**told))
     else:
+        # A put whose page changed since it was read is refused, and the page is read again. So it
+        # may as well be read in the same instant.
+        me = me if me.seen else me._replace(seen=page or Page(-1, frozenset()))
         yield from replacing(model, world, number, me, wanted, advance)
 
 
@@ -749,9 +804,12 @@ def replacing(model, world, number, me, wanted, advance) -> Iterator[World]:  # 
     rule = "wait when removing" if removes else "wait when adding"
     if model.caches and not model.lacks(rule):
         for earlier, found in me.settled:
-            copies = world.copies[model.layout.pages.index(earlier)]
-            if LATER[earlier[1]] != LATER[project[1]] and found in copies[1:]:
-                return  # it waits
+            at = model.layout.pages.index(earlier)
+            if LATER[earlier[1]] != LATER[project[1]] and found in world.copies[at][1:]:
+                if model.all_moves:
+                    return  # it waits
+                # Copies are a danger as long as they live, so each lives until it is waited for.
+                world = expired(world, at, world.copies[at].index(found))
     before = None if me.seen.mark == -1 else me.seen
     other = before.other if before and not model.lacks("other lines stay") else 0
     after: Page | None = Page(me.number, wanted, other)
@@ -839,9 +897,12 @@ def deleting(model: Model, world: World, number: int, me: Process) -> Iterator[W
             log = world.log[: world.head]
             yield replaced(world, number, to_settle(model, log[: me.number], me, "show"))
         return
-    waits = model.caches and me.pc == "delete" and not model.lacks("wait before delete")
-    if waits and any(_lists(page, me.todo) for found in world.copies for page in found[:-1]):
-        return
+    if model.caches and me.pc == "delete" and not model.lacks("wait before delete"):
+        for at, copies in enumerate(world.copies):
+            count = max((n for n, p in enumerate(copies[:-1], 1) if _lists(p, me.todo)), default=0)
+            if count and model.all_moves:
+                return  # it waits
+            world = expired(world, at, count) if count else world
     write = Late(kind="delete", key=me.todo[0])
     for answer, there in answers(model, world, write):
         rest = me.todo[1:] if answer == "ok" else me.todo

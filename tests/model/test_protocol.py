@@ -9,7 +9,8 @@ import os
 import random
 
 import pytest
-from model.cases import pairs, shared_pairs, shared_triples, triples
+from model import protocol
+from model.cases import Case, pairs, shared_pairs, shared_triples, triples
 from model.protocol import FAMILY, RULES, SHARED, Model, Violation, explore, start, with_processes
 
 SEED = int(os.environ.get("ROCWHEEL_SEED", "20261121"))
@@ -78,10 +79,82 @@ def spread(found, count: int):
     return random.Random(SEED).sample(list(found), count)
 
 
-SPREAD = (*spread(pairs(), 60), *spread(triples(), 10))
-SHARED_SPREAD = (*spread(shared_pairs(), 30), *spread(shared_triples(), 2))
+SPREAD = (*spread(pairs(), 24), *spread(triples(), 4))
+SHARED_SPREAD = (*spread(shared_pairs(), 12), *spread(shared_triples(), 1))
 
 
 @pytest.mark.parametrize("case", [*SPREAD, *SHARED_SPREAD], ids=str)
 def test_operations_at_once_hold(case) -> None:
     assert case.worlds(limit=LIMIT) > 1
+
+
+# With kills, late writes, another log, and copies that are waited for.
+COMPARED = (
+    Case((("add", "A"),), (("add", "B"), ("prune", "A")), {"errors": 1}),
+    Case((("add", "A"),), (("yank", "A"), ("rollback", "A")), {"kills": 1, "delays": 1}),
+    Case((("add", "A"), ("rollback", "A")), (("restore", "A"),), {"errors": 1, "delays": 1}),
+    Case((("add", "C"),), (("add", "A"), ("prune", "C")), {"kills": 1}),
+    Case((), (("add", "A", "x", "x"), ("add", "A", "y", "x")), {"foreign": 1}, SHARED),
+    Case(
+        (("add", "A", "x", "x"),),
+        (("rollback", "A", "x"), ("repair", "")),
+        {"kills": 1, "errors": 1},
+        SHARED,
+    ),
+)
+
+
+def observed(case: Case, *, all_moves: bool):
+    """What anybody can see of a case: what is there with which copies of pages, and how it may end."""
+    model = Model(caches=True, layout=case.layout, all_moves=all_moves)
+    instants, results = dict[object, set[tuple[frozenset[frozenset[str]], ...]]](), set[object]()
+
+    def visit(world) -> None:
+        pages = tuple(page.files if page else frozenset() for page in world.pages)
+        copies = tuple(
+            frozenset(page.files for page in found) or frozenset([frozenset()])
+            for found in world.copies
+        )
+        instants.setdefault((world.log, pages, world.bytes), set()).add(copies)
+        for end in protocol.ends(world, list(protocol.moves(model, world))):
+            reports = tuple(process.report for process in end.processes)
+            results.add((world.log, pages, world.bytes, world.snapshot, reports))
+
+    world = with_processes(start(*case.first, layout=case.layout), *case.operations, **case.luck)
+    explore(model, world, visit=visit)
+    return instants, results
+
+
+def shows_less(whole, part) -> bool:
+    """Whether a part of the moves shows less than the whole."""
+    (every, every_end), (some, some_end) = whole, part
+    return (every.keys(), every_end) != (some.keys(), some_end) or any(
+        not any(all(map(frozenset.issuperset, wider, copies)) for wider in some[instant])
+        for instant, found in every.items()
+        for copies in found
+    )
+
+
+def newest(copies):
+    """The newest copy of each page: what a reduction must not show alone."""
+    return tuple(found[-1:] for found in copies)
+
+
+@pytest.mark.parametrize("case", COMPARED, ids=str)
+def test_moves_that_are_left_out_show_nothing_new(case) -> None:
+    assert not shows_less(observed(case, all_moves=True), observed(case, all_moves=False))
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "broken"),
+    [
+        (4, "expired", lambda world, _at, _count: world._replace(copies=newest(world.copies))),
+        (2, "accidents", lambda _model, _world: ()),
+        (3, "ends", lambda world, steps: () if steps else (world,)),
+        (4, "is_next", lambda _world, _key: False),
+    ],
+)
+def test_a_move_that_is_missing_is_noticed(at, name, broken, monkeypatch) -> None:
+    every = observed(COMPARED[at], all_moves=True)
+    monkeypatch.setattr(protocol, name, broken)
+    assert shows_less(every, observed(COMPARED[at], all_moves=False))

@@ -94,9 +94,13 @@ class Walk:
 
     def _steps(self, name, document, label, job, scope) -> tuple[int, dict]:
         steps: dict[str, dict] = {}
+        failed = 0
         shared = {**document.get("env", {}), **job.get("env", {})}
         for step in job["steps"]:
-            if "run" not in step or not truth(step.get("if", "!cancelled()"), scope):
+            condition = step.get("if", "")
+            if "run" not in step or (condition and not truth(condition, scope)):
+                continue
+            if failed and "!cancelled()" not in condition:
                 continue
             env = {k: str(value(v, scope)) for k, v in {**shared, **step.get("env", {})}.items()}
             outputs = self.cwd / "outputs"
@@ -117,8 +121,9 @@ class Walk:
             self.ran.append(Step(name, label, step["run"], done.returncode, said))
             pairs = [line.partition("=") for line in outputs.read_text().splitlines()]
             steps[step.get("id", "")] = {"outputs": {key: text for key, _, text in pairs}}
-            if done.returncode:
-                return done.returncode, {}
+            failed = failed or done.returncode
+        if failed:
+            return failed, {}
         given = {**scope, "steps": steps}
         return 0, {key: value(text, given) for key, text in job.get("outputs", {}).items()}
 

@@ -56,6 +56,15 @@ def test_a_mistake_is_located(tmp_path, old, new, problem):
     assert f"{file}:" in str(caught.value)
 
 
+def test_two_names_that_differ_in_case_are_one_name_given_twice(tmp_path):
+    file = tmp_path / "families.yaml"
+    entry = FILE.read_text().partition("families:\n")[2].replace("devices: false", "devices: true")
+    both = (entry.replace("miniature\n", name) for name in ("gfx94X-own\n", "gfx94x-own\n"))
+    file.write_text("families:\n" + "".join(both))
+    with pytest.raises(ConfigError, match="gfx94x-own is given twice"):
+        families.load(file)
+
+
 @pytest.mark.parametrize("where", ["--store=s3://bucket/prefix", "--channel=nightly"])
 def test_no_channel_and_no_bucket_takes_such_a_family(where, capsys):
     status = main(["status", f"--families={FILE}", "--family=miniature", where])

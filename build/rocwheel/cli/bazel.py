@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -23,6 +22,8 @@ from rocwheel.cli.rocm import rocm_source
 from rocwheel.errors import ConfigError
 
 with when_run():
+    from pathlib import Path
+
     from rocwheel import dev as loop
     from rocwheel import housekeeping
     from rocwheel.console import count

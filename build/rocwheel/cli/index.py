@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import (
-    PersonOptions,
-    Target,
-    TargetOptions,
-)
+from rocwheel.cli.target import PersonOptions, Target, TargetOptions
 from rocwheel.errors import HostError, StoreError
 from rocwheel.option import opt
 
 with when_run():
+    from pathlib import Path
+
     from rocwheel.console import Unit, count
     from rocwheel.entry import parsed
     from rocwheel.index.serve import Site
@@ -134,11 +131,7 @@ def adopt(app: App, options: IndexAdoptOptions) -> None:
 
 
 def _tell(
-    app: App,
-    done: list[audit.IndexRepair] | list[adoption.Adoption],
-    nothing: str,
-    *,
-    dry_run: bool,
+    app: App, done: Sequence[audit.IndexRepair | adoption.Adoption], nothing: str, *, dry_run: bool
 ) -> None:
     """Print what was found and done at each place, or that there was nothing."""
     documents = [item.to_json(dry_run=dry_run) for item in done]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
@@ -24,6 +23,7 @@ from rocwheel.errors import CommandError, ConfigError, HostError, StoreError
 
 with when_run():
     import shlex
+    from pathlib import Path
 
     import amdgpu_family_matrix as matrix
     from rocwheel import verdict
@@ -117,8 +117,8 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
     own_words = (f"--families={app.path(options.families)}",) if own else ()
-    names = target.nights.names()
-    last = next(iter(summing.known(target.nights, names[-1:], app.console.warn)), None)
+    names = target.nights.names()[-summing.PAST :]
+    last = next(reversed(summing.known(target.nights, names, app.console.warn)), None)
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         world = resolving.World(
             ci=app.home.ci,
@@ -287,20 +287,14 @@ def cell(app: App, options: NightWorkOptions) -> int:
         item = target.nights.book(night).plan.cell(options.cell)
         app.emit_plan([str(Command(argv=(*here.program, *item.argv)))])
         return 0
-    ended = _run_cell(target, night, options, here)
-    if options.engine == "slurm":
-        _go_on(app, target, here, night, ended)
-    return _say_ended(app, target, night, options.cell, ended)
-
-
-def _run_cell(
-    target: NightTarget, night: str, options: NightWorkOptions, here: cells.Worker
-) -> Ended | None:
     signals = cells.Signals()
     if options.leash:
         signals.watch_leash()
     with signals.caught():
-        return cells.run(target.nights, night, options.cell, here, signals)
+        ended = cells.run(target.nights, night, options.cell, here, signals)
+    if options.engine == "slurm":
+        _go_on(app, target, here, night, ended)
+    return _say_ended(app, target, night, options.cell, ended)
 
 
 def _go_on(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -28,6 +27,7 @@ from rocwheel.errors import CommandError, ConfigError, HostError
 
 with when_run():
     import shlex
+    from pathlib import Path
 
     from rocwheel import families
     from rocwheel.console import columns, count, duration
@@ -332,7 +332,7 @@ def _message(
     planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
     page = upkeep.page_url(target.channel, target.store)
     if not options.max_age:
-        return notify.message(target.nights, night, page, app.console.warn)
+        return notify.message(target.nights, night, page, app.console.warn, now=app.now())
     return notify.stale(target.store, planned, page, now=app.now(), limit=options.max_age)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +25,8 @@ from rocwheel.errors import PromotionError, RocwheelError, StoreError
 from rocwheel.option import opt
 
 with when_run():
+    from pathlib import Path
+
     import amdgpu_family_matrix as matrix
     from rocwheel import compat, files
     from rocwheel.console import count, size
@@ -42,7 +43,7 @@ LOOK = 10  # staged sets that `status` judges
 
 
 class StageOptions(TargetOptions, PersonOptions, DryRun):
-    wheelhouse: Path = own("WHEELHOUSE", is_path=True, default=Path("wheelhouse/current"))
+    wheelhouse: Path = own("WHEELHOUSE", is_path=True, default="wheelhouse/current")
 
 
 @command("stage", StageOptions)
@@ -57,6 +58,7 @@ def stage(app: App, options: StageOptions) -> None:
     family = target.families[0] if target.families else None
     planned = staging.plan(path, family, target.channel, target.store, who=person)
     sha256 = planned.operation.manifest.sha256
+    target.families_of(planned.operation.manifest)
     if dry_run or not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
     if not (dry_run or planned.is_done):
@@ -89,7 +91,7 @@ class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
         """Look at what would be released, and for which families. Raises what it does."""
         target, who, approvals = Target(app, self), self.who(app), self.approvals(app)
         manifest, channel = target.manifest(app, self.manifest), judging(app, target.channel)
-        families, is_every = target.families_of(manifest), not target.families
+        families, is_every = target.families_of(manifest), not target.names
         how: dict[str, Any] = {"who": who, "approvals": approvals, "passes_held": is_every}
         return promotion.plan(manifest, families, channel, target.store, **how)
 
@@ -173,7 +175,7 @@ def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None
     else:
         raise click.UsageError("give --manifest, or --file")
     is_by_family = place.family == ALL and action in {Action.ROLLBACK, Action.RESTORE}
-    chosen_families = [item.name for item in target.families] if is_by_family else []
+    chosen_families = target.names if is_by_family else ()
     planned = withdraw.plan(
         place, action, who=person, set_id=set_id, filenames=files, families=chosen_families
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from rocwheel.choices import ALL
 from rocwheel.cli import known
@@ -14,6 +13,7 @@ from rocwheel.errors import ConfigError, StoreError
 from rocwheel.option import OptionSet, opt
 
 with when_run():
+    from pathlib import Path
     from urllib.parse import urlsplit
 
     import amdgpu_family_matrix as matrix
@@ -136,11 +136,14 @@ class Target:
         self.channel = options.open(app)
         named = (options.family,) if isinstance(options.family, str) else options.family
         names = [name for name in named if name] or [ALL] * self.channel.is_shared
-        if not names:
-            raise known.lacking("--family", known.families)
-        self.own = options.own_families(app)
         has_all = self.channel.layout != "family"
-        self.families = tuple(self._named(name) for name in names if name != ALL or not has_all)
+        if not names:
+            raise known.lacking("--family", known.families_or_all if has_all else known.families)
+        self.own = options.own_families(app)
+        self.names = tuple(name for name in names if name != ALL or not has_all)
+        # A set is also taken back for a family that the matrix has no more.
+        is_one = isinstance(options, TargetOptions)
+        self.families = tuple(map(self._named, self.names)) if is_one else ()
         self.view = names[0] if len(names) == 1 else ALL
         self.store = self.channel.open()
         if not makes_store:
@@ -158,9 +161,15 @@ class Target:
 
     def families_of(self, manifest: Manifest) -> tuple[matrix.Family, ...]:
         """Return the families of --family; without one those of a set. Raises ConfigError."""
-        if not (self.families or manifest.families):
+        if not (self.names or manifest.families):
             raise known.lacking("--family", known.families)
-        return self.families or tuple(map(self._named, manifest.families))
+        for name in () if self.names else manifest.families:
+            if name not in self.own.keys() | matrix.FAMILIES.keys():
+                raise ConfigError(
+                    f"{manifest.sha256[:12]} is for {name}: no family (any more)",
+                    hint="name with --family those that are",
+                )
+        return tuple(map(self._named, self.names or manifest.families))
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
         """Return the staging and the release place of every ROCm major."""
@@ -177,6 +186,7 @@ class Target:
         places = [place for pair in self.pairs() for place in pair]
         matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
         if len(matches) != 1:
+            tuple(map(self._named, self.names))  # of a name that is none no set is expected
             raise ConfigError(
                 f"{text}: {len(matches)} manifests of {self.view} begin with these digits",
                 hint="give more digits" if matches else "stage the wheelhouse first",
@@ -198,8 +208,10 @@ class Target:
 
     def release_of(self, app: App, text: str) -> tuple[Place, str]:
         """Release place and SHA-256 of the manifest that --manifest names."""
-        manifest = self.manifest(app, text)
-        return self.channel.pair(self.store, manifest, self.view)[1], manifest.sha256
+        manifest, channel = self.manifest(app, text), self.channel
+        if manifest.families and channel.layout == "family":  # it came under another one
+            channel = replace(channel, layout="both")
+        return channel.pair(self.store, manifest, self.view)[1], manifest.sha256
 
 
 def must_exist(store: Store) -> None:

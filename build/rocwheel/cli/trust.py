@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import click
 
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
 
 with when_run():
     from datetime import timedelta
+    from pathlib import Path
+    from urllib.parse import unquote
 
     from rocwheel import files, manifest
     from rocwheel.console import columns

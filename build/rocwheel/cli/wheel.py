@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,6 +17,7 @@ from rocwheel.option import OptionSet, listed
 
 with when_run():
     import shutil
+    from pathlib import Path
 
     from rocwheel import families, parallel
     from rocwheel.model import gfx_target

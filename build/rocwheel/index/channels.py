@@ -25,7 +25,7 @@ from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
 from rocwheel.trust.policy import KeyRole, Trust
-from rocwheel.values import Sha256, Value, matching
+from rocwheel.values import Count, Sha256, Value, matching
 from rocwheel.verdict import KnownSuite
 from rocwheel.yaml_file import CPythons, FieldError
 
@@ -177,7 +177,7 @@ class Channel:
         for item in self.prefixes.values() if major is None else (self.prefixes_of(major),):
             shared = self._places(store, family, item, is_shared=True)
             logs = (next(iter(store.keys(place.logs)), None) for place in shared)
-            if self.is_shared or (self.layout == "by set" and any(logs)):
+            if self.is_shared or any(logs):  # also where the layout was another one
                 pairs.append(shared)
             if family != ALL:
                 pairs.append(self._places(store, family, item, is_shared=False))
@@ -259,6 +259,7 @@ class _Entry(Value, frozen=True, kw_only=True):
     must: tuple[str, ...] = ()
     region: str = ""
     endpoint: Url = ""
+    lock_days: Count = Options.lock_days
     public_url: Url = ""
     cache_control: _Cache = _Cache(pages=PAGE_CACHE, wheels=WHEEL_CACHE)
     retention: Retention = Retention()
@@ -300,7 +301,11 @@ class _Entry(Value, frozen=True, kw_only=True):
             prefixes=self.prefixes,
             layout=self.layout,
             must=tuple(sorted(self.must)),
-            options=Options(region=self.region, endpoint=self.endpoint.rstrip("/")),
+            options=Options(
+                region=self.region,
+                endpoint=self.endpoint.rstrip("/"),
+                lock_days=self.lock_days,
+            ),
             public_url=self.public_url.rstrip("/"),
             page_cache=self.cache_control.pages,
             wheel_cache=self.cache_control.wheels,

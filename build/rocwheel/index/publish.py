@@ -16,12 +16,7 @@ from typing import Final, TypeAlias
 
 from rocwheel.download import Client, DownloadError, Retry
 from rocwheel.entry import Entry, rank, version_of
-from rocwheel.errors import (
-    ConfigError,
-    ObjectStaleError,
-    RefusedError,
-    StoreError,
-)
+from rocwheel.errors import ConfigError, ObjectStaleError, RefusedError, StoreError
 from rocwheel.index.page import MARK, MARK_ALL, Page, Root, links, mark, with_mark
 from rocwheel.places import COMPAT, Place, kept_seconds
 from rocwheel.store import Headers, ObjectInfo, glance, pause

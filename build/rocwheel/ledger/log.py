@@ -36,7 +36,7 @@ from rocwheel.ledger.state import (
     touched,
 )
 from rocwheel.places import Place
-from rocwheel.store import HugeError, glance, pause, replaced
+from rocwheel.store import JSON, Headers, HugeError, glance, pause, replaced
 from rocwheel.values import Value, decoded
 
 TRIES: Final = 5  # to learn how a commit ended
@@ -287,7 +287,9 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
         ):
             return
         with suppress(ObjectStaleError):
-            place.store.replace(place.state, body, previous=info, headers=place.record_headers)
+            place.store.replace(
+                place.state, body, previous=info, headers=Headers(content_type=JSON)
+            )
             return
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from rocwheel import files
-from rocwheel.errors import ObjectMissingError
+from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError
 from rocwheel.ledger.log import small
 from rocwheel.manifest import Manifest
 from rocwheel.model import is_sha256
@@ -41,6 +42,16 @@ def names(place: Place, prefix: str = "") -> list[str]:
     keys = (item.key for item in place.store.keys(start + prefix))
     endings = (key.removeprefix(start).removesuffix(".json") for key in keys)
     return [name for name in endings if is_sha256(name)]
+
+
+def of_no_set(place: Place, sets: Collection[str]) -> Iterator[Manifest]:
+    """Yield the stored manifests of none of these sets; what cannot be read names nothing.
+
+    A manifest is stored before the entry that brings its set, and before its wheels.
+    """
+    for name in set(names(place)).difference(sets):
+        with suppress(ConfigError, ObjectDiffersError):
+            yield from filter(None, [find(place, name)])
 
 
 def bring(place: Place, wheels: Mapping[str, str], folder: Path) -> dict[Path, str]:

@@ -29,7 +29,7 @@ ROOT: Final = f"{OURS}/nights"
 INDEX: Final = f"{ROOT}/index.json"
 PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may write
 HOSTS: Final = f"{OURS}/hosts"
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?<!\.json)\Z")
 SWAPS: Final = 8  # attempts to replace an object that others replace too
 LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
 AS_JSON: Final = Headers(content_type=JSON)
@@ -418,7 +418,7 @@ class Nights:
 
 
 def check_name(night: str) -> None:
-    """Raise ConfigError for what cannot name a night."""
+    """Raise ConfigError for what cannot name a night: `latest` is the newest, `*.json` a file."""
     if not NAME.match(night):
         raise ConfigError(
             f"{night!r}: not the name of a night", hint="write for example 2026-05-01"

@@ -15,6 +15,7 @@ import enum
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -127,6 +128,8 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     families: dict[str, Standing] = msgspec.field(default_factory=dict)
     must: tuple[str, ...] = ()
     pages: tuple[str, ...] = ()
+    # Of each family the last action there, when, by whom and why.
+    last: dict[str, tuple[Action, str, str, str]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what is no time. Raises ConfigError."""
@@ -141,7 +144,13 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
         if self.standing is Standing.PRUNED:  # for each family, also one that it never came for
             kinds = {Standing.PRUNED}
         standing = kinds.pop() if len(kinds) == 1 else Standing.HELD  # not by all that must
-        return msgspec.structs.replace(self, standing=standing, families={}) if standing else None
+        own = dict(zip(_BY, self.last.get(view, ()), strict=False))
+        changed = {"standing": standing, "families": {}, "last": {}, **own}
+        return msgspec.structs.replace(self, **changed) if standing else None
+
+
+_BY: Final = ("action", "time", "by", "reason")  # of an entry, that a set keeps
+_last: Final = attrgetter(*_BY)
 
 
 class File(Value, frozen=True, kw_only=True):
@@ -201,11 +210,13 @@ class IndexState:
     is_whole: bool = False  # folded from the first entry on: no snapshot could be used
     torn: bool = False  # an entry that was folded follows another one than is there
     is_skip: bool = False  # the last entry stands for a lost one, which the next one follows
+    strays: frozenset[str] = frozenset()  # families whose pages only a lost entry named
 
     @property
     def views(self) -> tuple[str, ...]:
         """The families that have pages of their own beside those of `all`; they never leave."""
-        return tuple(sorted({name for known in self.sets.values() for name in known.pages}))
+        named = (name for known in self.sets.values() for name in known.pages)
+        return tuple(sorted({*named, *self.strays}))
 
     def of(self, view: str) -> IndexState:
         """Return the state as a family sees it, or `all`."""
@@ -390,6 +401,7 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
         files=len({item.filename for item in holding.files}) + (known.files if known else 0),
         yanked=yanked + (known.yanked if known else 0),
         families=dict.fromkeys(entry.families or (), Standing.LISTED),
+        last=dict.fromkeys(entry.families or (), _last(entry)),
         must=entry.must or (),
         pages=entry.pages or (),
     )
@@ -400,8 +412,7 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
 
 def _by(entry: Transition, standing: Standing) -> dict[str, Any]:
     """Return the fields of a set that say how it stands since an entry."""
-    fields = ("action", "time", "by", "reason")
-    return {"standing": standing, **{name: getattr(entry, name) for name in fields}}
+    return {"standing": standing, **dict(zip(_BY, _last(entry), strict=True))}
 
 
 def _stand(standing: Standing, *, only: Collection[Standing | None]) -> Change:
@@ -421,8 +432,8 @@ def _stand(standing: Standing, *, only: Collection[Standing | None]) -> Change:
             families = {**known.families, **changed}
             # Of several it is listed while it is for one of them.
             least = min(families.values(), key=list(Standing).index, default=standing)
-            by = _by(entry, least)
-            sets[set_id] = msgspec.structs.replace(known, **by, families=families)
+            by, last = _by(entry, least), known.last | dict.fromkeys(changed, _last(entry))
+            sets[set_id] = msgspec.structs.replace(known, **by, families=families, last=last)
         return replace(state, sets=sets)
 
     return change

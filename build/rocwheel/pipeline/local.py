@@ -94,7 +94,9 @@ class LocalScheduler:
                     if time.monotonic() - noted > every:
                         noted = time.monotonic()
                         settled = sum(item.settled for item in standings.values())
-                        shown.update(settled, text=self._runs(noted))
+                        runs = [(x.cell.name, noted - x.started) for x in self._running.values()]
+                        text = ", ".join(f"{name} {duration(took)}" for name, took in runs)
+                        shown.update(settled, text=text)
                     time.sleep(POLL)
             finally:
                 self._stop()
@@ -112,11 +114,6 @@ class LocalScheduler:
                 hint=f"what it printed is in {self.output.name}; then run the night again",
             )
         return standings
-
-    def _runs(self, now: float) -> str:
-        """Return each cell that runs, and for how long it has."""
-        names = (f"{x.cell.name} {duration(now - x.started)}" for x in self._running.values())
-        return ", ".join(names)
 
     def _end(self) -> None:
         """Do what was asked: say once that nothing new begins, or stop what runs."""

@@ -17,13 +17,13 @@ from amdgpu_family_matrix import Family
 from rocwheel.gate.suite import history
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.nights import WheelRecipe
+from rocwheel.model import RocmVersion
 from rocwheel.parallel import each
 from rocwheel.pipeline import artifacts, images, summing
 from rocwheel.pipeline.images import NightImage
 from rocwheel.pipeline.settings import NightSettings, Pools
 from rocwheel.places import Place
 from rocwheel.release import status
-from rocwheel.release.wheelset import rocm_major
 from rocwheel.report.night_summary import NightSummary
 from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.store import Store
@@ -114,9 +114,9 @@ def _kept(store: Store, recipes: Sequence[WheelRecipe]) -> dict[str, _Built]:
     """Return the builds of these recipes that the store keeps, by their inputs."""
     manifests = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
     return {
-        recipe.inputs: _Built(sha256=manifest.sha256, major=rocm_major(manifest))
-        for recipe, manifest in zip(recipes, manifests, strict=True)
-        if manifest
+        recipe.inputs: _Built(sha256=one.sha256, major=RocmVersion.parse(one.rocm.version).major)
+        for recipe, one in zip(recipes, manifests, strict=True)
+        if one
     }
 
 

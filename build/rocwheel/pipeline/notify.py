@@ -21,9 +21,10 @@ from rocwheel.download import proxies, reason, session, without_secrets
 from rocwheel.errors import FetchError, ObjectMissingError
 from rocwheel.ledger.nights import AS_JSON, NightPlan, Nights
 from rocwheel.model import moment
-from rocwheel.pipeline import summing
+from rocwheel.pipeline import standing, summing
 from rocwheel.report import night_feed, night_summary
 from rocwheel.store import Store
+from rocwheel.values import replace
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRIES: Final = 6
@@ -40,17 +41,24 @@ class Message:
     markdown: str
 
 
-def message(nights: Nights, night: str, page: str, warn: Callable[[str], None]) -> Message | None:
-    """Make what to tell of a night; None when nothing changed, or it has no summary yet.
+def message(
+    nights: Nights, night: str, page: str, warn: Callable[[str], None], *, now: datetime
+) -> Message | None:
+    """Make what to tell of a night; None when nothing changed, or its page is still to come.
 
     `page` is the URL of the page, beside which the logs lie.
     """
     names = nights.names()
     earlier = names[: names.index(night)] if night in names else names
-    before = next(iter(summing.known(nights, earlier[-1:], warn)), None)
+    before = next(reversed(summing.known(nights, earlier[-summing.PAST :], warn)), None)
+    standings = standing.stand(nights.book(night), now)
+    cells = summing.cells(standings)  # as they are now: the page may have failed
     here = summing.read(nights, night)
+    if before and not here and any(cell.kind == "page" for cell in cells):
+        here = replace(before, night=night)
     if not here:
         return None
+    here = replace(here, cells=cells, nothing_built=standing.nothing_built(standings))
     loud = night_feed.loud([before, here] if before else [here])
     old = {item.family: item.green for item in before.families} if before else {}
     green = {f.family: f.green for f in here.families if f.green and old.get(f.family) != f.green}

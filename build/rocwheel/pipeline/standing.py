@@ -100,8 +100,7 @@ def nothing_built(standings: Mapping[str, CellStanding]) -> bool:
 
 def repeats(standings: Mapping[str, CellStanding]) -> bool:
     """Return whether a cell that ended is to run again, such as a page that knew less."""
-    open_ = {Phase.WAITING, Phase.OPEN}
-    return any(item.attempts and item.phase in open_ for item in standings.values())
+    return any(i.attempts and i.phase in {Phase.WAITING, Phase.OPEN} for i in standings.values())
 
 
 def ready(standings: Mapping[str, CellStanding], cell: Cell) -> bool:

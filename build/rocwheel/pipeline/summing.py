@@ -20,13 +20,14 @@ from rocwheel.pipeline import standing
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.places import Place
 from rocwheel.release import status
-from rocwheel.report.night_summary import CellSummary, FamilySummary, NightSummary
+from rocwheel.report.night_summary import UNDER_WAY, CellSummary, FamilySummary, NightSummary
 from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
 STATES: Final = frozenset(state.value for state in State)
 TELLING: Final = frozenset({"page", "notify"})
+PAST: Final = 7  # nights among which the last summary is looked for: one may have left none
 
 
 def read(nights: Nights, night: str) -> NightSummary | None:
@@ -73,8 +74,10 @@ def summary(
     standings = standing.stand(book, now)
     wanted = [name for recipe in book.plan.recipes for name in recipe.families]
     wanted += [cell.family for cell in book.plan.cells]
-    if before:  # what is released stays shown
-        wanted += [item.family for item in before.families if item.green]
+    # what is released stays shown, also of a family that the data have no more
+    green = [item for item in before.families if item.green] if before else []
+    unknown = [item for item in green if item.family not in families]
+    wanted += [item.family for item in green]
     chosen = [families[name] for name in dict.fromkeys(wanted) if name in families]
     ends = [item.last.time for item in standings.values() if item.last]
     held = standing.stopped(book.orders)
@@ -87,19 +90,23 @@ def summary(
         written=timestamp(now),
         by=book.plan.by,
         tool=book.plan.tool,
-        # those that tell of the night only where they failed at it
-        cells=tuple(
-            _cell(item)
-            for item in standings.values()
-            if item.cell.kind not in TELLING or (item.settled and not item.passed)
-        ),
-        families=tuple(each(lambda f: _family(f, channel, store, now), chosen, threads=4)),
+        cells=cells(standings),
+        families=(*each(lambda f: _family(f, channel, store, now), chosen, threads=4), *unknown),
         recipes=tuple(recipes),
         builds=tuple({item.name: item for item in builds}.values()),
         nothing_built=standing.nothing_built(standings),
         quarantined=tuple((host, mark.reason) for host, mark in sorted(book.quarantined.items())),
         stopped=f"Stopped by {held.by}: {held.reason}" if held else "",
         seconds=round((moment(max(ends)) - moment(book.plan.made)).total_seconds()) if ends else 0,
+    )
+
+
+def cells(standings: Mapping[str, CellStanding]) -> tuple[CellSummary, ...]:
+    """Sum up cells; those that tell of the night only where they failed at it."""
+    return tuple(
+        _cell(item)
+        for item in standings.values()
+        if item.cell.kind not in TELLING or not (item.passed or item.phase in UNDER_WAY)
     )
 
 

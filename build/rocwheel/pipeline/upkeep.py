@@ -15,7 +15,7 @@ from amdgpu_family_matrix import Family
 from rocwheel.console import Console, count, duration
 from rocwheel.errors import ConfigError, InterruptError, ObjectStaleError
 from rocwheel.index.channels import Channel
-from rocwheel.ledger.nights import INDEX, Book, Ended, HostMark, Nights, Order, Phase
+from rocwheel.ledger.nights import INDEX, LATE, Book, Ended, HostMark, Nights, Order, Phase
 from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, planning, slurm, standing, summing
 from rocwheel.pipeline.standing import CellStanding
@@ -92,6 +92,8 @@ def problems(
     lines = [f"{task.cell}: held by the scheduler: {task}" for task in slurm.held(waits)]
     if age > limit:
         lines.append(f"{night}: the newest night is {duration(age)} old")
+    if -age > LATE.total_seconds():
+        lines.append(f"{night}: is {duration(-age)} ahead of this machine's clock: set the clock")
     started = book.attempts or not any(map(planning.is_to_run, book.plan.cells))
     if not started and age > min(limit, NEVER_RAN):
         lines.append(f"{night}: was planned and never ran")
@@ -110,8 +112,10 @@ def problems(
     if standing.nothing_built(standings):
         lines.append(f"{night}: nothing was built")
     judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet
-    unsummed = [name for name in judged if nights.summary(name) is None]
-    return [*lines, *(f"{name}: has no summary: its page was never made" for name in unsummed)]
+    unread: list[str] = []
+    if judged and not summing.known(nights, judged, unread.append):
+        lines += unread or [f"{judged[0]}: has no summary: its page was never made"]
+    return lines
 
 
 def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:

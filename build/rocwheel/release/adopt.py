@@ -8,14 +8,13 @@ continues above the highest number that a page shows.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from rocwheel import files
 from rocwheel.choices import ALL
 from rocwheel.entry import Entry, version_of
-from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError, StoreError
+from rocwheel.errors import ConfigError, PromotionError, StoreError
 from rocwheel.index.page import Link, links, mark
 from rocwheel.index.publish import claimed
 from rocwheel.ledger import log, manifests
@@ -123,7 +122,9 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     if not state.number:
         state = replace(state, number=highest, saved=highest)
     known = {name for project in state.projects for name in state.listing(project).names}
-    left = _unfinished(place, state) & wheels - known - shown.keys()
+    # An operation that puts such a set goes on, or was stopped: half of a set is not listed.
+    half = {w.filename for one in manifests.of_no_set(place, state.sets) for w in one.wheels}
+    left = half & wheels - known - shown.keys()
     if highest and is_new:  # pages of ours show all that was listed: the rest was withdrawn
         left |= wheels - known - shown.keys()
     foreign = place.each(
@@ -168,19 +169,6 @@ def _foreign(
         yanked=shown.yanked if shown else None,
     )
     return entry, metadata
-
-
-def _unfinished(place: Place, state: IndexState) -> set[str]:
-    """Return what manifests of no set name that are stored here, before their wheels.
-
-    An operation that puts such a set goes on, or was stopped. Half of a set is not listed.
-    """
-    filenames: set[str] = set()
-    for name in manifests.names(place):
-        with suppress(ConfigError, ObjectDiffersError):  # garbage names nothing
-            manifest = None if name in state.sets else manifests.find(place, name)
-            filenames |= {wheel.filename for wheel in manifest.wheels} if manifest else set()
-    return filenames
 
 
 def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> tuple[dict[str, Link], int]:

@@ -171,6 +171,7 @@ def _relisted(place: Place, state: IndexState) -> Iterator[str]:
 
 def check_pages(place: Place, state: IndexState) -> list[str]:
     """Compare every form of every page with what a state of the log says, all of it loaded."""
+    state = retention.recalled(place, state)
     if not state.projects:
         return []
     # Whether pages are stored under folder keys is seen, not tried: a check writes nothing.

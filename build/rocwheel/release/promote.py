@@ -30,7 +30,7 @@ from rocwheel.errors import ObjectMissingError, PromotionError
 from rocwheel.index.channels import Channel
 from rocwheel.install import Install
 from rocwheel.ledger import log, manifests, verdicts
-from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
+from rocwheel.ledger.state import Action, IndexState, Standing, Transition
 from rocwheel.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.manifest import Manifest, WheelEntry
 from rocwheel.places import FOREIGN, Place
@@ -38,6 +38,7 @@ from rocwheel.release import operations, policy, proof, wheelset
 from rocwheel.release.operations import Operation, Tally, Who, stored
 from rocwheel.release.policy import Decision
 from rocwheel.release.stage import holding
+from rocwheel.release.withdraw import withdrawn
 from rocwheel.store import ObjectInfo, Store, replaced
 from rocwheel.trust import TrustError, envelope, evidence, statements
 from rocwheel.trust.evidence import Evidence
@@ -108,7 +109,7 @@ class Promote(Operation):
         state.check_names(entries, where=self.place.location)
         stand = {item.family: known and known.of(item.family) for item in new}
         for seen in filter(None, stand.values()):
-            raise _withdrawn(self.place, seen)
+            raise withdrawn(self.place, seen)
         listed = {*stand, *(known.families if known else ())}
         must = known.must if known else self.must or self.families
         views = (*stand, *([ALL] if listed.issuperset(must) else ()))
@@ -236,7 +237,7 @@ class PromotePlan:
     def to_json(self, *, state: str = "") -> dict[str, Any]:
         place, manifest = self.operation.place, self.operation.manifest
         every = {item.family: self._family(item, state) for item in self.operation.judged}
-        told = {"families": every} if self.operation.families else every[place.family]
+        told = every.get(place.family) or {"families": every, "all": self._all(every)}
         return {
             "state": state or self.state,
             "manifest": manifest.sha256,
@@ -253,6 +254,20 @@ class PromotePlan:
                 for item in self.operation.copies
             ],
             "signed": self.signed or "unsigned",
+        }
+
+    def _all(self, families: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the document about the index of all, and for whom it waits."""
+        sha256, index = self.operation.manifest.sha256, self.operation.place.of(ALL)
+        known = self.before.sets.get(sha256)
+        must = known.must if known else self.operation.must or self.operation.families
+        has = {name for name in must if self.before.of(name).lists(sha256)}
+        has |= {name for name, item in families.items() if item["released"]}
+        return {
+            "released": has.issuperset(must),
+            "waits_for": sorted({*must} - has),
+            "index_url": index.url,
+            "install": Install.of(self.operation.manifest, index.url).to_json(),
         }
 
     def _family(self, item: Judged, state: str) -> dict[str, Any]:
@@ -330,7 +345,7 @@ def plan(
     stand = {one.name: seen for one in asked if known and (seen := known.of(one.name))}
     for seen in stand.values():
         if seen.standing is Standing.PRUNED or (seen.standing is Standing.HELD and not passes_held):
-            raise _withdrawn(release, seen)
+            raise withdrawn(release, seen)
     standings = {name: seen.standing for name, seen in stand.items() if families}
     operation = Promote(
         place=release,
@@ -517,16 +532,3 @@ def _check_approvals(approvals: Iterable[Approval], decisions: Iterable[Decision
                 f"--approve {item.suite}:{item.python}: {what}",
                 hint="only a flaky cell can be approved; look at the plan with --dry-run",
             )
-
-
-def _withdrawn(release: Place, known: Known) -> PromotionError:
-    told = f"{known.by}: {known.reason}" if known.reason else known.by
-    if known.standing is Standing.PRUNED:
-        return PromotionError(
-            f"{release.location}: {known.id[:12]} was pruned by {told}",
-            hint="its names are spent for ever: build it again under a new version",
-        )
-    return PromotionError(
-        f"{release.location}: {known.id[:12]} was rolled back by {told}",
-        hint="`restore` puts it back; a mended build needs a new version",
-    )

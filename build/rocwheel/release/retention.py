@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain
 from typing import Any
 
+from rocwheel.choices import ALL
 from rocwheel.entry import version_of
 from rocwheel.errors import ConfigError
 from rocwheel.index import publish
 from rocwheel.index.channels import Channel, Retention
-from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition, in_order
+from rocwheel.ledger import log, manifests
+from rocwheel.ledger.state import Action, IndexState, Known, Listing, Standing, Transition, in_order
 from rocwheel.model import moment
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
@@ -193,9 +194,23 @@ def repair(place: Place) -> tuple[str, ...]:
     if log.differ(place, state, again):
         state = again
     operations.check_bytes(place, state)
+    state = recalled(place, state)
     projects = in_order(state.projects, removing=False)
     state = operations.repair(place, state, projects, mends=True)
     return (*sweep(place, state), *log.drop_listings(place, LEFTOVER_AGE))
+
+
+def recalled(place: Place, state: IndexState) -> IndexState:
+    """Return a state with the projects and families that have pages by entries that were lost."""
+    lost = [*manifests.of_no_set(place, state.sets)] if state.number else []
+    families = {name for one in lost for name in one.families} - {*state.views}
+    projects = {wheel.project for one in lost for wheel in one.built} - state.projects
+    asked = [(place.shown_as(name), "") for name in families] + [(place, name) for name in projects]
+    claims = place.each(lambda pair: publish.claimed(*pair), asked)
+    shown = [pair for pair, claim in zip(asked, claims, strict=True) if claim and claim.number > 0]
+    empty = {name: Listing(project=name) for _, name in shown if name}
+    strays = frozenset(index.view for index, name in shown if not name)
+    return replace(state, listings={**state.listings, **empty}, strays=strays)
 
 
 def _unheld(place: Place, who: Who) -> tuple[str, ...]:
@@ -215,9 +230,9 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
 
 
 def _newest(state: IndexState, count: int) -> set[str]:
-    """Return the newest listed sets of each JAX version and family, by their first release."""
+    """Return the newest listed sets of each JAX version and index, by their first release."""
     if families := {name for known in state.sets.values() for name in known.families}:
-        return {item for name in families for item in _newest(state.of(name), count)}
+        return {item for name in (ALL, *families) for item in _newest(state.of(name), count)}
     by_jax: dict[str, list[Known]] = {}
     for known in sorted(state.sets.values(), key=lambda item: item.first, reverse=True):
         if known.standing is Standing.LISTED:

@@ -25,7 +25,9 @@ VERSION: Final = "2012-10-17"  # of the policy language
 READ: Final = "s3:GetObject"
 PUT: Final = "s3:PutObject"
 DELETE: Final = "s3:DeleteObject"
-LIST: Final = ("s3:ListBucket", "s3:GetBucketLocation")  # which every role may
+# which every role may
+LIST: Final = ("s3:ListBucket", "s3:GetBucketLocation", "s3:GetBucketObjectLockConfiguration")
+WRITE: Final = (PUT, "s3:PutObjectRetention")  # the second in a bucket with Object Lock
 
 # Below the channel's prefixes; {family} is one family, or `*`.
 STAGED: Final = "{staging}/{family}/*"
@@ -171,7 +173,8 @@ def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]
     for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
         for action, keys in grants.items():
             resources = [f"{bucket}/{base}{key}" for key in spelt(channel, keys, family)]
-            statements.append({"Effect": effect, "Action": [action], "Resource": resources})
+            actions = list(WRITE) if action == PUT else [action]
+            statements.append({"Effect": effect, "Action": actions, "Resource": resources})
     return {"Version": VERSION, "Statement": statements}
 
 

@@ -13,7 +13,7 @@ from rocwheel.choices import ALL
 from rocwheel.console import Console, Unit
 from rocwheel.console import size as readable
 from rocwheel.entry import Entry, parsed
-from rocwheel.errors import ObjectDiffersError, PromotionError, WheelError
+from rocwheel.errors import ObjectDiffersError, WheelError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Standing, Transition
@@ -21,6 +21,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who
+from rocwheel.release.withdraw import withdrawn
 from rocwheel.store import Store
 from rocwheel.trust import evidence
 from rocwheel.values import replace
@@ -55,10 +56,7 @@ class Stage(Operation):
         entries = tuple(item.entry for item in self.uploads)
         state.check_names(entries, where=self.place.location)
         if known:
-            raise PromotionError(
-                f"{self.place.location}: {known.id[:12]} was pruned by {known.by}",
-                hint="build it again under a new version",
-            )
+            raise withdrawn(self.place, known)
         brings, families = [holding(self.manifest, entries)], self.families
         pages = families if self.place.is_split else ()
         return self.entry(

@@ -236,11 +236,6 @@ def entries(
     )
 
 
-def rocm_major(manifest: Manifest) -> int:
-    """Which prefixes of a channel the set belongs to."""
-    return RocmVersion.parse(manifest.rocm.version).major
-
-
 def requires_python(metadata: bytes, *, name: str) -> str:
     """Requires-Python of a METADATA file, "" where it has none."""
     return KeyValueText(metadata, name=f"{name}: METADATA").get("Requires-Python")

@@ -36,7 +36,10 @@ REFUSED: Final = {
         "look at `status` for what is released; `promote` releases a gated set",
     ),
     Standing.LISTED: ("was not rolled back", "look at `status` for what is released"),
-    Standing.HELD: ("was rolled back", "`restore` puts it back"),
+    Standing.HELD: (
+        "was rolled back",
+        "`restore` puts it back; a mended build needs a new version",
+    ),
     Standing.PRUNED: (
         "was pruned",
         "its names are spent for ever: build it again under a new version",
@@ -212,6 +215,13 @@ def plan(
 def apply(plan: ChangePlan) -> None:
     """Commit a yank, rollback or restore; returns when the index shows it."""
     operations.perform(plan.operation, plan.state)
+
+
+def withdrawn(place: Place, known: Known) -> PromotionError:
+    """Return the error for a set that was taken back at a place: by whom, and what to do."""
+    why, hint = REFUSED[known.standing]
+    told = f"{known.by}: {known.reason}" if known.reason else known.by
+    return PromotionError(f"{place.location}: {known.id[:12]} {why} by {told}", hint=hint)
 
 
 def place_of(places: Sequence[Place], filename: str) -> Place:

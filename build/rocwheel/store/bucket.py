@@ -137,6 +137,23 @@ class Bucket:
                     raise
                 return exc.response
 
+    def locks(self) -> bool | None:
+        """Return whether Object Lock has a rule for every object; None where the bucket has none.
+
+        None as well where the server does not say, to these credentials. Raises StoreError.
+        """
+        from botocore.exceptions import ClientError
+
+        with self.translated("", "GetObjectLockConfiguration"):
+            try:
+                said = self.client.get_object_lock_configuration(Bucket=self.name)
+            except ClientError as exc:
+                if status(exc) >= SERVER_ERROR and status(exc) != NOT_IMPLEMENTED:
+                    raise
+                return None
+        lock = said.get("ObjectLockConfiguration", {})
+        return "Rule" in lock if lock.get("ObjectLockEnabled") == "Enabled" else None
+
     def who(self) -> str:
         """Return whom these credentials stand for, "" where the server does not say.
 
@@ -192,7 +209,7 @@ class Bucket:
         *,
         headers: Headers | None = None,
         count: Counter | None = None,
-        **extra: str,
+        **extra: Any,
     ) -> str:
         """Return one PUT, untranslated; return the ETag."""
         headers = headers or Headers(content_type=TEXT)

@@ -38,6 +38,7 @@ class ProbeResult:
     # writer could be overwritten, so that nothing may be written.
     lacks: tuple[str, ...]
     abilities: Abilities
+    locks: bool | None  # it has Object Lock, and a rule for all objects; None: it has none
     checksums: bool  # without, digests are computed by reading, and a copy is not proven
     write_etag: str  # how `If-Match` of a write wants an ETag spelt
     source_etag: str  # and the condition on a copy's source
@@ -51,6 +52,9 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
     """
     copied, folder = f"{key}-copy", f"{key}-folder/"
     sha256, wrong = checksum(files.sha256(BODY)), checksum(files.sha256(b"other bytes"))
+    locks = bucket.locks()
+    # a put into a locked bucket needs a checksum, and the name of its kind on some servers
+    kind = {} if locks is None else {"ChecksumAlgorithm": "SHA256"}
 
     def copies(**condition: str) -> bool:
         return _accepted(
@@ -58,7 +62,7 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
         )
 
     def puts(body_sha256: str, **condition: str) -> bool:
-        extra: Any = {"ChecksumSHA256": body_sha256, **condition}
+        extra: Any = {"ChecksumSHA256": body_sha256, **kind, **condition}
         return _accepted(bucket, key, "PutObject", lambda: bucket.put(key, BODY, **extra))
 
     # Of two create-only writes the first may find nothing; the second cannot.
@@ -66,7 +70,8 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
     if bucket.info(key) is None:  # the server knows no such condition at all
         puts(sha256)
     copy_create_only = not all(copies(IfNoneMatch="*") for _ in range(2))
-    _accepted(bucket, folder, "PutObject", lambda: bucket.put(folder, BODY))
+    sums: Any = {"ChecksumSHA256": sha256, **kind}
+    _accepted(bucket, folder, "PutObject", lambda: bucket.put(folder, BODY, **sums))
     listed = [(item.key, item.size) for item in bucket.keys(folder.rstrip("/"))]
     write = _spelling(bucket, key, lambda tag: puts(sha256, IfMatch=tag))
     source = _spelling(bucket, key, lambda tag: copies(CopySourceIfMatch=tag))
@@ -86,6 +91,7 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
             copy_lacks=tuple(name for name, is_kept in copying.items() if not is_kept),
             folder_keys=(folder, len(BODY)) in listed,
         ),
+        locks=locks,
         checksums=copying["checksums"],
         write_etag=write or QUOTED,
         source_etag=source or QUOTED,

@@ -12,8 +12,9 @@ import hashlib
 import tempfile
 import threading
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 from rocwheel import files
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
@@ -191,8 +192,15 @@ class S3Store(Bucket):
         count: Counter | None = None,
     ) -> bool:
         """Return one PUT, proven to have arrived. False when the condition did not hold."""
-        checksums = self._tried().checksums
-        extra = {**condition, **({"ChecksumSHA256": checksum(sha256)} if checksums else {})}
+        checksums, locks = self._tried().checksums, self._tried().locks
+        extra: dict[str, Any] = dict(condition)
+        if checksums or locks is not None:
+            extra["ChecksumSHA256"] = checksum(sha256)
+        if locks is not None:
+            extra["ChecksumAlgorithm"] = "SHA256"
+        if locks is False and headers.is_record and (days := self._options.lock_days):
+            until = datetime.now(timezone.utc) + timedelta(days)
+            extra |= {"ObjectLockMode": "GOVERNANCE", "ObjectLockRetainUntilDate": until}
         with self.translated(key, "PutObject"):
             etag = self.conditional(
                 lambda: self.put(key, body, headers=headers, count=count, **extra)

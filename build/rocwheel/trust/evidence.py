@@ -275,13 +275,22 @@ class _Shelf:
 
 
 def check_locked(manifest: Manifest, trust: Trust) -> None:
-    """Raise TrustError unless the set was built from the sources of a verified pin, unchanged."""
+    """Raise TrustError unless a set is made of a verified pin, unchanged, and of a pinned ROCm."""
     jax, xla = manifest.jax, manifest.xla
     changed = any(source.dirty or source.digest for source in (jax, xla, manifest.tool))
     if changed or (jax.commit, xla.commit, manifest.bazel_version) not in trust.pins:
         what = f"JAX {jax.commit[:12]}, XLA {xla.commit[:12]}, Bazel {manifest.bazel_version}"
         problem = f"locked: {what}: not a verified pin, unchanged"
         raise TrustError(problem, hint="build it with --locked")
+    jaxlibs = trust.pins[jax.commit, xla.commit, manifest.bazel_version]
+    for wheel in manifest.wheels:
+        if wheel.origin == "upstream" and wheel.sha256 not in jaxlibs:
+            problem = f"locked: {wheel.filename}: {wheel.sha256[:12]} is no jaxlib of its pin"
+            raise TrustError(problem, hint="build it with --locked")
+    if manifest.rocm.sha256 not in trust.rocm:
+        what = f"{manifest.rocm.name}, {manifest.rocm.sha256[:12]}"
+        hint = "pin it by `sha256` beside `source` of a set of nightly.yaml"
+        raise TrustError(f"locked: ROCm {what}: not a pinned one", hint=hint)
 
 
 def check_provenance(signed: Envelope, manifest: Manifest, case: Case, seen: datetime) -> None:

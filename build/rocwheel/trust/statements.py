@@ -28,7 +28,7 @@ SLSA: Final = "1.0"
 OWN: Final = "rocwheel"  # the field of a predicate that is ours
 RESULTS: Final = {State.PASS: "PASSED", State.FLAKY: "WARNED"}  # every other state is FAILED
 WITHDRAWALS: Final = frozenset({"rollback", "yank"})
-NOT_KNOWN: Final = "not recorded: Bazel's events of this build name no digests of what it fetched"
+NOT_KNOWN: Final = "not recorded: this Bazel's events and repository cache name nothing"
 
 
 class Approval(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,7 +48,11 @@ def provenance(
     manifest: Manifest, record: BuildRecord, *, finished: str, reproduced: Manifest | None = None
 ) -> Statement:
     """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
-    builder = record.builder
+    builder, runs = record.builder, record.bazel.invocations
+    uris = [{"uri": url} for url in sorted({url for run in runs for url in run.fetched})]
+    digests = sorted({sha256 for run in runs for sha256 in run.unpacked})
+    # Bazel's events name no digest and its cache no URL, so each is a descriptor of its own
+    fetched = [*uris, *({"digest": {"sha256": sha256}} for sha256 in digests)]
     return Statement(
         predicate_type=PROVENANCE,
         subject=subjects(reproduced or manifest),
@@ -58,7 +62,7 @@ def provenance(
                 "externalParameters": parameters(manifest),
                 "internalParameters": {
                     "executor": record.executor,
-                    "bazel": {"version": record.bazel.version, "fetched": NOT_KNOWN},
+                    "bazel": {"version": record.bazel.version, "fetched": fetched or NOT_KNOWN},
                 },
                 "resolvedDependencies": list(dependencies(manifest)),
             },

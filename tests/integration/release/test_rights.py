@@ -198,6 +198,33 @@ def test_who_stages_puts_approvals_and_no_other_role_does(world) -> None:
     assert not [role for role in ROLES if world.may(role, "delete_object", approval)]
 
 
+def test_every_role_that_writes_records_may_have_them_kept(world, console) -> None:
+    """In a bucket with Object Lock, with the policy that `channels rights` prints."""
+    enforce(world.server, "inf")
+    bucket, admin = f"kept-{world.bucket}"[:60], world.client("admin")
+    where = {"LocationConstraint": "us-east-2"}
+    admin.create_bucket(
+        Bucket=bucket, ObjectLockEnabledForBucket=True, CreateBucketConfiguration=where
+    )
+    writes = ("stager", "runner", "imager", "promoter")
+    channel = channels.of_store(f"s3://{bucket}")
+    for role in writes:
+        document = rights.policy(channel, rights.ROLES[role], family=FAMILY.name)
+        world.logins[role] = login(world.server, f"{role}-{bucket}"[:60], document)
+    enforce(world.server)
+    for role in writes:
+        world.become(role)
+        shop = Shop(f"s3://{bucket}", console)
+        place = shop.release if role == "promoter" else shop.staging
+        probe = place.runners_probe if role == "runner" else f"{OURS}/probe"
+        store = channel.open(probe_key=probe)
+        name = {"runner": "verdicts/x", "imager": "images/x"}.get(role, "log/1.json")
+        key = place.key(f"{OURS}/{name}")
+        store.create(key, b"{}", headers=place.record_headers)
+        head = admin.head_object(Bucket=bucket, Key=key)
+        assert head.get("ObjectLockMode") == "GOVERNANCE", role
+
+
 def test_the_promoter_prunes_what_is_old_and_cannot_stage(world, tmp_path) -> None:
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
     world.shop("stager").stage(tmp_path / "wh")

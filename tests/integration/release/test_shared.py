@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -435,6 +436,7 @@ def test_commands_speak_of_each_family(shop, where, tmp_path, capsys) -> None:
     sha = ("--manifest", one.sha256[:12])
     code, said, err = run(capsys, "promote", *sha, *where)
     assert (code, said["state"]) == (9, "published")
+    assert (said["all"]["released"], said["all"]["waits_for"]) == (False, [Y.name])
     assert {name: (item["state"], item["released"]) for name, item in said["families"].items()} == {
         X.name: ("published", True),
         Y.name: ("blocked", False),
@@ -449,7 +451,12 @@ def test_commands_speak_of_each_family(shop, where, tmp_path, capsys) -> None:
     assert (seen["state"], seen["blocked_by"][0]["suite"]) == ("staged", "smoke")
 
     shop.gate(one, Y)
-    assert run(capsys, "promote", *sha, *where)[:2][0] == 0
+    said = run(capsys, "promote", *sha, *where, "--dry-run")[1]
+    assert (said["all"]["released"], said["all"]["waits_for"]) == (False, [Y.name])
+    code, said, _ = run(capsys, "promote", *sha, *where, "--family", Y.name)
+    assert (code, said["all"]["released"], said["all"]["waits_for"]) == (0, True, [])
+    assert said["all"]["index_url"].endswith("/v2/all/")
+    assert said["all"]["index_url"] in json.dumps(said["all"]["install"])
     why = ("--reason", "segfaults")
     code, said, _ = run(capsys, "rollback", *sha, *where, *why, "--family", Y.name)
     assert (code, said["state"], said["families"]) == (0, "rolled-back", [Y.name])
@@ -467,11 +474,150 @@ def test_commands_speak_of_each_family(shop, where, tmp_path, capsys) -> None:
     assert shop.store.info("v2/all/compat.html")
 
 
+def both(*families: matrix.Family) -> dict:
+    """The options of a set for these families; for X and Y without any."""
+    families = families or (X, Y)
+    names = tuple(sorted(family.name for family in families))
+    gfx = tuple(target for family in families for target in family.targets)
+    return {"pythons": ("3.12",), "families": names, "gfx": gfx}
+
+
+def test_who_took_it_back_is_named_for_each_family(shop, where, tmp_path, capsys) -> None:
+    one = make_set(tmp_path / "1", **both())
+    assert run(capsys, "stage", "1", *where)[0] == 0
+    shop.gate(one, X, Y)
+    sha = ("--manifest", one.sha256)
+    assert run(capsys, "promote", *sha, *where)[0] == 0
+    for family, who in ((X, "Ann"), (Y, "Bob")):
+        why = ("--family", family.name, "--by", who, "--reason", f"hangs for {who}")
+        assert run(capsys, "rollback", *sha, *where, *why)[0] == 0
+    for family, who in ((X, "Ann"), (Y, "Bob")):
+        code, _, err = run(capsys, "promote", *sha, *where, "--family", family.name)
+        assert (code, f"was rolled back by {who}: hangs for {who}" in err) == (9, True)
+
+
+def test_the_newest_sets_of_the_index_of_all_are_kept(shop, tmp_path) -> None:
+    """Each family has newer ones, that all of them never had."""
+    made = [shop.made(tmp_path / str(n), suffix=f"+rocm7.10.0.{n}") for n in (1, 2, 3)]
+    for day, families in enumerate(((X, Y), (X,), (Y,))):
+        shop.gate(made[day], *families)
+        who = replace(WHO, now=NOW + timedelta(days=day))
+        plan = promote.plan(made[day], families, shop.channel, shop.store, who=who)
+        promote.apply(plan, console=shop.console)
+    assert shop.seen(ALL) == names(made[0])
+    late = replace(WHO, now=NOW.replace(year=2028), reason="retention")
+    keep = replace(shop.channel.retention, release_days=1, keep_newest=1)
+    plan = retention.plan(shop.release, replace(shop.channel, retention=keep), who=late)
+    assert plan.operation.expired(plan.state) == ()
+
+
+@pytest.mark.parametrize("layout", ["both", "family"])
+def test_pages_that_only_a_lost_entry_named_are_mended(
+    shop, where, tmp_path, capsys, layout
+) -> None:
+    options = both() if layout == "both" else {"pythons": ("3.12",)}
+    one = make_set(tmp_path / "1", **options)
+    own = ("--family", ALL if layout == "both" else X.name)
+    channels = tmp_path / "channels.yaml"
+    channels.write_text(channels.read_text().replace("layout: both", f"layout: {layout}"))
+    assert run(capsys, "stage", "1", *where, *own)[0] == 0
+    staging, release = shop.staging, shop.release
+    if layout == "both":
+        shop.gate(one, X, Y)
+    else:
+        staging, release = (place.of(X.name).beside for place in (staging, release))
+        pass_gate(staging, one, family=X)
+    assert run(capsys, "promote", "--manifest", one.sha256, *where, *own)[0] == 0
+    pages = [
+        item.key for item in shop.store.keys("v2/") if item.key.endswith(("/index.html", ".json"))
+    ]
+    pages = [key for key in pages if "/_rocwheel/" not in key and "jax" in key]
+    assert pages
+    assert all(b".whl" in shop.store.read(key)[0] for key in pages)
+
+    (tmp_path / "store" / release.log(1)).write_text("{")
+    assert run(capsys, "status", *where, *own)[0] == 7
+    why = ("--skip-entry", "1", "--reason", "lost")
+    code, said, _ = run(capsys, "index", "repair", *where, *own, *why)
+    assert (code, [item["state"] for item in said["places"]]) == (0, ["repaired"])
+    assert not any(b".whl" in shop.store.read(key)[0] for key in pages)
+    assert audit.check(release).problems == ()
+    code, said, _ = run(capsys, "promote", "--manifest", one.sha256, *where, *own)
+    assert (code, said["state"]) == (0, "published")
+    assert all(b".whl" in shop.store.read(key)[0] for key in pages)
+
+
+def test_what_is_out_there_is_taken_back_whatever_the_layout_is_by_now(
+    shop, where, tmp_path, capsys
+) -> None:
+    one = make_set(tmp_path / "1", **both())
+    make_set(tmp_path / "2", jax="0.9.2", **both())
+    assert run(capsys, "stage", "1", *where)[0] == 0
+    shop.gate(one, X, Y)
+    sha = ("--manifest", one.sha256[:12])
+    assert run(capsys, "promote", *sha, *where)[0] == 0
+    channels = tmp_path / "channels.yaml"
+    channels.write_text(channels.read_text().replace("layout: both", "layout: family"))
+    mine = ("--family", X.name)
+    for line in (("promote", *sha), ("stage", "2")):
+        code, _, err = run(capsys, *line, *where, *mine)
+        assert (code, "layout: family has no place for a set of several" in err) == (3, True)
+        assert "layout: both" in err
+    (seen,) = run(capsys, "status", *where, *mine)[1]["sets"]
+    assert seen["state"] == "released"
+    code, said, _ = run(capsys, "rollback", *sha, *where, *mine, "--reason", "hangs")
+    assert (code, said["state"]) == (0, "rolled-back")
+    assert shop.seen(X.name) == shop.seen(ALL) == set()
+    assert shop.seen(Y.name) == names(one)
+
+
+def test_a_family_that_the_matrix_has_no_more_can_be_taken_back(
+    shop, where, tmp_path, capsys, monkeypatch
+) -> None:
+    one = make_set(tmp_path / "1", **both())
+    make_set(tmp_path / "2", jax="0.9.2", **both())
+    assert run(capsys, "stage", "1", *where)[0] == 0
+    shop.gate(one, X, Y)
+    sha = ("--manifest", one.sha256[:12])
+    assert run(capsys, "promote", *sha, *where)[0] == 0
+    fewer = {name: family for name, family in matrix.FAMILIES.items() if name != Y.name}
+    monkeypatch.setattr(matrix, "FAMILIES", fewer)
+    for line in (("promote", *sha), ("stage", "2")):
+        code, _, err = run(capsys, *line, *where)
+        assert code == 3
+        assert f"is for {Y.name}: no family (any more)" in err
+        assert "name with --family those that are" in err
+    assert not shop.store.info(shop.staging.manifest(Manifest.load(tmp_path / "2").sha256))
+    code, _, err = run(capsys, "promote", *sha, *where, "--family", Y.name)
+    assert (code, "unknown GPU family" in err) == (3, True)
+    why = ("--family", Y.name, "--reason", "no runner")
+    assert run(capsys, "rollback", *sha, *where, *why)[0] == 0
+    assert shop.seen(Y.name) == shop.seen(ALL) == set()
+    assert shop.seen(X.name) == names(one)
+    assert run(capsys, "promote", *sha, *where, "--family", X.name)[1]["state"] == "nothing-to-do"
+
+
+def test_a_set_for_overlapping_families_is_refused(shop, where, tmp_path, capsys) -> None:
+    one, two = (
+        make_set(tmp_path / "1", **both()),
+        make_set(tmp_path / "2", jax="0.9.2", **both(Y, Z)),
+    )
+    for number, manifest, families in ((1, one, (X, Y)), (2, two, (Y, Z))):
+        assert run(capsys, "stage", str(number), *where)[0] == 0
+        shop.gate(manifest, *families)
+    assert run(capsys, "promote", "--manifest", one.sha256, *where)[0] == 0
+    before = shop.listing(shop.release)
+    code, _, err = run(capsys, "promote", "--manifest", two.sha256, *where)
+    assert (code, f"is not for {X.name}, as {one.sha256[:12]} is there" in err) == (9, True)
+    assert shop.listing(shop.release) == before
+
+
 MISTAKES = {
     "stage single": "is of one family",
     "promote --manifest two --family gfx1153": "gfx1153: the wheels lack",
     "promote --manifest two --family gfx94": "unknown",
     "rollback --manifest two --reason x --family gfx90a": "never released",
+    "rollback --manifest 123456 --reason x --family gfx91": "unknown GPU family",
     "gate --manifest two --python 3.12 --suite smoke": "give --family, one of",
 }
 
@@ -502,3 +648,5 @@ def test_without_a_channel_a_set_of_several_families_lies_below_all(tmp_path, ca
     assert shop.seen(X.name) == shop.seen(ALL) == names(one)
     assert len(run(capsys, "status", *where)[1]["sets"]) == 2
     assert len(run(capsys, "status", "--family", X.name, *where[2:])[1]["sets"]) == 1
+    _, _, err = run(capsys, "status", *where[2:])
+    assert f"one of {', '.join(matrix.FAMILIES)}, all" in err

@@ -137,6 +137,9 @@ def test_hermetic_is_hermetic_from_0_10_2_on(look):
         (GENERATIONS["0.11.1"], "0.11.2.dev3", "JAX >=0.11.1"),
         (GENERATIONS["0.9.1"], "0.9.0", "JAX <0.9.2,>=0.9"),
         (GENERATIONS["0.8.3"], "0.9.1", "JAX <0.9,>=0.8.1"),
+        # 0.8.0 had these configs, too, and an XLA that needs less: 58154561ec, edf82d1088
+        (GENERATIONS["0.9.1"], "0.8.3", "JAX <0.9.2,>=0.9"),
+        (GENERATIONS["0.9.1"], "0.9.2", "JAX <0.9.2,>=0.9"),
     ],
 )
 def test_the_class_follows_from_what_the_tree_has(has, says, expected, look):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from support.states import summary
 
 import amdgpu_family_matrix as matrix
 from rocwheel import __version__
@@ -113,7 +114,15 @@ KINDS = {
 }  # fmt: skip
 
 
-def night(nights: Nights, name: str, engine: str, kind: Kind | None, made: datetime) -> None:
+def night(
+    nights: Nights,
+    name: str,
+    engine: str,
+    kind: Kind | None,
+    made: datetime,
+    *,
+    attempts: int = 1,
+) -> None:
     """Leave a night as an engine does: every cell has passed but those of the kind."""
     kind = kind or Kind("")
     cells = [replace(c, absent=kind.absent.get(c.name, "")) for c in CELLS]
@@ -137,7 +146,7 @@ def night(nights: Nights, name: str, engine: str, kind: Kind | None, made: datet
     ]
     plan = NightPlan(
         night=name, made=timestamp(made), by="me", tool=__version__, target=(), recipes=(),
-        cells=tuple(cells), attempts=1,
+        cells=tuple(cells), attempts=attempts,
     )  # fmt: skip
     nights.add(plan)
     digest = nights.plan(name)[1]
@@ -202,7 +211,7 @@ def test_a_bad_night_is_not_green_anywhere_and_names_its_cause(places, name, eng
     assert kind.cause in page
     assert "What did not pass, by cause" in page
     assert page.index(kind.cause) < page.index('id="families"'), "where people look first"
-    message = notify.message(nights, "two", PAGE, [].append)
+    message = notify.message(nights, "two", PAGE, [].append, now=NOW)
     assert message
     assert kind.cause in message.markdown
     assert PAGE in message.markdown
@@ -231,7 +240,7 @@ def test_a_green_night_is_green_everywhere_and_says_nothing(places):
     summary = summing.read(nights, "two")
     assert summary.colour == "good"
     assert {cell.word for cell in summary.cells} == {"pass"}
-    assert notify.message(nights, "two", PAGE, [].append) is None
+    assert notify.message(nights, "two", PAGE, [].append, now=NOW) is None
     assert upkeep.problems(nights, NOW, LIMIT, {}, line) == []
     assert b"brightgreen" in night_feed.badge([summary])
 
@@ -242,10 +251,10 @@ def test_green_again_is_told_once(places):
     pages.publish("one")
     night(nights, "two", "local", None, NOW - timedelta(hours=30))
     pages.publish("two")
-    assert "fixed" in notify.message(nights, "two", PAGE, [].append).markdown
+    assert "fixed" in notify.message(nights, "two", PAGE, [].append, now=NOW).markdown
     night(nights, "three", "local", None, NOW - timedelta(hours=6))
     pages.publish("three")
-    assert notify.message(nights, "three", PAGE, [].append) is None
+    assert notify.message(nights, "three", PAGE, [].append, now=NOW) is None
 
 
 def test_a_failure_that_stays_is_told_once_and_shown_with_the_night_since_which_it_is_there(places):
@@ -253,9 +262,92 @@ def test_a_failure_that_stays_is_told_once_and_shown_with_the_night_since_which_
     for number, name in enumerate(("one", "two")):
         night(nights, name, "local", KINDS["tests fail"], NOW - timedelta(hours=30 - 24 * number))
         body, _ = pages.publish(name)
-    assert notify.message(nights, "two", PAGE, [].append) is None
+    assert notify.message(nights, "two", PAGE, [].append, now=NOW) is None
     assert b"still failing" in body
     assert b"since one" in body
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("summed_up", [True, False])
+def test_a_page_that_was_killed_is_told_whether_or_not_it_had_summed_up_the_night(
+    places, engine, summed_up
+):
+    """On GitHub a job is not started again, so that its cell stays open for another attempt."""
+    nights, pages = places
+    night(nights, "one", engine, None, NOW - timedelta(hours=30))
+    pages.publish("one")
+    made, kind = NOW - timedelta(hours=6), None if summed_up else KINDS["tests fail"]
+    night(nights, "two", engine, kind, made, attempts=2 if engine == "github" else 1)
+    if summed_up:
+        pages.publish("two")
+    assert notify.message(nights, "two", PAGE, [].append, now=NOW) is None, "it is still to come"
+    said = {
+        "cell": "page", "plan": nights.plan("two")[1], "host": "h", "engine": engine,
+        "time": timestamp(made),
+    }  # fmt: skip
+    number = nights.begin("two", Begun(token="t", seen=9, **said))
+    why = "ended by SIGKILL: killed; was memory short?"
+    nights.end(
+        "two",
+        number,
+        Ended(state=State.INFRA, reason=why, began=said["time"], milliseconds=1, **said),
+    )
+    assert standing.stand(nights.book("two"), NOW)["page"].settled is (engine != "github")
+    message = notify.message(nights, "two", PAGE, [].append, now=NOW)
+    assert f"1 cell infra: {why}" in message.markdown
+    assert "green" not in message.markdown
+    lines = upkeep.problems(nights, NOW, LIMIT, {}, line)
+    assert lines == ([] if summed_up else ["two: has no summary: its page was never made"])
+    body, _ = pages.publish("two")
+    assert why in body.decode()
+
+
+def test_a_night_is_held_against_the_last_that_left_a_summary(places):
+    nights, pages = places
+    for number, name in enumerate(("one", "two", "three")):
+        night(nights, name, "local", KINDS["tests fail"], NOW - timedelta(hours=60 - 20 * number))
+        if name != "two":
+            pages.publish(name)
+    assert notify.message(nights, "three", PAGE, [].append, now=NOW) is None, "nothing changed"
+    warned: list[str] = []
+    nights.put_summary("two", b'{"half')
+    assert notify.message(nights, "three", PAGE, warned.append, now=NOW) is None
+    assert len(warned) == 1
+    assert "two/summary.json: not JSON" in warned[0]
+
+
+def test_a_family_that_the_data_have_no_more_stays_with_what_its_users_have(places):
+    nights, pages = places
+    night(nights, "one", "local", None, NOW - timedelta(hours=30))
+    pages.publish("one")
+    before = summing.read(nights, "one")
+    left = replace(summary(1).families[0], family="gfx803")
+    nights.put_summary("one", replace(before, families=(*before.families, left)).to_bytes())
+    night(nights, "two", "local", None, NOW - timedelta(hours=6))
+    pages.publish("two")
+    assert left in summing.read(nights, "two").families
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [(b'{"night": "on', "summary.json: not JSON"), (b'{"schema": 1}', "schema: is 1, and this")],
+)
+def test_a_summary_that_cannot_be_read_is_none_for_check(places, spoilt, said):
+    nights, pages = places
+    night(nights, "one", "local", None, NOW - timedelta(hours=6))
+    pages.publish("one")
+    nights.put_summary("one", spoilt)
+    (problem,) = upkeep.problems(nights, NOW, LIMIT, {}, line)
+    assert said in problem
+
+
+def test_a_clock_that_is_behind_cannot_say_how_old_a_night_is(places):
+    nights, pages = places
+    night(nights, "one", "local", None, NOW - timedelta(hours=6))
+    pages.publish("one")
+    assert upkeep.problems(nights, NOW - timedelta(hours=6, minutes=59), LIMIT, {}, line) == []
+    lines = upkeep.problems(nights, NOW - timedelta(days=3), LIMIT, {}, line)
+    assert lines == ["one: is 66 h 0 min ahead of this machine's clock: set the clock"]
 
 
 def test_check_says_what_no_cell_says(places):

@@ -17,6 +17,7 @@ from rocwheel import values
 from rocwheel.download import Client, Retry
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.index import channels
+from rocwheel.ledger import nights
 from rocwheel.ledger.nights import NightPlan, WheelRecipe
 from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline import settings as settings_file
@@ -345,6 +346,13 @@ def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path):
         assert resolving.one_tarball(url, "", asking).sha256 != first.sha256
 
 
+@pytest.mark.parametrize("name", ["latest", "index.json", "clock.json", "-x", "a/b", "", "x" * 65])
+def test_what_no_night_may_be_called(name):
+    with pytest.raises(ConfigError, match="not the name of a night"):
+        nights.check_name(name)
+    nights.check_name("latest-1.jsonl")
+
+
 class GitHub:
     """Answers as api.github.com does, which no test may ask."""
 
@@ -373,6 +381,8 @@ def test_who_wrote_what_changed_is_asked_once_for_each_range(tmp_path):
     assert [item.authors for item in made] == [("Ann", "Ben"), ("Ann", "Ben"), ()]
     assert github.asked == [f"https://api.github.com/repos/jax-ml/jax/compare/{old}...{new}"]
     assert resolving.with_authors((recipe,), None, asking)[0].authors == ()
+    last = values.replace(last, recipes=(), builds=before)  # its build was absent in that night
+    assert resolving.with_authors((recipe,), last, asking)[0].authors == ("Ann", "Ben")
 
 
 SET = """

@@ -791,8 +791,23 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     trust = policy.load(path)
     source = replace(plain.jax, commit=pin["commit"])
     xla = replace(plain.xla, commit=pin["xla_commit"])
-    real = replace(plain, jax=source, xla=xla, bazel_version=pin["bazel"])
+    wheel = pin["jaxlib"]["wheels"]["3.12"]
+    jaxlib = replace(
+        plain.wheels[0], filename=wheel["filename"], sha256=wheel["sha256"], origin="upstream"
+    )
+    real = replace(
+        plain, jax=source, xla=xla, bazel_version=pin["bazel"], wheels=(jaxlib, *plain.wheels)
+    )
+    with pytest.raises(TrustError, match=r"ROCm therock-dist-.*, 111111111111: not a pinned one"):
+        evidence.check_locked(real, trust)
+    night = world.ci / "nightly.yaml"
+    rocm = f"{{source: {plain.rocm.url}, sha256: '{plain.rocm.sha256}'}}"
+    night.write_text(night.read_text().replace("{tarballs: nightly}", rocm))
+    trust = policy.load(path)
     evidence.check_locked(real, trust)
+    other = replace(jaxlib, sha256="2" * 64)
+    with pytest.raises(TrustError, match=r"jaxlib-.*whl: 222222222222 is no jaxlib of its pin"):
+        evidence.check_locked(replace(real, wheels=(other, *plain.wheels)), trust)
     for change in (
         {"jax": replace(source, commit="2" * 40)},
         {"jax": replace(source, dirty=True)},
@@ -835,7 +850,8 @@ def test_a_teams_own_trust_file_may_only_add(world, capsys, ours, message) -> No
             return str(exc)
         return ""
 
-    shutil.copy(world.ci / "pins.yaml", world.tmp)
+    for name in ("pins.yaml", "nightly.yaml"):
+        shutil.copy(world.ci / name, world.tmp)
     assert message in load()
     assert bool(load()) is bool(message)
     own.write_text(text.replace("[builder, runner, promoter]", "[promoter]"))
