@@ -191,11 +191,9 @@ def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[
         def write(plan: Rename) -> Path:
             with ZipArchive(plan.source, stamp=plan.stamp) as archive:
                 parts = (
-                    Fresh(
-                        member=member, name=plan.path(member.name), content=plan.edits[member.name]
-                    )
-                    if member.name in plan.edits
-                    else Kept(archive=archive, member=member, name=plan.path(member.name))
+                    Kept(archive=archive, member=member, name=plan.path(member.name))
+                    if (edit := plan.edits.get(member.name)) is None
+                    else Fresh(member=member, name=plan.path(member.name), content=edit)
                     for member in archive.members
                 )
                 return box.write(str(plan.after), parts, archive)
