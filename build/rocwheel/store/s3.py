@@ -28,6 +28,7 @@ from rocwheel.store import (
     advance,
     blocks_of,
     differs,
+    fetch,
     pause,
     replaced,
     stale,
@@ -220,20 +221,12 @@ class S3Store(Bucket):
 
     def _carry(self, source: ObjectInfo, target: str, sha256: str, moved: Counter) -> None:
         """Copy through this machine: download, check, put on condition."""
-        digest = hashlib.sha256()
         with tempfile.NamedTemporaryFile(prefix="rocwheel-") as file:
-
-            def keep(block: bytes) -> None:
-                moved(len(block))
-                digest.update(block)
-                file.write(block)
-
-            came = self.stream(source.key, keep)
+            came = fetch(self, source.key, file, moved)
             if came.etag != source.etag:
                 raise stale(self.locate(source.key))
-            file.flush()
-            if digest.hexdigest() != sha256:
-                raise replaced(self.locate(source.key), digest.hexdigest(), sha256)
+            if came.sha256 != sha256:
+                raise replaced(self.locate(source.key), came.sha256, sha256)
             headers = Headers(content_type=came.content_type, cache_control=came.cache_control)
             if self.create(target, Path(file.name), headers=headers, sha256=sha256):
                 moved(source.size)
