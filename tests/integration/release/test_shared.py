@@ -297,6 +297,24 @@ def test_wheels_that_came_before_are_on_the_index_of_all_alone(shop, tmp_path) -
     sound(shop)
 
 
+def test_a_familys_own_log_that_was_lost_is_made_again_beside_that_of_all(shop, tmp_path) -> None:
+    before, old = moved(shop, tmp_path)
+    one = shop.made(tmp_path / "1")
+    shop.gate(one, X, Y)
+    shop.release_for(one)
+    own = before.channel.release(shop.store, X.name, 7)
+    assert not adopt.plan(own, who=WHO).is_needed
+    for key in [own.state, *(item.key for item in shop.store.keys(own.logs))]:
+        shop.store.delete(key)
+    adopt.apply(adopt.plan(own, who=WHO))
+    assert audit.check(own).problems == ()
+    assert shop.seen(X.name) == names(old) | names(one)
+    sound(shop)
+    # one that never was does not begin because `all` has lines on the family's pages
+    never = before.channel.release(shop.store, Y.name, 7)
+    assert not adopt.plan(never, who=WHO).is_needed
+
+
 def test_statements_are_of_each_family_and_a_page_leads_to_them(shop, tmp_path) -> None:
     keys = Keyring(tmp_path / "keys")
     rules = keys.trust("runner", "promoter")
