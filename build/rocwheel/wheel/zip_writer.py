@@ -41,7 +41,7 @@ LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
 _NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
 
 
-class Part(NamedTuple):
+class ZipPart(NamedTuple):
     """A member, perhaps with another name or mode, or new content that is compressed alike."""
 
     member: ZipMember
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     mode: int = 0  # type and permission bits; 0 for its own
 
 
-def write(parts: Iterable[Part], archive: ZipArchive, target: int) -> None:
+def write(parts: Iterable[ZipPart], archive: ZipArchive, target: int) -> None:
     """Write a whole archive of members of another to a file descriptor, with its comment."""
     listed = list(parts)
     writer = _Writer(archive, target)
@@ -67,7 +67,7 @@ class _Writer:
         self._at = 0
         self._central: dict[str, bytes] = {}
 
-    def add(self, part: Part) -> None:
+    def add(self, part: ZipPart) -> None:
         offset, member = self._at, part.member
         if part.content is None:
             *fields, length, extra = LOCAL.unpack_from(member.local)
@@ -99,7 +99,7 @@ class _Writer:
         for piece in self._archive.raw(start, end, step=BLOCK):
             self._write(piece)
 
-    def _compress(self, part: Part, content: bytes | Path) -> ZipMember:
+    def _compress(self, part: ZipPart, content: bytes | Path) -> ZipMember:
         """Append new content; returns `part.member` with its flags, sizes and CRC."""
         offset = self._at
         # The sizes of a member that is written anew stand in its header.
@@ -120,7 +120,7 @@ class _Writer:
         os.pwrite(self._target, _local(member, part.name), offset)
         return member
 
-    def finish(self, parts: Iterable[Part], comment: bytes) -> None:
+    def finish(self, parts: Iterable[ZipPart], comment: bytes) -> None:
         """Write the central directory, in the order of `parts`, and the end record."""
         offset, count = self._at, len(self._central)
         self._write(b"".join(self._central[part.name] for part in parts))
@@ -174,7 +174,7 @@ def _local(member: ZipMember, name: str) -> bytes:
     return header + raw
 
 
-def _central(part: Part, member: ZipMember, offset: int) -> bytes:
+def _central(part: ZipPart, member: ZipMember, offset: int) -> bytes:
     """Return the central record of `member`, with another name, mode and place."""
     fields = list(CENTRAL.unpack_from(member.central))
     extra_at = CENTRAL.size + fields[10]
@@ -230,7 +230,7 @@ class Outbox:
             for draft in self._drafts.values():
                 draft.discard()
 
-    def write(self, name: str, parts: Iterable[Part], archive: ZipArchive) -> Path:
+    def write(self, name: str, parts: Iterable[ZipPart], archive: ZipArchive) -> Path:
         """Write one wheel aside; it gets its name when the block ends. Raises HostError.
 
         Several threads may write at once.
