@@ -44,7 +44,7 @@ from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Action
 from rocwheel.model import WheelKind
 from rocwheel.release import adopt, audit, operations, promote, retention, stage, status, withdraw
-from rocwheel.release.policy import Approval
+from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
