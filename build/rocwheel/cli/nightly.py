@@ -285,9 +285,7 @@ def cell(app: App, options: NightWorkOptions) -> int:
         item = target.nights.book(night).plan.cell(options.cell)
         app.emit_plan([str(Command(argv=(*here.program, *item.argv)))])
         return 0
-    signals = cells.Signals()
-    if options.leash:
-        signals.watch_leash()
+    signals = cells.Signals(has_leash=options.leash)
     with signals.caught():
         ended = cells.run(target.nights, night, options.cell, here, signals)
     if options.engine == "slurm":
