@@ -64,7 +64,7 @@ from rocwheel.wheel.zip_writer import Fresh, Kept, write
 _, _, _, wheel, name, library, out = sys.argv
 with ZipArchive(Path(wheel)) as archive:
     parts = [
-        Fresh(like=member, name=name, content=Path(library))
+        Fresh(member=member, name=name, content=Path(library))
         if member.name == name
         else Kept(archive=archive, member=member, name=member.name)
         for member in archive.members

@@ -15,9 +15,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocwheel.console import Console, brief, count
 from rocwheel.errors import WheelError
@@ -45,8 +44,7 @@ INTERPRETER: Final = Path(sys.executable)
 _SYSTEMS: Final = ("pkg:deb/", "pkg:rpm/", "pkg:apk/")  # where auditwheel looks for packages
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepairPlan:
+class RepairPlan(NamedTuple):
     """What the repair of one wheel will do."""
 
     report: WheelReport
@@ -58,7 +56,7 @@ class RepairPlan:
 
     @property
     def after(self) -> WheelName:
-        return replace(self.report.filename, platforms=(self.platform,))
+        return self.report.filename._replace(platforms=(self.platform,))
 
     def __str__(self) -> str:
         steps = [f"tag {self.platform}"]
@@ -73,8 +71,7 @@ class RepairPlan:
         return f"{self.report.path}: {'; '.join(steps)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepairResult:
+class RepairResult(NamedTuple):
     """The repaired wheel."""
 
     path: Path
@@ -289,7 +286,7 @@ def _parts(
     # A list that is new lies before RECORD, with its time and mode.
     like = {record: (own, record)} if plan.components and own not in archive.by_name else {}
     return [
-        Fresh(like=member, name=name, content=changes[name], mode=mode)
+        Fresh(member=member, name=name, content=changes[name], mode=mode)
         if name in changes
         else Kept(archive=archive, member=member, name=name, mode=mode)
         for member in archive.members

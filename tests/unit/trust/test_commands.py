@@ -600,7 +600,7 @@ def swap(lines) -> None:
 
 
 def flip(lines) -> None:
-    lines[-1] = lines[-1].replace(b'"sig": "', b'"sig": "AAAA')
+    lines[-1] = lines[-1].replace(b'"sig":"', b'"sig":"AAAA')
 
 
 def double(lines) -> None:
@@ -798,7 +798,9 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     real = replace(
         plain, jax=source, xla=xla, bazel_version=pin["bazel"], wheels=(jaxlib, *plain.wheels)
     )
-    with pytest.raises(TrustError, match=r"ROCm therock-dist-.*, 111111111111: not a pinned one"):
+    with pytest.raises(
+        TrustError, match=r"ROCm therock-dist-.*, 111111111111: no set of a night pins"
+    ):
         evidence.check_locked(real, trust)
     night = world.ci / "nightly.yaml"
     rocm = f"{{source: {plain.rocm.url}, sha256: '{plain.rocm.sha256}'}}"
