@@ -55,6 +55,8 @@ def provenance(
 ) -> Statement:
     """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
     builder, runs = record.builder, record.bazel.invocations
+    ran = sorted(record.bazel.programs.items())
+    programs = [_resource(name, "", {"sha256": sha256}) for name, sha256 in ran]
     uris = [{"uri": url} for url in sorted({url for run in runs for url in run.fetched})]
     digests = sorted({sha256 for run in runs for sha256 in run.unpacked})
     # Bazel's events name no digest and its cache no URL, so each is a descriptor of its own
@@ -70,7 +72,7 @@ def provenance(
                     "executor": record.executor,
                     "bazel": {"version": record.bazel.version, "fetched": fetched or NOT_KNOWN},
                 },
-                "resolvedDependencies": list(dependencies(manifest)),
+                "resolvedDependencies": [*dependencies(manifest), *programs],
             },
             "runDetails": {
                 "builder": {
