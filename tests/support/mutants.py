@@ -19,7 +19,7 @@ from pathlib import Path
 from support.wheels import digest
 
 from rocwheel.wheel.zip_reader import ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, write
+from rocwheel.wheel.zip_writer import ZipPart, write
 
 
 @dataclass
@@ -108,17 +108,17 @@ class Draft:
         if self.honest:
             self._record()
         path = folder / (self.filename or self.archive.path.name)
-        parts: list[Fresh | Kept] = []
+        parts: list[ZipPart] = []
         for member in self.archive.members:
             mode = 0 if member.is_dir else self.mode
             content = self.edits.get(member.name, b"")
             if member.name not in self.edits:
-                parts.append(Kept(archive=self.archive, member=member, name=member.name, mode=mode))
+                parts.append(ZipPart(member=member, name=member.name, mode=mode))
             elif content is not None:
-                parts.append(Fresh(member=member, name=member.name, content=content, mode=mode))
+                parts.append(ZipPart(member=member, name=member.name, content=content, mode=mode))
         like = self.archive.by_name[self.name("/RECORD")]
         parts += [
-            Fresh(member=like, name=name, content=content)
+            ZipPart(member=like, name=name, content=content)
             for name, content in self.edits.items()
             if name not in self.archive.by_name and content is not None
         ]

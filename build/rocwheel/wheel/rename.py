@@ -34,7 +34,7 @@ from rocwheel.wheel.metadata import (
     with_release,
 )
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
+from rocwheel.wheel.zip_writer import Outbox, ZipPart
 
 TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECORD must confirm
 # Patterns are compiled where they are used: `retag` needs one, and each takes a millisecond.
@@ -191,9 +191,7 @@ def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[
         def write(plan: Rename) -> Path:
             with ZipArchive(plan.source, stamp=plan.stamp) as archive:
                 parts = (
-                    Kept(archive=archive, member=member, name=plan.path(member.name))
-                    if (edit := plan.edits.get(member.name)) is None
-                    else Fresh(member=member, name=plan.path(member.name), content=edit)
+                    ZipPart(member, plan.path(member.name), plan.edits.get(member.name))
                     for member in archive.members
                 )
                 return box.write(str(plan.after), parts, archive)

@@ -38,7 +38,7 @@ from rocwheel.wheel.sbom import Component
 from rocwheel.wheel.verify.libraries import is_found
 from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, Part, check_folder, pieces
+from rocwheel.wheel.zip_writer import Outbox, ZipPart, check_folder, pieces
 
 INTERPRETER: Final = Path(sys.executable)
 _SYSTEMS: Final = ("pkg:deb/", "pkg:rpm/", "pkg:apk/")  # where auditwheel looks for packages
@@ -270,7 +270,7 @@ def _parts(
     plan: RepairPlan,
     changes: dict[str, bytes | Path],
     tags: tuple[str, ...],
-) -> list[Part]:
+) -> list[ZipPart]:
     """Return the members of the new wheel in their order; adds WHEEL and RECORD to `changes`."""
     folder = plan.report.dist_info
     record, own = f"{folder}/RECORD", f"{folder}/{sbom.OWN}"
@@ -286,12 +286,9 @@ def _parts(
     # A list that is new lies before RECORD, with its time and mode.
     like = {record: (own, record)} if plan.components and own not in archive.by_name else {}
     return [
-        Fresh(member=member, name=name, content=changes[name], mode=mode)
-        if name in changes
-        else Kept(archive=archive, member=member, name=name, mode=mode)
+        ZipPart(member, name, changes.get(name), plan.modes.get(member.name, 0))
         for member in archive.members
         for name in like.get(member.name, (member.name,))
-        for mode in (plan.modes.get(member.name, 0),)
     ]
 
 
