@@ -4,6 +4,7 @@
     python3 benchmarks/gate.py [--repeat 3] [--small] [--only schedule|many]
     python3 benchmarks/gate.py --device nvidia [--python PYTHON] [--processes 16]
                                [--checkout DIR --file tests/lax_test.py …]
+    python3 benchmarks/gate.py --results gate-results/unit-3.12/results.json [--results …]
 
 Prints a table for the README and ends with 1 when a limit is broken. Two suites on 2 slots: 40
 files with skewed durations, and one whose longest file is the smallest, so that only recorded
@@ -18,6 +19,9 @@ the same variables and the same Python, in turns; outcomes must be equal. A thir
 engine's workers one compile cache: it is worth its while where outcomes are equal and the wall is
 shorter. From the durations the time on 8 MI300X with 128 processes is estimated. The Python (by
 default this one) needs JAX with its plugin, and pytest with pytest-xdist.
+
+With `--results` nothing is run: the same estimate from what gates recorded, of all shards where a
+suite was cut, with the files that the time goes to.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ from rocwheel.gate.machine import accelerators, devices, preflight  # noqa: E402
 from rocwheel.gate.suite.history import SuiteHistory  # noqa: E402
 from rocwheel.host import cgroup  # noqa: E402
 from rocwheel.process import HostRunner, base_env  # noqa: E402
+from rocwheel.results import Results  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -261,6 +266,7 @@ def measure_many(folder: Path, repeat: int, *, small: bool) -> list[Line]:
 # --- on a device ---------------------------------------------------------------------------------
 
 LANES = 128  # 8 MI300X with 16 processes each
+SHOWN_FILES = 5
 START_SECONDS = 20.0  # for a process of JAX to come up and import its first file
 
 
@@ -405,16 +411,39 @@ def measure_device(folder: Path, arguments: argparse.Namespace) -> list[Line]:
     for name in sorted(different | changed):
         print(f"{name}: another outcome", file=sys.stderr)
     number, processes = f"{len(mine.outcomes):,} tests", f"`pytest -n {len(lanes)}`"
-    guess, bound = estimate(mine.seconds), sum(mine.seconds.values()) / LANES
     return [
         Line(f"{number}, wall", "s", wall, xdist_wall, 0.6 * xdist_wall, f"0.6 x {processes}"),
         Line(f"{number}, CPU", "s", cpu, xdist_cpu, 0.9 * xdist_cpu, f"0.9 x {processes}"),
         Line("outcomes that differ from pytest's", "", len(different), math.nan, 0, "none"),
         Line("wall with one compile cache", "s", cached, math.nan, wall, "the wall without"),
         Line("outcomes that differ with the cache", "", len(changed), math.nan, 0, "none"),
-        Line(f"estimate: 8 MI300X, {LANES} processes", "s", guess, math.nan, math.inf,
-             f"{bound:.0f} s are tests, {START_SECONDS:.0f} s the start, the rest the longest"),
+        estimated(mine.seconds),
     ]  # fmt: skip
+
+
+def estimated(seconds: dict[str, float]) -> Line:
+    """Return the estimate for these tests, and what it is made of."""
+    bound, longest = sum(seconds.values()) / LANES, max(seconds.values())
+    return Line(
+        f"estimate: 8 MI300X, {LANES} processes", "s", estimate(seconds), math.nan, math.inf,
+        f"{bound:.0f} s are tests, {START_SECONDS:.0f} s the start; the longest test takes "
+        f"{longest:.0f} s",
+    )  # fmt: skip
+
+
+def recorded(paths: list[Path]) -> list[Line]:
+    """Estimate from the durations that gates wrote down, and say which files they are of."""
+    runs = [Results.from_bytes(path.read_bytes(), name=str(path)) for path in paths]
+    seconds = {test.test: test.duration_ms / 1000 for run in runs for test in run.tests}
+    whole, by_file = sum(seconds.values()), dict[str, float]()
+    for test, took in seconds.items():
+        file = test.partition("::")[0]
+        by_file[file] = by_file.get(file, 0.0) + took
+    slowest = [
+        Line(f"tests of {file}", "s", took, math.nan, math.inf, f"{took / whole:.0%} of all")
+        for file, took in sorted(by_file.items(), key=lambda item: -item[1])[:SHOWN_FILES]
+    ]
+    return [estimated(seconds), *slowest]
 
 
 MEASURES = {"schedule": measure, "many": measure_many}
@@ -429,6 +458,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", choices=sorted(MEASURES))
     parser.add_argument("--device", choices=["gpu", "nvidia", "cpu"], help="measure on that alone")
+    parser.add_argument("--results", type=Path, action="append", help="estimate from these alone")
     parser.add_argument("--python", type=Path, default=Path(sys.executable))
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--checkout", type=Path, help="a folder with JAX's tests/ and conftest.py")
@@ -441,7 +471,9 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="gate-bench-") as folder:
         lines = (
-            measure_device(Path(folder), arguments)
+            recorded(arguments.results)
+            if arguments.results
+            else measure_device(Path(folder), arguments)
             if arguments.device
             else [
                 line

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rocwheel.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS
 from rocwheel.option import OptionSet, nested, opt
 
 if TYPE_CHECKING:  # what `--help` does not need
+    from pathlib import Path
+
     from rocwheel.model import PythonVersion
 
 _inputs, _jax, _wheels, _bazel, _remote, _container, _output = (
@@ -290,7 +291,7 @@ class WheelhouseOptions(OptionSet):
     """Options about the wheelhouse."""
 
     wheelhouse: Path = _output(
-        "--wheelhouse", "Where wheelhouses appear.", is_path=True, default=Path("wheelhouse")
+        "--wheelhouse", "Where wheelhouses appear.", is_path=True, default="wheelhouse"
     )
     allow_dirty: bool = _output(
         "--allow-dirty", "Build from sources that are not a clean commit.", default=False

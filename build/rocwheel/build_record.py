@@ -20,7 +20,7 @@ class TimedAction(Value, frozen=True, kw_only=True):
     milliseconds: Count
 
 
-class InvocationRecord(Value, frozen=True, kw_only=True):
+class InvocationRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     """One run of Bazel."""
 
     command: str  # as a line to paste
@@ -36,14 +36,18 @@ class InvocationRecord(Value, frozen=True, kw_only=True):
     slowest_actions: tuple[TimedAction, ...]
     log: str  # path
     profile: str  # path
+    # what Bazel fetched, by its events, and SHA-256 of what it used of its repository cache
+    fetched: tuple[str, ...] = ()
+    unpacked: tuple[Sha256, ...] = ()
 
 
-class BazelRecord(Value, frozen=True, kw_only=True):
+class BazelRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The Bazel that built the set, and its runs in order."""
 
     path: str
     version: str
     invocations: tuple[InvocationRecord, ...]
+    programs: Mapping[str, Sha256] = {}  # Bazel and the compiler; in an image, that has them
 
 
 class BuilderRecord(Value, frozen=True, kw_only=True):

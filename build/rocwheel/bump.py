@@ -84,8 +84,8 @@ class BumpContext:
                     entries = {key.value: value for key, value in entries}
                 node = entries[step]
             start, end = node.start_mark.index, node.end_mark.index
-            quote = text[start] if text[start] in "\"'" else ""
-            self.texts[path] = f"{text[:start]}{quote}{value}{quote}{text[end:]}"
+            new = pin_edit.scalar(value) if node.tag.endswith(":str") else value
+            self.texts[path] = f"{text[:start]}{new}{text[end:]}"
 
 
 @dataclass(frozen=True, kw_only=True)

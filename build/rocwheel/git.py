@@ -311,5 +311,5 @@ def _unreachable(repository: str, exc: CommandError) -> SourceError:
         said.pop()  # above it stands why: what ssh said
     return SourceError(
         f"{repository}: {said[-1] if said else exc}",
-        hint="check the URL, the network and the proxy, or give a checkout: --jax-source-dir",
+        hint="check the URL, the network and the proxy; a build takes a checkout: --jax-source-dir",
     )

@@ -19,6 +19,7 @@ from rocwheel.values import decoded, replace
 PACKAGE: Final = Path(__file__).resolve().parent
 SHARE: Final = PACKAGE / "share"
 MARK: Final = "pins.yaml"  # is in every `ci` folder
+SUITES: Final = "suites"  # a folder of each
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ spelling.
 
 from __future__ import annotations
 
-import difflib
 import enum
 import re
 from collections.abc import Collection
@@ -242,5 +241,8 @@ def suggest(name: str, valid: Collection[str]) -> str:
     spelt = {item.lower(): item for item in valid}
     wanted = name.strip().lower()
     close = [item for item in spelt if wanted and item.startswith(wanted)]
-    close = close or difflib.get_close_matches(wanted, spelt, n=1, cutoff=0.6)
+    if not close:
+        import difflib  # which no command that looks needs
+
+        close = difflib.get_close_matches(wanted, spelt, n=1, cutoff=0.6)
     return f"did you mean {spelt[close[0]]}?" if close else f"choose from: {', '.join(valid)}"

@@ -15,6 +15,8 @@ from dataclasses import Field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from typing_extensions import Self, dataclass_transform
 else:
 
@@ -70,7 +72,15 @@ def opt(section: str, words: str, about: str = "", *, default: Any = "", **setti
     made = OptionField(
         section=section, names=names, about=about, default=default, metavar=metavar, **settings
     )
+    if made.is_path and default is not None and default != ():
+        return dataclasses.field(default_factory=lambda: _path(default), metadata={KEY: made})
     return dataclasses.field(default=default, metadata={KEY: made})
+
+
+def _path(text: str) -> Path:
+    from pathlib import Path  # which takes a tenth of the time that help takes
+
+    return Path(text)
 
 
 def nested(kind: type) -> Any:

@@ -20,8 +20,7 @@ from typing import Any, Final, TypeVar, get_origin
 import msgspec
 import yaml
 from msgspec import inspect
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 
 from rocwheel import files, values
 from rocwheel.errors import ConfigError
@@ -256,12 +255,7 @@ def _own_type(kind: type, content: Any) -> object:
         pythons = CPythons(_own(PythonVersion.parse, item, n) for n, item in enumerate(content))
         each_once(pythons)
         return pythons
-    makers: dict[object, Callable[[str], object]] = {
-        Version: Version,
-        SpecifierSet: SpecifierSet,
-        re.Pattern: re.compile,
-    }
-    return _own(makers[get_origin(kind) or kind], content)
+    return _own(re.compile if get_origin(kind) is re.Pattern else kind, content)
 
 
 def _own(parse: Callable[[str], _T], text: object, *at: Step) -> _T:
@@ -273,7 +267,7 @@ def _own(parse: Callable[[str], _T], text: object, *at: Step) -> _T:
         raise FieldError(str(exc), *at, hint=exc.hint) from exc
     except InvalidVersion as exc:
         raise FieldError(f"{text!r} is no version", hint='write for example "0.9.1"') from exc
-    except InvalidSpecifier as exc:
+    except ValueError as exc:  # of packaging's SpecifierSet, which not every file needs
         hint = 'write for example ">=0.9,<0.10"'
         raise FieldError(f"{text!r} is no version specifier", hint=hint) from exc
     except re.error as exc:

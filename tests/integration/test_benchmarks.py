@@ -16,6 +16,7 @@ import pytest
 from support import engines
 
 from rocwheel.gate.machine.accelerators import Allotment, Maker
+from rocwheel.results import Attempt, Outcome, Results, TestResult
 from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ RUNS = {
         ("--base-image={base}", "--work={work}", "--pairs=1"), r"pushed: \d+\.\d+ MB",
     ),
     "startup.py": (("2",), r"\| `compat` \| \d+\.\d ms \| \d"),
-    "trust.py": (("--small",), r"trust verify of one wheel \| \d\.\d+ s"),
+    "trust.py": (("--small",), r"trust verify of one wheel \| S3 \| \d\.\d+ s"),
     "wheel.py": (("--rounds=1", "--slow-rounds=1", "--folder={work}"), r"peak MiB.*\n.*\n.*\d"),
     "wheel_sets.py": (("--rounds=1",), r"patchelf's own peak: \d+ MiB"),
 }  # fmt: skip
@@ -57,12 +58,17 @@ def test_every_benchmark_has_a_small_run() -> None:
     assert {path.name for path in BENCHMARKS.glob("*.py")} == {*RUNS, *BY_HAND}
 
 
-def test_processes_on_a_device_keep_to_cpus_of_their_own_as_those_of_a_gate(monkeypatch) -> None:
-    """A worker that sees all CPUs starts a thread for each: upstream counted 1,021 of them."""
+def gate_benchmark(monkeypatch):
     spec = util.spec_from_file_location("gate_benchmark", BENCHMARKS / "gate.py")
     module = util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_processes_on_a_device_keep_to_cpus_of_their_own_as_those_of_a_gate(monkeypatch) -> None:
+    """A worker that sees all CPUs starts a thread for each: upstream counted 1,021 of them."""
+    module = gate_benchmark(monkeypatch)
     monkeypatch.setattr(module.cgroup, "cpus", lambda: 16)
     gpus = tuple(
         replace(module.accelerators.cpu().devices[0], maker=Maker.NVIDIA, index=n, node=n, serial=f"{n}")
@@ -75,6 +81,27 @@ def test_processes_on_a_device_keep_to_cpus_of_their_own_as_those_of_a_gate(monk
         assert len({cpu for lane in lanes for cpu in lane.cpus}) == 16
         assert {lane.env["OMP_NUM_THREADS"] for lane in lanes} == {str(16 // number)}
     assert {lane.env["CUDA_VISIBLE_DEVICES"] for lane in module.lanes_on("nvidia", 8)} == {"0", "1"}
+
+
+def test_what_gates_recorded_tells_the_time_on_eight_gpus_and_where_it_goes(tmp_path, monkeypatch):
+    module = gate_benchmark(monkeypatch)
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, number, took in ((paths[0], 512, 1_000), (paths[1], 1, 40_000)):
+        file = f"{path.stem}.py"
+        attempt = Attempt(outcome=Outcome.PASSED, lane="0", process=1, start_ms=0, duration_ms=took)
+        tests = tuple(
+            TestResult(test=f"{file}::t{n}", outcome=Outcome.PASSED, attempts=(attempt,))
+            for n in range(number)
+        )
+        files = {"files": (file,), "suite_files": (file,)}
+        path.write_bytes(Results(suite="unit", shard="", tests=tests, **files).to_bytes())
+    whole, *slowest = module.recorded(paths)
+    # 512 tests of a second on 127 processes, which are five at most, beside one of 40 seconds
+    assert whole.rocwheel == module.START_SECONDS + 40
+    assert whole.why == "4 s are tests, 20 s the start; the longest test takes 40 s"
+    assert [(line.what, line.why) for line in slowest] == [
+        ("tests of a.py", "93% of all"), ("tests of b.py", "7% of all"),
+    ]  # fmt: skip
 
 
 @pytest.mark.soak

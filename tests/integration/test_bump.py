@@ -235,6 +235,16 @@ def test_a_base_image_is_a_newer_tag_of_the_same_kind_with_its_digest(context, t
             bump.bump("image", fact, "noble-20991231", context)
 
 
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_a_tag_that_yaml_takes_for_a_number_stays_a_text(context, quote):
+    path = context.here.home.ci / "images.yaml"
+    at = ("runtime", "bases", "ubuntu_24_04", "base", "tag")
+    path.write_text(path.read_text().replace("noble-20260911", f"{quote}24.04.1{quote}"))
+    context.set_scalars(path, {at: "26.04"})
+    new = yaml.safe_load(context.texts[path])
+    assert new["runtime"]["bases"]["ubuntu_24_04"]["base"]["tag"] == "26.04"
+
+
 def test_xla_is_what_jaxs_own_sources_say_and_nothing_else(context, tmp_path):
     own, path = "0123456789abcdef0123456789abcdef01234567", context.here.home.ci / "pins.yaml"
     jax = generations.write(tmp_path / "jax", GENERATIONS["0.11.0"])

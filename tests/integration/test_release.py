@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import re
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from support.s3 import BUCKET, READER, READER_SECRET
 from support.schedule import REQUESTS
+from support.serving import serving
 from support.tiers import merge_tries
 from support.wheelset import (
     FAMILY,
@@ -41,7 +44,7 @@ from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Action
 from rocwheel.model import WheelKind
 from rocwheel.release import adopt, audit, operations, promote, retention, stage, status, withdraw
-from rocwheel.release.policy import Approval
+from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -357,6 +360,81 @@ def test_what_is_asked_of_a_store_does_not_grow_with_its_sets(shop, tmp_path) ->
         costs.append(len(store.asked))
     # Three pages of the release; a set that waits; verdicts of the released set.
     assert costs == 3 * [6 + 3, 9 + 2 + 2 + 3, 8]
+
+
+def test_a_change_asks_for_no_more_than_eight_requests_per_project(shop, tmp_path) -> None:
+    """Before the commit each page is read once, and it is not read again to be written."""
+    manifest = shop.released(tmp_path / "a", pythons=("3.12",))
+    place = replace(shop.release, store=Counted(shop.store))
+    yank = {"action": Action.YANK, "set_id": manifest.sha256}
+    operations.perform(withdraw.Change(place=place, who=replace(WHO, reason="x"), **yank))
+    pages = [asked for asked in place.store.asked if "/index." in asked]
+    assert sorted(pages) == sorted(
+        f"{what} {place.index}/{project}/index.{form}"
+        for what in ("read", "replace") for project in PROJECTS for form in ("html", "json")
+    )  # fmt: skip
+    assert len(place.store.asked) == 8 * len(PROJECTS)
+
+
+def test_a_page_that_others_change_before_the_commit_shows_it_all_the_same(shop, tmp_path) -> None:
+    """Bytes are copied between the look at a page and its put: hours, in which much happens."""
+    first = shop.released(tmp_path / "a", pythons=("3.11",))
+    shop.released(tmp_path / "b", pythons=("3.11", "3.12"))  # the same pjrt, whose page stays
+    page = Path(shop.store.root) / shop.release.index
+
+    class Slow(withdraw.Change):
+        def prepare(self, state) -> None:
+            for project in PROJECTS:
+                (page / project / "index.html").write_bytes(b"another tool's")
+            super().prepare(state)
+
+    change = {"action": Action.ROLLBACK, "set_id": first.sha256}
+    operations.perform(Slow(place=shop.release, who=replace(WHO, reason="x"), **change))
+    for project in PROJECTS:
+        listed = {link.filename for link in links((page / project / "index.html").read_bytes())}
+        assert listed == {entry.filename for entry in shop.shown(shop.release, project)}
+
+
+def test_entries_that_come_while_the_log_is_read_are_not_missing(shop, tmp_path) -> None:
+    """Two commits between a read and the list of entries looked as if the first were lost."""
+    first = shop.released(tmp_path / "a", pythons=("3.12",))
+    change = {"place": shop.release, "who": replace(WHO, reason="x"), "set_id": first.sha256}
+    behind = log.read(shop.release)
+    operations.perform(withdraw.Change(action=Action.YANK, **change))
+
+    class Late(Counted):
+        def read(self, key: str):
+            if key == shop.release.log(3) and not self.asked:
+                self.asked.append(key)
+                for action in (Action.UNYANK, Action.ROLLBACK):
+                    operations.perform(withdraw.Change(action=action, **change))
+                raise ObjectMissingError(key, hint="")
+            return shop.store.read(key)
+
+    place = replace(shop.release, store=Late(shop.store))
+    state = log._folded(place, behind)
+    assert (state.number, dict(state.damage)) == (4, {})
+
+
+def test_a_wheel_that_breaks_off_while_it_is_served_ends_the_connection(shop, tmp_path) -> None:
+    """The error came as a second answer, within the wheel, and the client waited for the rest."""
+    manifest = shop.released(tmp_path / "a", pythons=("3.12",))
+
+    class Broken(Counted):
+        def stream(self, key: str, sink) -> None:
+            sink(b"PK")
+            raise StoreError(f"{key}: the download broke", hint="")
+
+    with serving(Broken(shop.store)) as site:
+        connection = http.client.HTTPConnection(*site.server_address[:2], timeout=10)
+        connection.request("GET", f"/{shop.release.key(manifest.built[0].filename)}")
+        with (
+            closing(connection),
+            connection.getresponse() as answer,
+            pytest.raises(http.client.IncompleteRead) as caught,
+        ):
+            answer.read()
+    assert caught.value.partial == b"PK"
 
 
 # R9: same name, other bytes

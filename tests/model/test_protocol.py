@@ -79,8 +79,8 @@ def spread(found, count: int):
     return random.Random(SEED).sample(list(found), count)
 
 
-SPREAD = (*spread(pairs(), 60), *spread(triples(), 10))
-SHARED_SPREAD = (*spread(shared_pairs(), 30), *spread(shared_triples(), 2))
+SPREAD = (*spread(pairs(), 24), *spread(triples(), 4))
+SHARED_SPREAD = (*spread(shared_pairs(), 12), *spread(shared_triples(), 1))
 
 
 @pytest.mark.parametrize("case", [*SPREAD, *SHARED_SPREAD], ids=str)

@@ -28,6 +28,7 @@ from types import MappingProxyType
 import boto3
 import pytest
 from botocore.config import Config
+from support.certificates import Certificates
 from support.ports import free_port
 from support.processes import DIES_WITH_US
 
@@ -45,6 +46,7 @@ class Server:
     endpoint: str
     pid: int
     folder: Path | None = None
+    ca: str = ""  # the file of the authority of its certificate
 
     def environ(self, key: str = KEY, secret: str = SECRET) -> dict[str, str]:
         """What makes boto3 talk to it: no file of the person who runs the tests is read."""
@@ -56,13 +58,14 @@ class Server:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "AWS_EC2_METADATA_DISABLED": "true",
+            **({"AWS_CA_BUNDLE": self.ca} if self.ca else {}),
         }
 
     def client(self, attempts: int = 5):
         config = Config(max_pool_connections=32, retries={"total_max_attempts": attempts})
         return boto3.session.Session(
             aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-2"
-        ).client("s3", endpoint_url=self.endpoint, config=config)
+        ).client("s3", endpoint_url=self.endpoint, config=config, verify=self.ca or None)
 
     def bucket(self, name: str) -> str:
         """Make a bucket; moto's is public, as one of AWS that is an index by itself."""
@@ -191,8 +194,12 @@ def seaweedfs(
     *,
     anonymous: tuple[str, ...] = (),
     users: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    certificates: Certificates | None = None,
 ) -> Iterator[Server]:
-    """Start one; each of `users` has its own name as key, and these rights, such as Write:a/b*."""
+    """Start one; each of `users` has its own name as key, and these rights, such as Write:a/b*.
+
+    With `certificates` its endpoint is the one for HTTPS.
+    """
     kept = folder / "seaweedfs"
     kept.mkdir(parents=True, exist_ok=True)
 
@@ -226,9 +233,14 @@ def seaweedfs(
     ports = {name: free_port() for name in ("master", "volume", "filer", "s3")}
     argv += [f"-{name}.port={port}" for name, port in ports.items()]
     argv += [f"-{name}.port.grpc={free_port()}" for name in ports]
-    endpoint = f"http://127.0.0.1:{ports['s3']}"
+    endpoint, ca = f"http://127.0.0.1:{ports['s3']}", ""
+    if certificates:
+        ca, port = str(certificates.authority), free_port()
+        argv += [f"-s3.cert.file={certificates.server}", f"-s3.key.file={certificates.server_key}"]
+        argv += [f"-s3.port.https={port}"]
     with running(argv, f"{endpoint}/healthz", folder / "seaweedfs.log", cwd=kept) as pid:
-        server = Server(name="seaweedfs", endpoint=endpoint, pid=pid, folder=kept)
+        endpoint = f"https://127.0.0.1:{port}" if certificates else endpoint
+        server = Server(name="seaweedfs", endpoint=endpoint, pid=pid, folder=kept, ca=ca)
         _wait_for_volumes(server)
         yield server
 

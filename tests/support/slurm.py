@@ -82,8 +82,8 @@ class Cluster:
         shutil.rmtree(self.folder / "state")
         (self.folder / "state").mkdir()
 
-    def ready(self) -> None:
-        """Wait until every node may run jobs."""
+    def ready(self, *others: str) -> None:
+        """Wait until every node may run jobs, or is in one of these states as well."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             done = subprocess.run(
@@ -91,7 +91,7 @@ class Cluster:
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             states = dict(line.split() for line in done.stdout.splitlines())
-            if states and all(state in {"idle", "mix", "alloc"} for state in states.values()):
+            if states and set(states.values()) <= {"idle", "mix", "alloc", *others}:
                 return
             if time.monotonic() > deadline:
                 raise AssertionError(f"{done.stdout}{done.stderr}{self.logs()}")

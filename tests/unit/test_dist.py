@@ -192,7 +192,7 @@ def test_a_wheel_lists_what_it_is_built_from(tmp_path, runner):
     spec = SimpleNamespace(
         bazel=SimpleNamespace(version="7.4.1"), compiler=SimpleNamespace(kind="clang", major=18)
     )
-    given = SimpleNamespace(tree=made, root=root, spec=spec)
+    given = SimpleNamespace(tree=made, root=root, spec=spec, llvm="")
     jax, xla, rocm, *tools = assemble._sources(given, WheelKind.PLUGIN)
     assert jax == ("source", "jax", "0.9.2", f"pkg:github/jax-ml/jax@{made.jax.commit}")
     assert (xla.name, xla.version) == ("xla", made.xla.commit)
@@ -200,6 +200,23 @@ def test_a_wheel_lists_what_it_is_built_from(tmp_path, runner):
     assert [each[:3] for each in tools] == [("tool", "bazel", "7.4.1"), ("tool", "clang", "18")]
     names = {each.name for each in assemble._sources(given, WheelKind.JAXLIB)}
     assert names == {"jax", "xla", "bazel", "clang"}  # jaxlib is of no ROCm
+    given.llvm = "a" * 40
+    (llvm,) = [each for each in assemble._sources(given, WheelKind.PLUGIN) if each.name == "llvm"]
+    assert llvm[1:] == ("llvm", "a" * 40, f"pkg:github/llvm/llvm-project@{'a' * 40}")
+
+
+def test_xla_names_the_llvm_that_it_takes(tmp_path):
+    """As openxla/xla has it: within a function, above the archive's rule."""
+    folder = tmp_path / "third_party/llvm"
+    assert assemble._llvm(tmp_path) == ""
+    folder.mkdir(parents=True)
+    text = (
+        'def repo(name):\n    """Imports LLVM."""\n    LLVM_COMMIT = "{}"\n    LLVM_SHA256 = "{}"\n'
+    )
+    (folder / "workspace.bzl").write_text(text.format("d1653c8e" * 5, "8" * 64))
+    assert assemble._llvm(tmp_path) == "d1653c8e" * 5
+    (folder / "workspace.bzl").write_text(text.format("main", ""))
+    assert assemble._llvm(tmp_path) == ""
 
 
 def test_a_config_of_jaxs_own_stands_before_the_gfx_targets_that_it_would_undo(tmp_path, runner):

@@ -12,6 +12,7 @@ from rocwheel.bazel.invocation import BazelInvocation as BazelInvocation
 from rocwheel.bazel.invocation import BuildSpec as BuildSpec
 from rocwheel.bazel.invocation import Caches as Caches
 from rocwheel.bazel.invocation import Compiler as Compiler
+from rocwheel.bazel.invocation import check_rocm as check_rocm
 from rocwheel.bazel.invocation import invocations as invocations
 from rocwheel.bazel.releases import Downloads as Downloads
 from rocwheel.bazel.releases import load_releases as load_releases

@@ -13,7 +13,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +25,7 @@ from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.remote import ask, write_headers
 from rocwheel.build_record import InvocationRecord
 from rocwheel.console import Console, Progress, count, duration, size
+from rocwheel.download.urls import without_secrets
 from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked
 from rocwheel.model import WheelKind
@@ -92,7 +93,7 @@ def build(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = Files(invocation, folder)
     base = runner.host(invocation.spec.output_base)
-    started = time.monotonic()
+    started, began = time.monotonic(), time.time()
     waiting = partial(console.info, "   waiting for another build of this tree")
     with locked(base.with_name(base.name + ".lock"), waiting=waiting):
         warnings = _Warnings(console)
@@ -139,8 +140,18 @@ def build(
         slowest_actions=slowest,
         log=str(files.log),
         profile=str(files.profile),
+        fetched=tuple(sorted(map(without_secrets, read.fetched))),
+        unpacked=tuple(_used(invocation, runner, since=began)),
     )
     return BazelResult(outputs=outputs, record=record)
+
+
+def _used(invocation: BazelInvocation, runner: Runner, *, since: float) -> Iterator[str]:
+    """Yield the SHA-256 of what the repository cache got, or gave, since then."""
+    if cache := invocation.spec.caches.repository:
+        for file in sorted(runner.host(cache).glob("content_addressable/sha256/*/file")):
+            if file.stat().st_mtime >= since:
+                yield file.parent.name
 
 
 def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:

@@ -51,6 +51,7 @@ class BuildEvents:
     last: bool = False
     runners: dict[str, int] = field(default_factory=dict)  # where actions ran; Bazel >= 5
     bytes_made: int = 0  # size of the outputs of actions; Bazel >= 5
+    fetched: set[str] = field(default_factory=set)  # URLs, as they were asked for
     to_host: Callable[[GuestPath], Path] = Path  # from where Bazel runs
     _sets: dict[str, dict[str, Any]] = field(default_factory=dict)
     _outputs: dict[str, list[str]] = field(default_factory=dict)  # label -> ids of file sets
@@ -147,6 +148,10 @@ class BuildEvents:
                 code=str(detail.get("spawn", {}).get("code", "")),
             )
         )
+
+    def _on_fetch(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        if event.get("fetch", {}).get("success"):
+            self.fetched.add(identity["url"])
 
     def _on_buildfinished(self, _identity: Any, event: Mapping[str, Any]) -> None:
         self.exit_name = event.get("finished", {}).get("exitCode", {}).get("name", "")

@@ -210,18 +210,24 @@ def check(spec: BuildSpec) -> None:
     canonical_version(spec.jax_version, spec.version_suffix)
     if not any(kind.needs_rocm for kind in spec.kinds):
         return
-    rocm = spec.rocm.version.base_version
-    if not spec.version_class.rocm.contains(rocm, prereleases=True):
-        others = (
-            item for item in spec.layout.classes if item.rocm.contains(rocm, prereleases=True)
-        )
-        first = next((f"the first JAX with it is {item.versions}" for item in others), None)
-        raise ConfigError(
-            f"ROCm {spec.rocm}: JAX {spec.jax_version} needs ROCm {spec.version_class.rocm}",
-            hint=f"choose another ROCm or another JAX: {first or 'no JAX has it yet'}",
-        )
+    check_rocm(spec.rocm, spec.jax_version, spec.layout, spec.version_class)
     if not spec.gfx_targets:
         raise ConfigError("no gfx targets", hint="add --gfx-targets or --family")
+
+
+def check_rocm(
+    rocm: RocmVersion, jax_version: str, layout: Layout, version_class: VersionClass
+) -> None:
+    """Refuse a ROCm whose plugin this JAX never loads. Raises ConfigError."""
+    base = rocm.version.base_version
+    if version_class.rocm.contains(base, prereleases=True):
+        return
+    others = (item for item in layout.classes if item.rocm.contains(base, prereleases=True))
+    first = next((f"the first JAX with it is {item.versions}" for item in others), None)
+    raise ConfigError(
+        f"ROCm {rocm}: JAX {jax_version} needs ROCm {version_class.rocm}",
+        hint=f"choose another ROCm or another JAX: {first or 'no JAX has it yet'}",
+    )
 
 
 def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozenset[str]:

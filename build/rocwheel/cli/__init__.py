@@ -339,12 +339,22 @@ def _complete(app: App) -> int:
     return 0
 
 
+def _width() -> int:
+    """Return the columns of help as click does by shutil, whose import takes a while."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
+    except (OSError, ValueError):
+        columns = 80
+    return max(min(columns or 80, 100) - 2, 50)
+
+
 def _run(app: App, argv: Sequence[str] | None) -> int:
     try:
         status = ci_build.main(
             args=None if argv is None else list(argv),
             prog_name=program_name(sys.argv[0]),
             standalone_mode=False,
+            terminal_width=_width(),
             obj=app,
         )
     # click's answer to EPIPE, which it takes for itself (`main` of a command):

@@ -38,7 +38,7 @@ class App:
         """Take the environment; the working directory is read when it is first needed."""
         self.environ = environ
         if cwd is not None:
-            self.cwd = cwd
+            self.folder, self.cwd = str(cwd), cwd
         self.command = ""  # of the table of commands
         self.context: click.Context | None = None  # of the command that runs
         self.ci_dir = ""
@@ -47,18 +47,23 @@ class App:
         self.verbosity = 0
 
     @cached_property
-    def cwd(self) -> Path:
-        """The working directory. Raises HostError when it was deleted."""
-        from pathlib import Path
-
+    def folder(self) -> str:
+        """The working directory as text, for help. Raises HostError when it was deleted."""
         from rocwheel.errors import HostError
 
         try:
-            return Path.cwd()
+            return os.getcwd()  # noqa: PTH109 - pathlib is not loaded for help
         except FileNotFoundError:
             raise HostError(
                 "the working directory was deleted", hint="change to a folder that exists"
             ) from None
+
+    @cached_property
+    def cwd(self) -> Path:
+        """The working directory. Raises HostError when it was deleted."""
+        from pathlib import Path
+
+        return Path(self.folder)
 
     @cached_property
     def console(self) -> Console:
@@ -95,7 +100,7 @@ class App:
         """The configuration file in force. Raises ConfigError."""
         from rocwheel.cli import config_file
 
-        return config_file.find(self.cwd, self.environ.get("ROCWHEEL_CONFIG", ""))
+        return config_file.find(self.folder, self.environ.get("ROCWHEEL_CONFIG", ""))
 
     @property
     def program(self) -> tuple[str, ...]:

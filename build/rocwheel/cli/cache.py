@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from rocwheel.cli.app import App
@@ -13,6 +11,8 @@ from rocwheel.errors import ConfigError
 from rocwheel.option import OptionSet, opt
 
 with when_run():
+    from pathlib import Path
+
     from rocwheel import housekeeping
     from rocwheel.console import columns, count, size
     from rocwheel.model import byte_count

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -118,7 +117,7 @@ def given_words(
             continue
         for item in value if isinstance(value, tuple) else (value,):
             if item is not None and item != "":
-                is_path = name in paths or isinstance(item, os.PathLike)
+                is_path = name in paths or isinstance(spelt.type, click.Path)
                 words.append(f"{spelt.opts[0]}={cwd / str(item) if is_path else item}")
     return tuple(words)
 
@@ -135,15 +134,13 @@ def declared(kind: type[OptionSet], without: Collection[type] = ()) -> dict[str,
 
 def _param(made: OptionField) -> click.Parameter:
     """Return the parameter of click that an option is."""
-    from pathlib import Path
-
     from rocwheel.cli import known
 
     settings: dict[str, Any] = {"type": made.kind, "required": made.required}
     if made.only:
         settings["type"] = click.Choice(made.only)
     elif made.is_path:
-        settings["type"] = click.Path(path_type=Path)
+        settings["type"] = click.Path()
     elif isinstance(made.values, str) and made.values.isupper():
         settings["type"] = getattr(known, made.values)
     elif made.values:

@@ -6,17 +6,21 @@ commands, its keys their options. Order: option, environment, file, default.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
 from rocwheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAME: Final = "rocwheel.toml"
 FOLDERS: Final = ("cache-dir", "ci-dir")  # of every command
@@ -168,12 +172,16 @@ def _suggest(name: str, known: Collection[str]) -> str:
     return suggest(name, known)
 
 
-def find(cwd: Path, named: str) -> Settings:
+def find(folder: str, named: str) -> Settings:
     """Read the file that is in force. Raises ConfigError for one that cannot be read."""
-    places = (folder / NAME for folder in (cwd, *cwd.parents))
-    path = cwd / named if named else next(filter(Path.is_file, places), None)
-    if path is None:
+    above = accumulate(folder.rstrip("/").split("/"), "{}/{}".format)
+    places = (f"{item}/{NAME}" for item in reversed([*above]))
+    place = named or next(filter(os.path.isfile, places), "")
+    if not place:
         return Settings(path=None, text="", values={})
+    from pathlib import Path  # which takes a tenth of the time that help takes
+
+    path = Path(folder, place)
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from rocwheel.build_options import (
     BazelOptions,
@@ -24,6 +23,7 @@ from rocwheel.cli.trust import SignerOptions
 with when_run():
     import platform
     import shlex
+    from pathlib import Path
 
     from rocwheel import dist, housekeeping
     from rocwheel.download import shown_setting
@@ -82,7 +82,7 @@ class RebuildOptions(DistOptions):
 
     manifest: Path = own("MANIFEST", is_path=True, required=True)
     wheelhouse: Path = own(
-        "--wheelhouse", "Where the set appears.", is_path=True, default=Path("rebuilt")
+        "--wheelhouse", "Where the set appears.", is_path=True, default="rebuilt"
     )
 
 

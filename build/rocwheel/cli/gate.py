@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -18,6 +17,8 @@ from rocwheel.cli.trust import SignerOptions
 from rocwheel.option import opt
 
 with when_run():
+    from pathlib import Path
+
     import msgspec
 
     import amdgpu_family_matrix as matrix
@@ -60,7 +61,6 @@ def gate(app: App, options: GateCommandOptions) -> int:
 def list_suites(app: App, _options: NoOptions) -> None:
     """List the suites: what they need, what they demand, who requires them."""
     loaded = suites.load_all(app.home.ci)
-    skips.load(app.home.ci, today=app.now().date())
     required = {
         suite.name: [f.name for f in matrix.FAMILIES.values() if f.requires(suite.name)]
         for suite in loaded
@@ -82,7 +82,7 @@ class GateMergeOptions(GatedSetOptions, SignerOptions, DryRun):
     suite: str = opt("Target", "--suite NAME", "A suite (required).", values="suites")
     shards: int = own("--shards", "How many there are.", kind=click.IntRange(min=2), required=True)
     output: Path = own(
-        "--output", "Where the reports go.", is_path=True, default=Path("gate-results/merged")
+        "--output", "Where the reports go.", is_path=True, default="gate-results/merged"
     )
     folders: tuple[Path, ...] = own("FOLDERS", is_path=True, nargs=-1, default=())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
@@ -20,6 +19,7 @@ from rocwheel.option import opt
 with when_run():
     import shlex
     import socket
+    from pathlib import Path
 
     from amdgpu_family_matrix import Family
     from rocwheel import home
@@ -40,7 +40,7 @@ with when_run():
     from rocwheel.report import summary
     from rocwheel.verdict import State
 
-SLOTS = Path("/run/lock/rocwheel")
+SLOTS = "/run/lock/rocwheel"
 _SAME = ("requirements", "rocm", "lanes", "jobs", "patience", "installed", "folders")  # as asked
 _NEEDED = {"suites": known.suites, "python": known.pythons, "family": known.families}
 

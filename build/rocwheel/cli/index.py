@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -17,6 +16,8 @@ from rocwheel.errors import HostError, StoreError
 from rocwheel.option import opt
 
 with when_run():
+    from pathlib import Path
+
     from rocwheel.console import Unit, count
     from rocwheel.entry import parsed
     from rocwheel.index.serve import Site

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
@@ -12,6 +11,8 @@ from rocwheel.cli.app import App, start
 from rocwheel.errors import RocwheelError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from click.shell_completion import CompletionItem
 
     from rocwheel.index.channels import Channel
@@ -69,6 +70,11 @@ def _ci(ctx: click.Context) -> Path:
     return (ctx.find_object(App) or start()).home.ci
 
 
+def _channels_file(ctx: click.Context) -> Path:
+    app, named = ctx.find_object(App) or start(), ctx.params.get("channels_file")
+    return app.cwd / named if named else _ci(ctx) / "channels.yaml"
+
+
 def families(_ctx: click.Context) -> tuple[str, ...]:
     """GPU families of the matrix."""
     import amdgpu_family_matrix as matrix
@@ -92,7 +98,7 @@ def channels(ctx: click.Context) -> tuple[str, ...]:
     """Channels of --channels-file, or of the data in use. Raises ConfigError."""
     from rocwheel.index import channels as channel_file
 
-    return tuple(channel_file.load(ctx.params.get("channels_file") or _ci(ctx) / "channels.yaml"))
+    return tuple(channel_file.load(_channels_file(ctx)))
 
 
 def _channel(ctx: click.Context) -> Channel:
@@ -101,8 +107,7 @@ def _channel(ctx: click.Context) -> Channel:
 
     if url := ctx.params.get("store_url"):
         return channel_file.of_store(url)
-    path = ctx.params.get("channels_file") or _ci(ctx) / "channels.yaml"
-    return channel_file.channel(path, ctx.params.get("channel") or "")
+    return channel_file.channel(_channels_file(ctx), ctx.params.get("channel") or "")
 
 
 def digests(ctx: click.Context) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from rocwheel.cli.app import App
@@ -14,6 +13,7 @@ from rocwheel.errors import ConfigError
 with when_run():
     import shlex
     import socket
+    from pathlib import Path
 
     from rocwheel.files import locked
     from rocwheel.gate.machine import accelerators

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -28,6 +27,7 @@ from rocwheel.errors import CommandError, ConfigError, HostError
 
 with when_run():
     import shlex
+    from pathlib import Path
 
     from rocwheel import families
     from rocwheel.console import columns, count, duration

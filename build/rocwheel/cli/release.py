@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +25,8 @@ from rocwheel.errors import PromotionError, RocwheelError, StoreError
 from rocwheel.option import opt
 
 with when_run():
+    from pathlib import Path
+
     import amdgpu_family_matrix as matrix
     from rocwheel import compat, files
     from rocwheel.console import count, size
@@ -42,7 +43,7 @@ LOOK = 10  # staged sets that `status` judges
 
 
 class StageOptions(TargetOptions, PersonOptions, DryRun):
-    wheelhouse: Path = own("WHEELHOUSE", is_path=True, default=Path("wheelhouse/current"))
+    wheelhouse: Path = own("WHEELHOUSE", is_path=True, default="wheelhouse/current")
 
 
 @command("stage", StageOptions)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
@@ -11,6 +9,8 @@ from rocwheel.cli.nightly_options import LATEST, NightTarget
 from rocwheel.cli.target import FamiliesOptions, judging
 
 with when_run():
+    from pathlib import Path
+
     import amdgpu_family_matrix as matrix
     from rocwheel.pipeline import upkeep
     from rocwheel.report import night_page

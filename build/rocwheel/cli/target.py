@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from rocwheel.choices import ALL
 from rocwheel.cli import known
@@ -14,6 +13,7 @@ from rocwheel.errors import ConfigError, StoreError
 from rocwheel.option import OptionSet, opt
 
 with when_run():
+    from pathlib import Path
     from urllib.parse import urlsplit
 
     import amdgpu_family_matrix as matrix
@@ -21,8 +21,9 @@ with when_run():
     from rocwheel.gate.suite import suites
     from rocwheel.index import channels
     from rocwheel.index.channels import Channel
-    from rocwheel.ledger import manifests
+    from rocwheel.ledger import log, manifests
     from rocwheel.manifest import Manifest
+    from rocwheel.model import is_sha256
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.store import Store
@@ -207,11 +208,19 @@ class Target:
         return replace(place, store=store), manifest
 
     def release_of(self, app: App, text: str) -> tuple[Place, str]:
-        """Release place and SHA-256 of the manifest that --manifest names."""
-        manifest, channel = self.manifest(app, text), self.channel
-        if manifest.families and channel.layout == "family":  # it came under another one
-            channel = replace(channel, layout="both")
-        return channel.pair(self.store, manifest, self.view)[1], manifest.sha256
+        """Release place and SHA-256 of the manifest that --manifest names.
+
+        What the log knows is found there: a manifest that is lost keeps no set in an index.
+        """
+        path = app.cwd / text
+        digits = Manifest.load(path).sha256 if path.exists() else text.lower()
+        if len(digits) >= SHORTEST:
+            releases = {name: place for _, place in self.pairs() for name in log.read(place).sets}
+            named = [name for name in releases if is_sha256(name) and name.startswith(digits)]
+            if len(named) == 1:
+                return releases[named[0]], named[0]
+        manifest = self.manifest(app, text)
+        return self.channel.pair(self.store, manifest, self.view)[1], manifest.sha256
 
 
 def must_exist(store: Store) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import click
 
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
 
 with when_run():
     from datetime import timedelta
+    from pathlib import Path
+    from urllib.parse import unquote
 
     from rocwheel import files, manifest
     from rocwheel.console import columns
@@ -153,8 +153,8 @@ def approve(app: App, options: ApproveOptions) -> None:
 
     The word holds on this channel, for what speaks against a cell now and for nothing later.
     """
-    target, signer = Target(app, options), _given(app, options)
-    who = withdraw.with_reason(options.who(app), options.reason)
+    signer, who = _given(app, options), withdraw.with_reason(options.who(app), options.reason)
+    target = Target(app, options)
     manifest, channel = target.manifest(app, options.manifest), judging(app, target.channel)
     families = target.families_of(manifest)
     planned = promote.plan(manifest, families, channel, target.store, who=who, passes_held=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 
 from packaging.utils import parse_wheel_filename
 
-from rocwheel import bazel, git, parallel, source, wheelhouse
+from rocwheel import bazel, files, git, parallel, source, wheelhouse
 from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
 from rocwheel.console import Console
 from rocwheel.container import Mount
@@ -20,7 +21,7 @@ from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
 from rocwheel.errors import WheelError
 from rocwheel.image.found import is_loopback
-from rocwheel.manifest import Manifest, RocmSource, WheelEntry
+from rocwheel.manifest import Manifest, RocmSource, Source, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
@@ -32,6 +33,7 @@ from rocwheel.wheel.verify.installs import Installers, installs
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import Finding, Severity
 
+LLVM: Final = "https://github.com/llvm/llvm-project"
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
 
 
@@ -68,6 +70,13 @@ def build(
                 runner=inside,
                 console=console,
             )
+            base = inside.host(inputs.spec.output_base)
+            xla = (
+                [inputs.tree.xla_dir]
+                if inputs.tree.xla_dir
+                else sorted(base.glob("external/*xla*"))
+            )
+            inputs = replace(inputs, llvm=next(filter(None, map(_llvm, xla)), ""))
             with console.step("Wheels: repair and verify", key="wheels"):
                 by = Installers(runner, folder=scratch)
                 entries, findings = _wheels(inputs, runs, scratch, by=by, console=console)
@@ -173,8 +182,18 @@ def _sources(inputs: Inputs, kind: WheelKind) -> Iterator[sbom.Component]:
         # no digest: a folder has not that of its tarball, and makes the same wheels
         purl = f"pkg:generic/rocm@{root.version}"
         yield sbom.Component("source", "rocm", str(root.version), purl)
+    if inputs.llvm:
+        yield sbom.of_source("llvm", Source(repository=LLVM, commit=inputs.llvm))
     yield sbom.Component("tool", "bazel", spec.bazel.version)
     yield sbom.Component("tool", spec.compiler.kind, str(spec.compiler.major or ""))
+
+
+def _llvm(xla: Path) -> str:
+    """Return the commit of LLVM that a tree of XLA names, "" where it names none."""
+    file = xla / "third_party/llvm/workspace.bzl"
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    commit = re.search(r'^\s*LLVM_COMMIT = "([0-9a-f]{40})"$', text, re.MULTILINE)
+    return commit[1] if commit else ""
 
 
 def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
@@ -256,7 +275,12 @@ def _record(
     seconds: Mapping[str, float],
 ) -> BuildRecord:
     """`build.json`: how, where and how fast; not part of the set's identity."""
-    request, binary = inputs.planned.request, inputs.spec.bazel
+    request, binary, compiler = inputs.planned.request, inputs.spec.bazel, inputs.spec.compiler
+    named = {
+        f"program bazel {binary.version}": binary.path,
+        f"program {compiler.kind}": compiler.cc,
+    }
+    paths = {} if inputs.place.spec else {name: Path(path) for name, path in named.items() if path}
     return BuildRecord(
         manifest=manifest.sha256,
         started=request.started,
@@ -266,7 +290,12 @@ def _record(
         rocm_root=str(inputs.root.root),
         source_root=str(inputs.tree.root),
         command_line=request.command_line,
-        bazel=BazelRecord(path=str(binary.path), version=binary.version, invocations=runs.records),
+        bazel=BazelRecord(
+            path=str(binary.path),
+            version=binary.version,
+            invocations=runs.records,
+            programs={name: files.sha256(path) for name, path in paths.items() if path.is_file()},
+        ),
         milliseconds={name: round(took * 1000) for name, took in seconds.items()},
         findings=tuple(
             FindingRecord(rule=item.rule, severity=item.severity.value, message=item.message)

@@ -38,6 +38,7 @@ class Inputs:
     root: rocm.RocmRoot
     spec: bazel.BuildSpec
     place: BuildEnvironment  # where Bazel will run
+    llvm: str = ""  # the commit that XLA takes, once Bazel has unpacked XLA
 
 
 def gather(

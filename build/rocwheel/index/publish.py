@@ -101,6 +101,7 @@ def settle(
     removing: bool,
     log_end: Callable[[], int],
     beside: Beside | None = None,
+    claims: Iterable[Claim] = (),
     mends: bool = False,
 ) -> None:
     """Let every page show at least its state, the pages others need before (or after) theirs.
@@ -110,8 +111,10 @@ def settle(
 
     A page that is ahead of the state was put by a faster process, after an entry of the log. Where
     `log_end`, asked after the page was read, says that there is none, it is an error, or with
-    `mends` a page to put.
+    `mends` a page to put. What `claims` read before is not read again where it must be put: the
+    put itself finds out whether it is still what was read.
     """
+    early = {claim.info.key: claim for claim in claims}
 
     def step(page: Shown) -> int:
         return rank(page.project) if page.project else 2
@@ -125,7 +128,7 @@ def settle(
     ]
     copies_end = 0.0  # by time.monotonic()
     for wanted in steps:
-        seen = place.each(lambda form: _look(place, form), wanted)
+        seen = place.each(lambda form: _look(place, form, early.get(form.key)), wanted)
         if max(item.number for item in seen) > wanted[0].number:
             seen = _without_entry(place, wanted, seen, log_end(), mends=mends)
         if any(item.is_behind for item in seen) and (left := copies_end - time.monotonic()) > 0:
@@ -195,6 +198,7 @@ class Claim:
     project: str
     number: int  # of the state it shows; -1: another tool made it; 0: the page's other log
     data: bytes
+    info: ObjectInfo
     is_far: bool = False  # lines of our log lead to `all`
 
     @property
@@ -223,7 +227,8 @@ def claimed(place: Place, project: str) -> Claim | None:
         if info:
             name, marks = mark_of(place), {n: mark(data, n) for n in (MARK, MARK_ALL)}
             number = marks[name] or (-1 if {*marks.values()} == {None} else 0)
-            return Claim(project=project, number=number, data=data, is_far=name == MARK_ALL)
+            far = name == MARK_ALL
+            return Claim(project=project, number=number, data=data, info=info, is_far=far)
     return None
 
 
@@ -239,13 +244,15 @@ class _Seen:
     kept: int = 0  # seconds that copies of it may be kept, by its own Cache-Control
 
 
-def _look(place: Place, form: Form) -> _Seen:
-    data, info = glance(place.store, form.key)
+def _look(place: Place, form: Form, early: Claim | None = None) -> _Seen:
+    data, info = (early.data, early.info) if early else glance(place.store, form.key)
     if info is None:
         return _Seen(form=form)
     form = form.beside(data)
     number = mark(data, form.mark)
     is_behind = number is None or (number <= form.number and data != form.render(number))
+    if early and not is_behind:  # no put will find out whether it changed since
+        return _look(place, form)
     left = float(kept := _kept(place, info))
     if left and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())

@@ -94,7 +94,11 @@ class _Handler(BaseHTTPRequestHandler):
         if is_plain and (info := store.info(name)):
             if not name.endswith((".json", ".html")):  # written once
                 if self._send(HTTPStatus.OK, info.size, content_type):
-                    store.stream(name, self.wfile.write)
+                    try:
+                        store.stream(name, self.wfile.write)
+                    except StoreError as exc:  # after the headers nothing can be said to the client
+                        self.close_connection = True
+                        self.log_message("%s", exc)
                 return
             # It may change at any moment: size and content are read as one.
             data, _ = store.read(name)

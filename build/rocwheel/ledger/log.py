@@ -21,7 +21,6 @@ from rocwheel.errors import (
     ConfigError,
     ObjectDiffersError,
     ObjectMissingError,
-    ObjectStaleError,
     RefusedError,
     StoreError,
 )
@@ -36,7 +35,7 @@ from rocwheel.ledger.state import (
     touched,
 )
 from rocwheel.places import Place
-from rocwheel.store import JSON, Headers, HugeError, glance, pause, replaced
+from rocwheel.store import JSON, Headers, HugeError, glance, pause, replaced, swap
 from rocwheel.values import Value, decoded
 
 TRIES: Final = 5  # to learn how a commit ended
@@ -279,18 +278,13 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
         spent=state.spent,
     )
     body = msgspec.json.encode(snapshot, order="sorted")
-    for _ in range(TRIES):
-        data, info = glance(place.store, place.state)
+
+    def change(data: bytes) -> bytes:
         there = _parsed(place, data)
-        if data == body or (
-            there and there.number > state.number and _has(place, there.number, there.head)
-        ):
-            return
-        with suppress(ObjectStaleError):
-            place.store.replace(
-                place.state, body, previous=info, headers=Headers(content_type=JSON)
-            )
-            return
+        is_newer = there and there.number > state.number and _has(place, there.number, there.head)
+        return data if is_newer else body
+
+    swap(place.store, place.state, change, headers=Headers(content_type=JSON))
 
 
 def _parsed(place: Place, data: bytes) -> _Snapshot | None:
@@ -327,8 +321,10 @@ def _folded(
             last = max(_numbers(place), default=0) if last is None else last
             if state.number >= last:
                 return state
-            state = skipped(state, digest="", problem=f"{name}: missing, put it back")
-            continue
+            data, _ = glance(place.store, place.log(state.number + 1))  # it may have come meanwhile
+            if not data:
+                state = skipped(state, digest="", problem=f"{name}: missing, put it back")
+                continue
         except HugeError as exc:
             state = skipped(state, digest="", problem=f"{exc}; it changes nothing")
             continue

@@ -15,7 +15,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import is_sha256
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import replaced
+from rocwheel.store import fetch, replaced
 
 THREADS: Final = 4  # wheels that are downloaded at once
 
@@ -66,12 +66,14 @@ def bring(place: Place, wheels: Mapping[str, str], folder: Path) -> dict[Path, s
         path, key = folder / name, place.key(name)
         if not (path.is_file() and files.sha256(path) == wheels[name]):
             part = path.with_name(f".unfinished-{secrets.token_hex(6)}-{name}")
-            with part.open("wb") as file:
-                place.store.stream(key, file.write)
-            if (stored := files.sha256(part)) != wheels[name]:
-                part.unlink()
-                raise replaced(place.store.locate(key), stored, wheels[name])
-            part.replace(path)
+            try:
+                with part.open("wb") as file:
+                    stored = fetch(place.store, key, file).sha256
+                if stored != wheels[name]:
+                    raise replaced(place.store.locate(key), stored, wheels[name])
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
         return path
 
     return dict(zip(each(one, wheels, threads=THREADS), wheels.values(), strict=True))

@@ -17,11 +17,11 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Final, Literal
 
 from rocwheel import files
-from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError, ObjectStaleError
+from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError
 from rocwheel.model import suggest, timestamp
 from rocwheel.parallel import each
 from rocwheel.places import OURS
-from rocwheel.store import JSON, TEXT, Headers, ObjectInfo, Store
+from rocwheel.store import JSON, TEXT, Headers, Store, glance, swap
 from rocwheel.values import Value, replace
 from rocwheel.verdict import State
 
@@ -29,8 +29,7 @@ ROOT: Final = f"{OURS}/nights"
 INDEX: Final = f"{ROOT}/index.json"
 PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may write
 HOSTS: Final = f"{OURS}/hosts"
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-SWAPS: Final = 8  # attempts to replace an object that others replace too
+NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?<!\.json)\Z")
 LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
 AS_JSON: Final = Headers(content_type=JSON)
 
@@ -226,12 +225,12 @@ class Nights:
 
     def names(self) -> tuple[str, ...]:
         """All nights, oldest first."""
-        return self._parsed(self._current(INDEX)[0])
+        return self._parsed(glance(self.store, INDEX)[0])
 
     def check_clock(self, now: datetime) -> None:
         """Refuse to write with a clock that is far off the store's. Raises ConfigError."""
         key = f"{ROOT}/clock.json"
-        self._swap(key, lambda _old: f'"{timestamp(now)}"\n'.encode())
+        swap(self.store, key, lambda _old: f'"{timestamp(now)}"\n'.encode(), headers=AS_JSON)
         self.compare_clocks(key, now)
 
     def compare_clocks(self, written: str, now: datetime) -> None:
@@ -348,11 +347,11 @@ class Nights:
 
     def put_summary(self, night: str, body: bytes) -> None:
         """Replace the summary that pages read."""
-        self._swap(self.key(night, "summary.json"), lambda _old: body)
+        swap(self.store, self.key(night, "summary.json"), lambda _old: body, headers=AS_JSON)
 
     def summary(self, night: str) -> bytes | None:
         """Read the summary; None for a night that has none yet."""
-        return self._current(self.key(night, "summary.json"))[0]
+        return glance(self.store, self.key(night, "summary.json"))[0] or None
 
     def forget(self, nights: Sequence[str]) -> None:
         """Delete nights.
@@ -374,19 +373,13 @@ class Nights:
             self._once[key] = self.store.read(key)[0]
         return key, self._once[key]
 
-    def _current(self, key: str) -> tuple[bytes | None, ObjectInfo | None]:
-        """Read an object that is replaced now and then; None where there is none yet."""
-        try:
-            return self.store.read(key)
-        except ObjectMissingError:
-            return None, None
-
     def _parsed(self, data: bytes | None) -> tuple[str, ...]:
         return Index.from_bytes(data, name=self.store.locate(INDEX)).nights if data else ()
 
     def _index(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
         """Change the names of all nights."""
-        self._swap(INDEX, lambda old: Index(nights=change(self._parsed(old))).to_bytes())
+        new = lambda old: Index(nights=change(self._parsed(old))).to_bytes()  # noqa: E731
+        swap(self.store, INDEX, new, headers=AS_JSON)
 
     def _append(self, prefix: str, record: Value) -> None:
         """Create `<prefix><n>.json` under the next free number.
@@ -402,23 +395,9 @@ class Nights:
             else:
                 return
 
-    def _swap(self, key: str, change: Callable[[bytes | None], bytes]) -> None:
-        for attempt in range(1, SWAPS + 1):
-            data, previous = self._current(key)
-            body = change(data)
-            if body == data:
-                return
-            try:
-                self.store.replace(key, body, previous=previous, headers=AS_JSON)
-            except ObjectStaleError:
-                if attempt == SWAPS:
-                    raise
-            else:
-                return
-
 
 def check_name(night: str) -> None:
-    """Raise ConfigError for what cannot name a night."""
+    """Raise ConfigError for what cannot name a night: `latest` is the newest, `*.json` a file."""
     if not NAME.match(night):
         raise ConfigError(
             f"{night!r}: not the name of a night", hint="write for example 2026-05-01"

@@ -11,13 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.parallel import each
 from rocwheel.places import OURS
-from rocwheel.store import JSON, WHEEL, Headers, Store
+from rocwheel.store import JSON, WHEEL, Headers, Store, fetch
 from rocwheel.trust.evidence import PROVENANCE
 
 ROOT: Final = f"{OURS}/builds/"
@@ -70,15 +69,14 @@ def bring(store: Store, inputs: str, folder: Path) -> Path:
         )
     folder.mkdir(parents=True, exist_ok=True)
 
-    def get(name: str) -> None:
+    def get(name: str) -> str:
         with (folder / name).open("wb") as file:
-            store.stream(key(inputs, f"{manifest.sha256}/{name}"), file.write)
+            return fetch(store, key(inputs, f"{manifest.sha256}/{name}"), file).sha256
 
-    each(get, [*(wheel.filename for wheel in manifest.built), BUILD_RECORD], threads=4)
+    came = each(get, [*(wheel.filename for wheel in manifest.built), BUILD_RECORD], threads=4)
     if store.info(key(inputs, f"{manifest.sha256}/{PROVENANCE}")):
         get(PROVENANCE)
-    for wheel in manifest.built:
-        digest = files.sha256(folder / wheel.filename)
+    for wheel, digest in zip(manifest.built, came, strict=False):
         if digest != wheel.sha256:
             raise WheelError(
                 f"{wheel.filename}: SHA-256 is {digest}, the manifest says {wheel.sha256}",

@@ -13,9 +13,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from packaging.version import Version
+
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__, files, git, home, rocm, source
+from rocwheel.bazel import check_rocm
 from rocwheel.download import Client, without_secrets
 from rocwheel.errors import (
     ConfigError,
@@ -130,8 +133,7 @@ class _Resolver:
                 why = f"JAX {pin.version} has no lock file for CPython {python}"
                 yield _absent(item, why, python=str(python))
         if not item.rocm.tarballs:
-            rocm = one_tarball(item.rocm.source, item.rocm.sha256, world, item.rocm.version)
-            yield self._recipe(item, item.name, wanted, rocm)
+            yield self._recipe(item, item.name, wanted, item.rocm.source)
             return
         page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
         newest = listing.newest(page, client=world.client, cwd=world.cwd)
@@ -140,8 +142,7 @@ class _Resolver:
             if every not in newest:
                 why = f"{without_secrets(page)}: lists no {every} tarball, for all families"
                 raise SourceError(why, hint="name one source")
-            rocm = one_tarball(newest[every].source, "", world)
-            yield self._recipe(item, item.name, wanted, rocm)
+            yield self._recipe(item, item.name, wanted, newest[every].source)
             return
         for name in wanted:
             if name not in newest:
@@ -151,16 +152,24 @@ class _Resolver:
                 yield _absent(item, why, name)
                 continue
             try:
-                rocm = one_tarball(newest[name].source, "", world)
-                yield self._recipe(item, f"{item.name}-{name}", (name,), rocm)
+                yield self._recipe(item, f"{item.name}-{name}", (name,), newest[name].source)
             except (FetchError, SourceError, StoreError, HostError) as exc:
                 world.note(f"{item.name}-{name}: {exc}")
                 yield _absent(item, str(exc), name)
 
-    def _recipe(
-        self, item: SetSettings, name: str, of: tuple[str, ...], rocm: Tarball
-    ) -> WheelRecipe:
-        world, pin = self.world, self._pin(item)
+    def _tarball(self, item: SetSettings, where: str) -> Tarball:
+        """Return a source with its digest, once its name says no ROCm that the pin is not for."""
+        name, pin = tarball_name.parse(tarball_name.base_name(where)), self._pin(item)
+        of = pin and self.pins.layouts[pin.layout].version_class(Version(pin.version))
+        if pin and of and name and name.version and not isinstance(item.jax, Branch):
+            try:
+                check_rocm(name.version, pin.version, self.pins.layouts[pin.layout], of)
+            except ConfigError as exc:  # of this set; the others go on
+                raise SourceError(f"{exc}; {exc.hint}") from exc
+        return one_tarball(where, item.rocm.sha256, self.world, item.rocm.version)
+
+    def _recipe(self, item: SetSettings, name: str, of: tuple[str, ...], where: str) -> WheelRecipe:
+        world, pin, rocm = self.world, self._pin(item), self._tarball(item, where)
         jax, repository, commit, argv = self._jax(item, pin)
         known = pin.pythons if pin else item.pythons
         pythons = tuple(str(p) for p in item.pythons or known if p in known)
@@ -217,7 +226,9 @@ class _Resolver:
         if item.jax is None:
             return None
         wanted = item.jax.pin if isinstance(item.jax, Branch) else item.jax
-        return self.pins.default if wanted == "default" else self.pins.find(wanted)
+        if wanted == "default":
+            return self.pins.default
+        return self.pins.find(wanted, allow_unverified="--allow-unverified-pin" in item.options)
 
     def _jax(self, item: SetSettings, pin: Pin | None) -> tuple[str, str, str, tuple[str, ...]]:
         """Return what it is called, repository, commit, and the options that say so."""

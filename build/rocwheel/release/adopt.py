@@ -15,7 +15,7 @@ from rocwheel import files
 from rocwheel.choices import ALL
 from rocwheel.entry import Entry, version_of
 from rocwheel.errors import ConfigError, PromotionError, StoreError
-from rocwheel.index.page import Link, links, mark
+from rocwheel.index.page import MARK_ALL, Link, links, mark
 from rocwheel.index.publish import claimed
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition
@@ -113,12 +113,11 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     base = place.key("")
     names = [info.key.removeprefix(base) for info in place.store.keys(base)]
     wheels = frozenset(name for name in names if "/" not in name and name.endswith(".whl"))
-    shown, highest = _pages(place, names, wheels)
-    is_new = not state.number and any(name.endswith("index.html") for name in names)
+    shown, highest, has_pages = _pages(place, names, wheels)
     if highest > state.number:
         # A page follows its entry: what is not in the log now is gone, not about to come.
         state = log.load(place, log.read(place), None)
-        is_new = not state.number
+    is_new = has_pages and not state.number
     if not state.number:
         state = replace(state, number=highest, saved=highest)
     known = {name for project in state.projects for name in state.listing(project).names}
@@ -171,23 +170,28 @@ def _foreign(
     return entry, metadata
 
 
-def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> tuple[dict[str, Link], int]:
+def _pages(
+    place: Place, names: list[str], wheels: frozenset[str]
+) -> tuple[dict[str, Link], int, bool]:
     """Read what pages that are here show of each file, and the highest number on one.
 
-    Every file they list must be one that is taken over.
+    Every file they list must be one that is taken over, but for the lines of the log of `all`; at
+    last, whether there is a page that shows more than those.
     """
-    shown: dict[str, Link] = {}
-    highest = 0
+    shown, numbers = dict[str, Link](), [0]
     for name in names:
         if name != "index.html" and (not name.endswith("/index.html") or name.startswith("_")):
             continue
         data, _ = place.store.read(place.key(name))
-        highest = max(highest, mark(data) or 0)
+        numbers.append(-1 if (number := mark(data)) is None else number)
+        is_shared = mark(data, MARK_ALL) is not None
         for link in links(data):
+            if is_shared and link.url.startswith("../../"):
+                continue
             if link.filename not in wheels:
                 raise PromotionError(
                     f"{place.locate(name)}: lists {link.filename}, which is not here",
                     hint="copy the file here first, or take it off that page",
                 )
             shown[link.filename] = link
-    return shown, highest
+    return shown, max(numbers), any(numbers)

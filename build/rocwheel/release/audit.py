@@ -6,7 +6,6 @@ the bucket left at one place: every page shows what the log says, what was prune
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,7 +25,7 @@ from rocwheel.ledger.state import Action, IndexState, Standing, Transition
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, retention, status, wheelset
 from rocwheel.release.operations import Who
-from rocwheel.store import Counter, HugeError, ObjectInfo, advance, glance
+from rocwheel.store import Counter, HugeError, ObjectInfo, fetch, glance
 from rocwheel.values import replace
 
 
@@ -272,14 +271,6 @@ def downloaded(
     place: Place, filename: str, count: Counter | None
 ) -> Iterator[tuple[Path, ObjectInfo]]:
     """Fetch a wheel into a scratch file, hashed while it comes; the file is removed afterwards."""
-    digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(prefix="rocwheel-", suffix=".whl") as file:
-
-        def keep(block: bytes) -> None:
-            digest.update(block)
-            file.write(block)
-            advance(count, len(block))
-
-        info = place.store.stream(place.key(filename), keep)
-        file.flush()
-        yield Path(file.name), replace(info, sha256=digest.hexdigest())
+        info = fetch(place.store, place.key(filename), file, count)
+        yield Path(file.name), info

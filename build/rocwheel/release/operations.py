@@ -107,7 +107,9 @@ def damage(
     damaged = dict(state.damage)
     if not is_settled(state) and state.is_whole:
         pages = state.projects
-    for (index, name), claim in _ahead(place, state, pages).items():
+    for (index, name), claim in _claims(place, state, pages).items():
+        if claim.number <= state.number:
+            continue
         end = log.read(place, [name], skips=skips)
         listed = {(entry.filename, entry.yanked) for entry in end.of(index.view).shown(name)}
         if claim.number > end.number and not end.damage and claim.shows != listed:
@@ -117,10 +119,10 @@ def damage(
     return damaged
 
 
-def _ahead(
+def _claims(
     place: Place, state: IndexState, pages: Collection[str], views: Collection[str] = ()
 ) -> dict[tuple[Place, str], Claim]:
-    """Return the pages of a release, among these, that show a later state than this one."""
+    """Return what these pages of a release say; none of one that has no log yet."""
     if place.is_staging or not pages or not state.number:
         return {}
     if not views and place.view != place.family:
@@ -128,7 +130,7 @@ def _ahead(
     names = sorted(state.projects & set(pages))
     both = list(product(indexes(place, state, views), names))
     claims = zip(both, place.each(lambda pair: claimed(*pair), both), strict=True)
-    return {pair: claim for pair, claim in claims if claim and claim.number > state.number}
+    return {pair: claim for pair, claim in claims if claim}
 
 
 def indexes(place: Place, state: IndexState, views: Collection[str] = ()) -> tuple[Place, ...]:
@@ -197,12 +199,12 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
             operation.prepare(state)
             return state
         state = log.load(place, state, touched(state, entry))
-        _check_ahead(place, state, entry)
+        claims = _check_ahead(place, state, entry)
         _check_claims(place, state, entry)
         operation.prepare(state)
         if digest := log.commit(place, entry):
             after = apply(state, entry, digest=digest)
-            return _shown(operation, entry, after)
+            return _shown(operation, entry, after, claims)
         state = None
     raise PromotionError(
         f"{place.location}: {ATTEMPTS} other changes came first, one after the other",
@@ -223,6 +225,7 @@ def repair(
     projects: Collection[str],
     *,
     views: Collection[str] = (),
+    claims: Iterable[Claim] = (),
     mends: bool = False,
 ) -> IndexState:
     """Let these pages, and with them the list of projects, show a state; then save it.
@@ -231,7 +234,8 @@ def repair(
     in place of pages that show what the log never said, which else is an error.
     """
     state = log.load(place, state, projects)
-    has_root = set(projects) >= state.projects or not set(projects) <= set(state.digests)
+    begins = place.family == ALL and set(projects) >= state.projects  # a family's pages, perhaps
+    has_root = mends or begins or not set(projects) <= set(state.digests)
     pages = pages_of(place, state, projects, views)
     settle(
         place,
@@ -239,6 +243,7 @@ def repair(
         removing=state.removes,
         log_end=lambda: log.read(place).number,
         beside=beside,
+        claims=claims,
         mends=mends,
     )
     return log.save(place, state)
@@ -363,12 +368,15 @@ class Tally:
             self._progress.update(self._done)
 
 
-def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexState:
+def _shown(
+    operation: Operation, entry: Transition, state: IndexState, claims: Iterable[Claim]
+) -> IndexState:
     """Step 6: the pages show what was committed."""
     place = operation.place
     projects = touched(state, entry)
+    order = in_order(state.touched, removing=False)
     try:
-        after = repair(place, state, in_order(state.touched, removing=False), views=state.seen)
+        after = repair(place, state, order, views=state.seen, claims=claims)
         for index in indexes(place, state, entry.families or ()):
             seen = state.of(index.view)
             changed = {
@@ -392,16 +400,20 @@ def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexS
     return after
 
 
-def _check_ahead(place: Place, state: IndexState, entry: Transition) -> None:
+def _check_ahead(place: Place, state: IndexState, entry: Transition) -> Collection[Claim]:
     """Refuse to commit what a page would not show, since it is ahead of the log.
 
-    Raises StoreError.
+    Return what the pages say. Raises StoreError.
     """
     projects = touched(state, entry)
-    for (index, name), claim in _ahead(place, state, projects, entry.families or ()).items():
+    claims = _claims(place, state, projects, entry.families or ())
+    for (index, name), claim in claims.items():
+        if claim.number <= state.number:
+            continue
         check_sound(place, state, pages=projects)  # else it lists the same, and can be made again
         if claim.number > (end := log.read(place).number):
             raise AheadError(place, f"{index.index}/{name}", claim.number, end)
+    return claims.values()
 
 
 def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:

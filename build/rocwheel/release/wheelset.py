@@ -190,12 +190,13 @@ def check_order(released: Iterable[Entry], entries: Iterable[Entry]) -> None:
 
     Raises PromotionError with the remedies.
     """
-    others = tuple(released)
+    listed = (other for other in released if other.yanked is None)
+    others = {(other.project, other.version, other.rocm): other for other in listed}.values()
     for entry in entries:
         version, major = parsed(entry.version), _major(entry.rocm)
         for other in others:
             is_same = (other.project, other.version) == (entry.project, entry.version)
-            if other.project != entry.project or other.yanked is not None or is_same:
+            if other.project != entry.project or is_same:
                 continue
             if major and _major(other.rocm) not in {0, major}:
                 raise PromotionError(

@@ -126,7 +126,7 @@ class Pip:
             lock.write_text("".join(lines), encoding="utf-8")
             what = ("--no-deps", "--require-hashes", "--requirement", str(lock))
         words = ("download", "--quiet", "--dest", str(folder), *self._index, *what)
-        self._run(Path(sys.executable), words, "pip finds no such ROCm")
+        self._run(words, "pip finds no such ROCm")
         return tuple(
             RocmPackage(filename=path.name, sha256=files.sha256(path))
             for path in sorted(folder.iterdir())
@@ -139,10 +139,10 @@ class Pip:
         RocmError.
         """
         runner = self._runner
-        runner.run(Command(argv=(sys.executable, "-m", "venv", str(environment))))
+        runner.run(Command(argv=(sys.executable, "-m", "venv", "--without-pip", str(environment))))
         paths = map(str, sorted(packages.iterdir()))
-        words = ("install", "--quiet", "--no-deps", *self._index, *paths)  # an index for sdists
-        self._run(environment / "bin" / "python", words, "pip cannot install it")
+        words = ("--python", str(environment), "install", "--quiet", "--no-deps")
+        self._run((*words, *self._index, *paths), "pip cannot install it")  # an index for sdists
         sdk = str(environment / "bin" / "rocm-sdk")
         try:
             runner.run(Command(argv=(sdk, "init", "--quiet")))
@@ -168,9 +168,9 @@ class Pip:
     def _runner(self) -> HostRunner:
         return HostRunner(virtualenv.plain(self.env))
 
-    def _run(self, python: Path, words: tuple[str, ...], problem: str) -> None:
+    def _run(self, words: tuple[str, ...], problem: str) -> None:
         try:
-            self._runner.run(Command(argv=(str(python), *_PIP, *words)))
+            self._runner.run(Command(argv=(sys.executable, *_PIP, *words)))
         except CommandError as exc:
             lines = [line for line in exc.detail.splitlines() if line.startswith("ERROR:")]
             why = lines[-1].removeprefix("ERROR:").strip() if lines else str(exc)

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
+from packaging.version import Version
+
 from rocwheel.download import Client, without_secrets
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.rocm import tarball_name, therock
@@ -30,7 +32,7 @@ class ListedTarball:
 
     name: TarballName
     source: str  # URL, or path
-    modified: str = ""  # as the page spells it; "" where it says nothing
+    modified: str = ""  # as the page spells it, later texts being later; "" where it says nothing
 
 
 def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]:
@@ -38,11 +40,8 @@ def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]
 
     Raises what `every` raises, and FetchError for a page without tarballs of TheRock's.
     """
-    chosen: dict[str, ListedTarball] = {}
-    for item in every(where, client=client, cwd=cwd):
-        best = chosen.get(item.name.group)
-        if best is None or _version(best) < _version(item):
-            chosen[item.name.group] = item
+    oldest_first = sorted(every(where, client=client, cwd=cwd), key=_order)
+    chosen = {item.name.group: item for item in oldest_first}
     if not chosen:
         raise FetchError(
             f"{without_secrets(where)}: lists no ROCm tarball (therock-dist-linux-…)",
@@ -79,8 +78,10 @@ def _formats() -> therock.TarballPages:
     return therock.known().pages
 
 
-def _version(item: ListedTarball) -> Any:
-    return item.name.version.version if item.name.version else None
+def _order(item: ListedTarball) -> tuple[Any, ...]:
+    """Return what the newest has most of: a commit in a version (`.dev0+13caf791`) has no order."""
+    version = item.name.version.version if item.name.version else Version("0")
+    return Version(version.public), item.modified, version
 
 
 def _page(url: str, client: Client) -> Iterator[ListedTarball]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rocwheel.choices import IMAGE_PROFILES
 from rocwheel.option import OptionSet, opt
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _inputs, _output, _target = (partial(opt, name) for name in ("Inputs", "Output", "Target"))
 
@@ -50,13 +53,13 @@ class ImageOptions(OptionSet):
     slots: Path = _output(
         "--slots",
         "Lock files of the devices, shared by everything on this machine.",
-        default=Path("/run/lock/rocwheel"),
+        default="/run/lock/rocwheel",
         is_path=True,
     )
     output: Path = _output(
         "--output",
         "Where results and logs go.",
-        default=Path("gate-results/image"),
+        default="gate-results/image",
         is_path=True,
     )
     push: str = _target(

@@ -56,15 +56,19 @@ class PinFacts:
 
 
 def _lines(mapping: Mapping[str, Any], indent: str) -> Iterator[str]:
-    """Yield a mapping as our YAML files have it: texts that are no words in quotes."""
+    """Yield the lines of a mapping as our YAML files have it."""
     for key, value in mapping.items():
-        start = f"{indent}{key if _WORD.fullmatch(key) else json.dumps(key)}:"
+        start = f"{indent}{scalar(key)}:"
         if isinstance(value, Mapping):
             yield start
             yield from _lines(value, f"{indent}  ")
         else:
-            is_word = isinstance(value, str) and _WORD.fullmatch(value)
-            yield f"{start} {value if is_word else json.dumps(value)}"
+            yield f"{start} {scalar(value) if isinstance(value, str) else json.dumps(value)}"
+
+
+def scalar(text: str) -> str:
+    """Return a text as our YAML files have it: in quotes unless it is a word, and read as one."""
+    return text if _WORD.fullmatch(text) and yaml.safe_load(text) == text else json.dumps(text)
 
 
 def look_up(

@@ -345,8 +345,8 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
     """Return the class whose marks the tree has; also warnings, where its version says another one.
 
     Development commits carry new configs under an old number, so what the tree has decides. Where
-    it has the marks of several classes the version chooses among them. Raises SourceError for a
-    version before all classes.
+    it has the marks of several classes the version chooses among them, else the latest, which needs
+    most. Raises SourceError for a version before all classes.
     """
     if Version(version.base_version) < layout.oldest:
         raise SourceError(
@@ -360,7 +360,7 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
         chosen = said
     elif fitting:
         holding = [item for item in fitting if version.base_version in item.versions]
-        chosen = (holding or fitting)[0]
+        chosen = (holding or fitting)[-1]
         if not holding:
             warnings.append(f"{root}: says it is JAX {version}, but has what {chosen} has")
     else:

@@ -9,13 +9,15 @@ do all of this is refused before the first write; one that only cannot copy has 
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import IO, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from rocwheel import ending
@@ -26,6 +28,7 @@ Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed si
 
 BLOCK: Final = 1 << 20
 LIMIT: Final = 256 << 20  # bytes of an object that is read as a whole
+SWAPS: Final = 8  # attempts to replace an object that others replace, too
 WHEEL: Final = "application/zip"
 TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
@@ -80,7 +83,6 @@ class Options:
     attempts: int = 0  # per request, the first included; 0: 5
     connect_seconds: float = 10.0
     read_seconds: float = 60.0
-    lock_days: int = 90  # that Object Lock keeps a record where the bucket has no rule of its own
     put_limit: int = 5 << 30  # largest PUT and copy, bytes
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
     login: Mapping[str, str] = field(default_factory=dict)  # of boto3's Session; {}: its own chain
@@ -192,6 +194,20 @@ def whole(store: Store, key: str) -> tuple[bytes, ObjectInfo]:
     return b"".join(blocks), info
 
 
+def fetch(store: Store, key: str, file: IO[bytes], count: Counter | None = None) -> ObjectInfo:
+    """Write an object to a file; return its info with the SHA-256 of what came."""
+    digest = hashlib.sha256()
+
+    def keep(block: bytes) -> None:
+        digest.update(block)
+        file.write(block)
+        advance(count, len(block))
+
+    info = store.stream(key, keep)
+    file.flush()
+    return replace(info, sha256=digest.hexdigest())
+
+
 def glance(store: Store, key: str) -> tuple[bytes, ObjectInfo | None]:
     """Read an object, where there is one; of one that is too large only its info."""
     try:
@@ -200,6 +216,21 @@ def glance(store: Store, key: str) -> tuple[bytes, ObjectInfo | None]:
         return b"", None
     except HugeError:
         return b"", store.info(key)
+
+
+def swap(store: Store, key: str, change: Callable[[bytes], bytes], *, headers: Headers) -> None:
+    """Replace an object by what `change` makes of it, while others do so, too.
+
+    Raises ObjectStaleError where another one was faster each time.
+    """
+    for _ in range(SWAPS):
+        data, previous = glance(store, key)
+        if (body := change(data)) == data:
+            return
+        with suppress(ObjectStaleError):
+            store.replace(key, body, previous=previous, headers=headers)
+            return
+    raise stale(store.locate(key))
 
 
 def blocks_of(body: Body) -> Iterator[bytes]:

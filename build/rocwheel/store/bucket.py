@@ -47,6 +47,7 @@ SERVER_ERROR, NOT_IMPLEMENTED = 500, 501
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
 RIGHTS: Final = {
     "CopyObject": "PutObject",
+    "GetObjectLockConfiguration": "GetBucketObjectLockConfiguration",
     "HeadBucket": "ListBucket",
     "HeadObject": "GetObject",
     "ListObjectsV2": "ListBucket",
@@ -92,6 +93,7 @@ class Bucket:
             ) from exc
         client.meta.events.register_first("before-send.s3", lambda **_: ending.check())
         client.meta.events.register_first("needs-retry.s3", _before_retry)
+        client.meta.events.register_first("before-sign.s3.PutObject", _before_signing)
         return client
 
     def _client_of(self, service: Any, login: Mapping[str, str], **config: Any) -> Any:
@@ -151,8 +153,7 @@ class Bucket:
                 if status(exc) >= SERVER_ERROR and status(exc) != NOT_IMPLEMENTED:
                     raise
                 return None
-        lock = said.get("ObjectLockConfiguration", {})
-        return "Rule" in lock if lock.get("ObjectLockEnabled") == "Enabled" else None
+        return "Rule" in said["ObjectLockConfiguration"]
 
     def who(self) -> str:
         """Return whom these credentials stand for, "" where the server does not say.
@@ -374,6 +375,18 @@ def _before_retry(
     """Keep what came; nothing that failed is waited or asked for once more."""
     if caught_exception or response is None or response[0].status_code >= BAD_REQUEST:
         ending.check()
+
+
+def _before_signing(request: Any, **_: object) -> None:
+    """Let no body be read twice whose SHA-256 is in a header, which is signed and checked.
+
+    botocore would hash the body to sign it, over TLS too, where it did not compute that header.
+    """
+    from botocore.config import Config
+
+    if "x-amz-checksum-sha256" in request.headers:
+        unsigned, context = Config(s3={"payload_signing_enabled": False}), request.context
+        context["client_config"] = context["client_config"].merge(unsigned)
 
 
 def status(exc: ClientError) -> int:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rocwheel import files
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
@@ -28,6 +28,7 @@ from rocwheel.store import (
     advance,
     blocks_of,
     differs,
+    fetch,
     pause,
     replaced,
     stale,
@@ -35,6 +36,8 @@ from rocwheel.store import (
 )
 from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.probe import ProbeResult, probe
+
+KEPT: Final = timedelta(days=90)  # a record, where the bucket has no rule for its Object Lock
 
 
 class S3Store(Bucket):
@@ -198,8 +201,8 @@ class S3Store(Bucket):
             extra["ChecksumSHA256"] = checksum(sha256)
         if locks is not None:
             extra["ChecksumAlgorithm"] = "SHA256"
-        if locks is False and headers.is_record and (days := self._options.lock_days):
-            until = datetime.now(timezone.utc) + timedelta(days)
+        if locks is False and headers.is_record:
+            until = datetime.now(timezone.utc) + KEPT
             extra |= {"ObjectLockMode": "GOVERNANCE", "ObjectLockRetainUntilDate": until}
         with self.translated(key, "PutObject"):
             etag = self.conditional(
@@ -220,20 +223,12 @@ class S3Store(Bucket):
 
     def _carry(self, source: ObjectInfo, target: str, sha256: str, moved: Counter) -> None:
         """Copy through this machine: download, check, put on condition."""
-        digest = hashlib.sha256()
         with tempfile.NamedTemporaryFile(prefix="rocwheel-") as file:
-
-            def keep(block: bytes) -> None:
-                moved(len(block))
-                digest.update(block)
-                file.write(block)
-
-            came = self.stream(source.key, keep)
+            came = fetch(self, source.key, file, moved)
             if came.etag != source.etag:
                 raise stale(self.locate(source.key))
-            file.flush()
-            if digest.hexdigest() != sha256:
-                raise replaced(self.locate(source.key), digest.hexdigest(), sha256)
+            if came.sha256 != sha256:
+                raise replaced(self.locate(source.key), came.sha256, sha256)
             headers = Headers(content_type=came.content_type, cache_control=came.cache_control)
             if self.create(target, Path(file.name), headers=headers, sha256=sha256):
                 moved(source.size)

@@ -142,7 +142,9 @@ class Trust:
     keys: Mapping[str, TrustedKey] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, ChannelRule] = field(default_factory=dict)
-    pins: frozenset[Sources] = frozenset()  # verified, of releases that a locked channel takes
+    # what a locked channel takes: sources of verified pins with their jaxlibs, and ROCm
+    pins: Mapping[Sources, frozenset[str]] = field(default_factory=dict)
+    rocm: frozenset[str] = frozenset()
 
     def rule(self, channel: str) -> ChannelRule:
         """Return what a promotion of the channel needs."""
@@ -236,15 +238,32 @@ def load(
             what = f"requires less of {channel} than the file that rocwheel came with"
             raise document.error(what, hint=f"a team's own file may only add: see {least}")
     locked = any(rule.locked for rule in content.channels.values())
-    pins = yaml_file.load(path.with_name("pins.yaml")).to(dict[str, Any])["pins"] if locked else {}
-    verified = (pin for pin in pins.values() if not pin.get("unverified"))
+    pins, rocm = _pinned(path.parent) if locked else ({}, frozenset[str]())
     return Trust(
-        pins=frozenset((pin["commit"], pin["xla_commit"], pin["bazel"]) for pin in verified),
+        pins=pins,
+        rocm=rocm,
         sha256=files.sha256(path),
         keys={key.key.keyid: key for key in content.keys.values()},
         names=names,
         rules=content.channels,
     )
+
+
+def _pinned(ci: Path) -> tuple[dict[Sources, frozenset[str]], frozenset[str]]:
+    """Return the sources of verified pins with their jaxlibs, and the ROCm that nights build with.
+
+    The latter two by SHA-256.
+    """
+    pins = yaml_file.load(ci / "pins.yaml").to(dict[str, Any])["pins"].values()
+    night = yaml_file.load(ci / "nightly.yaml").to(dict[str, Any])
+    jaxlibs = {
+        (pin["commit"], pin["xla_commit"], pin["bazel"]): frozenset(
+            wheel["sha256"] for wheel in pin["jaxlib"]["wheels"].values()
+        )
+        for pin in pins
+        if not pin.get("unverified")
+    }
+    return jaxlibs, frozenset(item["rocm"].get("sha256", "") for item in night["sets"]) - {""}
 
 
 def time_of(text: object) -> datetime:

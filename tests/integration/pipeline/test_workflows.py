@@ -218,7 +218,41 @@ def walk(tmp_path):
     shutil.rmtree(world.folder / "cache", ignore_errors=True)
 
 
-def test_a_whole_night_goes_through_the_workflow_to_an_index_and_a_page(walk):
+def dry_run_every_line(run: Walk, store: Path) -> None:
+    """Try each line of the workflows with --dry-run, where a night was."""
+    (manifest,) = (store / "v2" / "gfx90a" / "_rocwheel" / "manifests").glob("*.json")
+    lines = {
+        (step["run"], tuple(sorted(job.get("env", {}))))
+        for file in ("nightly.yml", "family.yml", "release.yml", "promotion.yml", "staleness.yml")
+        for job in load(file)["jobs"].values()
+        for step in job.get("steps", ())
+        if "run" in step
+    }
+    values = {
+        "CHANNEL": "nightly",
+        "NIGHT": "one",
+        "CELL": "build.jax",
+        "FAMILY": "gfx90a",
+        "REPEAT": "",
+        "MANIFEST": manifest.stem,
+        "GITHUB_ACTOR": "octocat",  # as GitHub sets it: whose approval that is
+        "APPROVE": "unit:3.12",
+        "REASON": "seen, known",
+    }
+    assert any("ci_build promote" in line for line, _ in lines)
+    for line, _ in lines:
+        if re.search("nightly (status|check)", line):  # they change nothing in any case
+            continue
+        night = {"NIGHT": "three"} if "nightly plan" in line else {}
+        done = subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", f"{line} --dry-run"], cwd=run.cwd,
+            env={**os.environ, **run.env, **values, **night}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, line + done.stderr
+    assert not (store / "_rocwheel" / "nights" / "three").exists()
+
+
+def test_a_whole_night_goes_to_an_index_and_a_page_and_every_line_of_it_has_a_dry_run(walk):
     world, run = walk
     results = run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
     failed = [step for step in run.ran if step.code]
@@ -245,6 +279,7 @@ def test_a_whole_night_goes_through_the_workflow_to_an_index_and_a_page(walk):
     cells = [step.line.split()[5] for step in idle.ran if "nightly cell" in step.line]
     assert cells == ["prune", "page", "notify"], "what a night without changes has left to do"
     assert json.loads((world.folder / "told.json").read_text())["night"] == "one"
+    dry_run_every_line(run, store)
 
 
 @pytest.mark.soak  # the engines share the plan: tests/e2e/test_families.py runs it here
@@ -395,39 +430,3 @@ def test_a_release_by_hand_goes_through_the_nightly_and_leaves_its_channel_alone
     assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
     assert (store / "_rocwheel" / "nights" / "0.9.1-rc1" / "plan.json").exists()
     assert sorted(path for path in nightly.rglob("*") if path.is_file()) == before
-
-
-def test_every_line_of_ours_works_with_dry_run(walk):
-    world, run = walk
-    assert run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
-    store = Path(world.store.removeprefix("file://"))
-    (manifest,) = (store / "v2" / "gfx90a" / "_rocwheel" / "manifests").glob("*.json")
-    lines = {
-        (step["run"], tuple(sorted(job.get("env", {}))))
-        for file in ("nightly.yml", "family.yml", "release.yml", "promotion.yml", "staleness.yml")
-        for job in load(file)["jobs"].values()
-        for step in job.get("steps", ())
-        if "run" in step
-    }
-    values = {
-        "CHANNEL": "nightly",
-        "NIGHT": "one",
-        "CELL": "build.jax",
-        "FAMILY": "gfx90a",
-        "REPEAT": "",
-        "MANIFEST": manifest.stem,
-        "GITHUB_ACTOR": "octocat",  # as GitHub sets it: whose approval that is
-        "APPROVE": "unit:3.12",
-        "REASON": "seen, known",
-    }
-    assert any("ci_build promote" in line for line, _ in lines)
-    for line, _ in lines:
-        if re.search("nightly (status|check)", line):  # they change nothing in any case
-            continue
-        night = {"NIGHT": "two"} if "nightly plan" in line else {}
-        done = subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", f"{line} --dry-run"], cwd=run.cwd,
-            env={**os.environ, **run.env, **values, **night}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, line + done.stderr
-    assert not (store / "_rocwheel" / "nights" / "two").exists()

@@ -386,8 +386,8 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
         thread.start()
         with Watcher(shop.release, f"{site.url}{shop.release.root}/", tmp_path / "pip") as watcher:
             for number in range(1, 51 if FULL else 21):
-                if not FULL and number > 6 and any(item.startswith("open") for item in moments):
-                    break  # six kills, and more where none of them cut a promotion
+                if not FULL and number > 3 and any(item.startswith("open") for item in moments):
+                    break  # three kills, and more where none of them cut a promotion
                 folder = tmp_path / str(number)
                 manifest = make_set(folder, suffix=f"+rocm7.10.0a{number:02}", pythons=(python,))
                 shop.stage(folder)
@@ -412,13 +412,13 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
                 done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
                 assert done.returncode == 0, done.stderr
             until = time.monotonic() + 400
-            while (watcher.looks <= 20 or watcher.installs <= 3) and time.monotonic() < until:
+            while (watcher.looks <= 10 or watcher.installs <= 1) and time.monotonic() < until:
                 time.sleep(0.1)  # where the machine is busy, pip is slower than the kills
         site.shutdown()
         thread.join()
     assert watcher.problems == []
-    assert watcher.looks > 20
-    assert watcher.installs > 3
+    assert watcher.looks > 10
+    assert watcher.installs > 1
     assert any(moment.startswith("open") for moment in moments), moments  # some were really cut
     assert audit.check(shop.release).problems == ()
     print(

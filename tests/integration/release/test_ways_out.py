@@ -597,6 +597,21 @@ def test_nothing_is_skipped_while_another_entry_is_damaged(desk, hurt) -> None:
         assert {path: path.read_bytes() for path in log_before} == log_before
 
 
+@pytest.mark.parametrize("hurt", [cut, lose])
+def test_a_set_whose_manifest_is_damaged_is_taken_off_the_index_all_the_same(desk, hurt) -> None:
+    """The log knows it: yank and rollback ended with 7, and the set stayed listed."""
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    before = shown(desk)
+    for place in (desk.shop.staging, desk.shop.release):
+        hurt(desk.shop.store.root / place.manifest(manifest.sha256))
+    for command, names in (("yank", before), ("rollback", set()), ("restore", before)):
+        assert desk.run(command, "--manifest", manifest.sha256[:12], "--reason", "x") == 0, command
+        assert shown(desk) == names
+    assert desk.run("rollback", "--manifest", "f" * 12, "--reason", "x") == 3
+    assert "0 manifests" in desk.capsys.readouterr().err
+    assert desk.run("index", "check") == 7
+
+
 def test_a_prune_says_that_it_deletes_what_came_back_under_a_spent_name(desk) -> None:
     """It deleted the file and said that there was nothing to do."""
     first = desk.shop.released(desk.folder / "a", pythons=("3.12",))

@@ -182,21 +182,22 @@ def test_a_requirement_that_cannot_build_is_refused_at_once(fetch, source, probl
         fetch(source, index="")
 
 
-def test_an_open_version_keeps_its_nightly_suffix(fetch, tmp_path: Path) -> None:
-    index = rocm_packages.index(tmp_path / "index", VERSION)
-    root = fetch("pip:rocm[libraries,devel]", index=index)
-    assert str(root.version) == VERSION  # .info/version says 7.10.0 alone
-
-
-def test_a_version_joins_the_limits_of_a_requirement(fetch, tmp_path: Path) -> None:
+def test_an_open_version_within_limits_keeps_its_nightly_suffix_and_joins_one_that_is_asked(
+    fetch, tmp_path: Path
+) -> None:
     index = rocm_packages.index(tmp_path / "index", VERSION)
     source = "pip:rocm[libraries,devel]>=7.10.0a1,<7.11"
-    assert str(fetch(source, index=index, version=VERSION).version) == VERSION
+    assert str(fetch(source, index=index).version) == VERSION  # .info/version says 7.10.0 alone
+    where = {"sha256": None, "cache": tmp_path / "cache", "cwd": tmp_path, "index": index}
+    planned = rocm.plan(source, version=VERSION, **where)
+    assert planned.source == f"rocm[devel,libraries]=={VERSION}"
     with pytest.raises(ConfigError, match=r"excludes ROCm 7\.12\.0"):
-        fetch(source, index=index, version="7.12.0")
+        rocm.plan(source, version="7.12.0", **where)
 
 
-def test_what_a_killed_download_left_goes_with_the_next_run(fetch, tmp_path: Path) -> None:
+def test_what_a_killed_download_left_goes_and_the_budget_of_the_cache_holds_for_packages_too(
+    fetch, tmp_path: Path, console: Console
+) -> None:
     index = rocm_packages.index(tmp_path / "index", VERSION)
     planned = rocm.plan(
         SOURCE, sha256=None, version=None, cache=tmp_path / "cache", cwd=tmp_path, index=index
@@ -204,15 +205,8 @@ def test_what_a_killed_download_left_goes_with_the_next_run(fetch, tmp_path: Pat
     left = tmp_path / "cache/rocm/staging" / planned.key / "packages"
     left.mkdir(parents=True)
     (left / "half.whl").write_bytes(b"half")
-    assert (fetch(index=index).root / "lib/llvm/bin/clang").is_file()
-    assert leftovers(tmp_path) == []
-
-
-def test_the_budget_of_the_cache_holds_for_packages_too(
-    fetch, tmp_path: Path, console: Console
-) -> None:
-    index = rocm_packages.index(tmp_path / "index", VERSION)
     first = fetch(index=index).sha256
+    assert leftovers(tmp_path) == []
     rocm_packages.index(tmp_path / "index", "7.11.0", tree="7.11.0")
     planned = rocm.plan(
         by_pip.requirement("7.11.0", ("gfx942",)), sha256=None, version=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from support.git_server import git
@@ -11,6 +12,7 @@ from support.jax_release import ABIS, CI, LAYOUTS, VERSION, XLA, Place
 from rocwheel import source
 from rocwheel.errors import ConfigError, FetchError, SourceError
 from rocwheel.source import pin_edit
+from rocwheel.values import replace as replace_value
 
 pytestmark = [pytest.mark.needs("git")]
 
@@ -91,6 +93,11 @@ def test_a_branch_of_a_fork_is_pinned_beside_the_release_of_its_version(place):
     )
     tree = source.resolve(planned, pins=pins, runner=place.runner, console=place.console)
     assert (tree.jax_version, tree.jax.commit, tree.release) == (VERSION, pin.commit, pin)
+    # which YAML would take for true, nothing, a number and a day
+    for name in ("yes", "null", "1_000", "2026-11-01"):
+        named = replace(facts, pin=replace_value(facts.pin, name=name, ref=name))
+        place.path.write_text(pin_edit.added(place.path, named, default=False, layouts=LAYOUTS))
+        assert source.load_pins(place.path, layouts=LAYOUTS).find(name).ref == name
     place.path.write_text(text.replace('    version: "0.11.1"\n', ""))
     with pytest.raises(ConfigError, match=r"'rocm-jaxlib-v0\.11\.1' is no version"):
         source.load_pins(place.path, layouts=LAYOUTS)

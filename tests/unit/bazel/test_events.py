@@ -46,6 +46,16 @@ def test_files_of_nested_sets_are_found_once_each():
     assert found.completed == {LABEL: True}
 
 
+def test_what_bazel_fetched_is_known_where_it_says_so():
+    def fetched(url: str, *, success: bool) -> dict:
+        done = {"success": True} if success else {}
+        return {"id": {"fetch": {"url": url}}, "fetch": done}
+
+    assert read().fetched == set()
+    events = [fetched("https://a/llvm.tar.gz", success=ok) for ok in (False, True, True)]
+    assert read(*events, fetched("https://b", success=False)).fetched == {"https://a/llvm.tar.gz"}
+
+
 def test_a_file_that_only_a_remote_cache_has_is_looked_for_where_it_belongs():
     remote = {
         "name": "dist/a.whl",

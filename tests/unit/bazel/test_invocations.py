@@ -79,6 +79,15 @@ def test_rocm_10_is_refused_for_a_jaxlib_that_does_not_look_for_its_plugin():
     assert bazel.invocations(spec(jax="0.12.0", **ten))
 
 
+@pytest.mark.parametrize("rocm", ["8.0.0", "9.1.0a20260811", "11.0.0"])
+@pytest.mark.parametrize("jax", ["0.8.0", "0.9.1", "0.10.0", "0.11.0", "0.11.1", "0.12.0.1"])
+def test_no_plugin_is_built_for_a_rocm_that_no_jaxlib_looks_for(rocm, jax):
+    version = RocmVersion.parse(rocm)
+    with pytest.raises(ConfigError, match=f"ROCm {rocm}: JAX {jax} needs ROCm") as caught:
+        bazel.invocations(spec(jax=jax, rocm=version, rocm_number=str(version.major)))
+    assert "no JAX has it yet" in caught.value.hint
+
+
 # What JAX's build would declare as file name and setuptools would write: equal or not.
 @pytest.mark.parametrize(
     "suffix",

@@ -19,7 +19,7 @@ from rocwheel import bazel, dist, home, rocm
 from rocwheel.console import silent
 from rocwheel.dist import checks, inputs
 from rocwheel.errors import ConfigError, HostError, RocmError, SourceError
-from rocwheel.host.machine import HostPrograms
+from rocwheel.host.machine import Programs
 from rocwheel.model import RocmVersion
 from rocwheel.values import replace
 
@@ -137,6 +137,9 @@ def test_hermetic_is_hermetic_from_0_10_2_on(look):
         (GENERATIONS["0.11.1"], "0.11.2.dev3", "JAX >=0.11.1"),
         (GENERATIONS["0.9.1"], "0.9.0", "JAX <0.9.2,>=0.9"),
         (GENERATIONS["0.8.3"], "0.9.1", "JAX <0.9,>=0.8.1"),
+        # 0.8.0 had these configs, too, and an XLA that needs less: 58154561ec, edf82d1088
+        (GENERATIONS["0.9.1"], "0.8.3", "JAX <0.9.2,>=0.9"),
+        (GENERATIONS["0.9.1"], "0.9.2", "JAX <0.9.2,>=0.9"),
     ],
 )
 def test_the_class_follows_from_what_the_tree_has(has, says, expected, look):
@@ -230,7 +233,7 @@ def test_a_rocm_is_checked_for_all_that_this_jax_looks_for_at_once(version, look
 def test_readelf_is_a_program_of_the_machine_that_old_rules_run(look, runner):
     _, tree, _, _ = look(GENERATIONS["0.10.1"])
     with pytest.raises(HostError, match="readelf"):
-        checks.check_programs(tree, HostPrograms(environ={"PATH": "/nowhere"}, runner=runner))
+        checks.check_programs(tree, Programs(runner=runner, path="/nowhere"))
 
 
 # Cause 7: GPU code is compressed for every generation.

@@ -17,6 +17,7 @@ from rocwheel import values
 from rocwheel.download import Client, Retry
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.index import channels
+from rocwheel.ledger import nights
 from rocwheel.ledger.nights import NightPlan, WheelRecipe
 from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline import settings as settings_file
@@ -343,6 +344,13 @@ def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path):
         assert ["if-none-match" in request.headers for request in sent] == [False, True]
         server.add(name, b"ROCM")
         assert resolving.one_tarball(url, "", asking).sha256 != first.sha256
+
+
+@pytest.mark.parametrize("name", ["latest", "index.json", "clock.json", "-x", "a/b", "", "x" * 65])
+def test_what_no_night_may_be_called(name):
+    with pytest.raises(ConfigError, match="not the name of a night"):
+        nights.check_name(name)
+    nights.check_name("latest-1.jsonl")
 
 
 class GitHub:

@@ -171,6 +171,62 @@ def test_a_shared_channel_builds_the_newest_multiarch_tarball_once_for_all_famil
         assert list(reasons) == ["build.x-gfx94X-dcgpu"]
 
 
+TEN = "therock-dist-linux-gfx90a-10.1.0a20260811+bkc.20260814.tar.gz"
+UNVERIFIED = 'options: ["--allow-unverified-pin"]'
+COMMIT = f"{{repository: https://github.com/ROCm/jax, branch: {'a' * 40}, pin: default}}"
+
+
+@pytest.mark.parametrize(
+    ("jax", "rocm", "problem"),
+    [
+        ("default", f"source: {name_of('gfx90a')}", ""),
+        ("default", f"source: {TEN}", "JAX 0.11.0 needs ROCm <8,>=7.1"),
+        ("default", "tarballs: ten", "JAX 0.11.0 needs ROCm <8,>=7.1"),
+        (f'"0.12.0", {UNVERIFIED}', "tarballs: ten", ""),
+        (f"rocm-jaxlib-v0.11.0, {UNVERIFIED}", "tarballs: ten", "the first JAX with it is >=0.11"),
+        (f"rocm-jaxlib-v0.11.1, {UNVERIFIED}", "tarballs: ten", ""),
+        (COMMIT, "tarballs: ten", ""),  # whose sources say it
+    ],
+)
+def test_a_rocm_that_the_pinned_jax_never_loads_is_an_absent_build(
+    jax, rocm, problem, tmp_path, runner
+):
+    (tmp_path / "ten").mkdir()
+    for name in (name_of("gfx90a"), TEN, f"ten/{TEN}"):
+        (tmp_path / name).write_bytes(b"ROCm")
+    (tmp_path / "nightly.yaml").write_text(
+        f"sets:\n  - {{name: x, jax: {jax}, families: [gfx90a], rocm: {{{rocm}}}}}\n"
+    )
+    recipes, absent = resolving.resolve(
+        settings_file.load(tmp_path / "nightly.yaml"),
+        matrix.FAMILIES,
+        resolving.World(
+            ci=CI, cwd=tmp_path, cache=tmp_path, runner=runner, client=None,
+            now=datetime(2026, 8, 20, tzinfo=timezone.utc), note=print, environ={}, tool="",
+        ),
+    )  # fmt: skip
+    assert [problem in cell.absent for cell in absent] == ([True] if problem else [])
+    assert len(recipes) == (not problem)
+    assert all(UNVERIFIED[11:-2] in recipe.argv for recipe in recipes if UNVERIFIED in jax)
+
+
+def test_an_unverified_pin_is_no_nights_without_the_option(tmp_path, runner):
+    (tmp_path / "rocm").mkdir()
+    (tmp_path / "nightly.yaml").write_text(
+        "sets:\n  - {name: x, jax: rocm-jaxlib-v0.11.1, rocm: {source: rocm}}\n"
+    )
+    with pytest.raises(ConfigError, match="is unverified") as caught:
+        resolving.resolve(
+            settings_file.load(tmp_path / "nightly.yaml"),
+            matrix.FAMILIES,
+            resolving.World(
+                ci=CI, cwd=tmp_path, cache=tmp_path, runner=runner, client=None,
+                now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=print, environ={}, tool="",
+            ),
+        )  # fmt: skip
+    assert "--allow-unverified-pin" in caught.value.hint
+
+
 def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_sets(
     tmp_path, runner, monkeypatch
 ):

@@ -29,9 +29,9 @@ WINDOWS = "therock-dist-windows-gfx94X-dcgpu-7.15.0a20260702.tar.gz"
 NAMES = (NEW, OLD, DEV, ALL, TESTS, WINDOWS)
 
 
-def script_page(*names: str) -> str:
+def script_page(*names: str, times: dict[str, float] | None = None) -> str:
     """Imitate the page of TheRock's index_generation_s3_tar.py: no link, one constant."""
-    files = json.dumps([{"name": name, "mtime": 1.5} for name in names])
+    files = json.dumps([{"name": name, "mtime": (times or {}).get(name, 1.5)} for name in names])
     return f"""<html><head><title>Tarballs</title><script>
         const files = {files};
         function show(list) {{ li.innerHTML = `<a href="${{href}}">x</a>`; }}
@@ -44,10 +44,12 @@ def link_page(*names: str) -> str:
     return "".join(f'<a href="./{name}">{name}</a>  8G\n<a HREF={name}>again</a>' for name in links)
 
 
-def bucket_page(*names: str) -> str:
+def bucket_page(*names: str, days: dict[str, str] | None = None) -> str:
     """Imitate the answer of S3's ListObjectsV2."""
+    day = (days or {}).get
     entries = "".join(
-        f"<Contents><Key>v4/tarball/{name}</Key><LastModified>2026-06-30</LastModified>"
+        f"<Contents><Key>v4/tarball/{name}</Key>"
+        f"<LastModified>{day(name, '2026-06-30')}</LastModified>"
         f"<ETag>&quot;1&quot;</ETag><Size>7</Size></Contents>"
         for name in names
     )
@@ -75,6 +77,29 @@ def test_each_family_gets_its_newest_tarball(page, client: Client, tmp_path: Pat
         "gfx90a": f"/tarball-multi-arch/{DEV.replace('+', '%2B')}",
         "multiarch": f"/tarball-multi-arch/{ALL}",
     }
+
+
+LATER = "therock-dist-linux-gfx90a-7.14.0.dev0+0a0a0a0a.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("page", "path"),
+    [
+        (script_page(DEV, LATER, times={DEV: 1780000000.0, LATER: 1780000000.25}), "dev/"),
+        (script_page(LATER, DEV, times={DEV: 1780000000.0, LATER: 1780000000.25}), "dev/"),
+        (bucket_page(LATER, DEV, days={DEV: "2026-06-01", LATER: "2026-06-02"}), ""),
+    ],
+    ids=["later-last", "later-first", "bucket"],
+)
+def test_of_builds_that_a_commit_alone_tells_apart_the_later_one_is_newer(
+    page, path, client: Client, tmp_path: Path
+) -> None:
+    assert newest(page, client, tmp_path, path=path)["gfx90a"].endswith("dev0%2B0a0a0a0a.tar.gz")
+
+
+def test_a_newer_version_is_newer_whenever_it_was_put_there(client, tmp_path: Path) -> None:
+    page = script_page(OLD, NEW, times={NEW: 1780000000.0, OLD: 1790000000.0})
+    assert newest(page, client, tmp_path)["gfx94X-dcgpu"].endswith(NEW)
 
 
 def test_a_buckets_own_listing_is_read_from_its_root(client: Client, tmp_path: Path) -> None:

@@ -139,6 +139,30 @@ def test_from_the_wheelhouse_to_a_fresh_machine_with_public_keys_alone(world, ca
     assert any("is not about" in link["about"] for link in document["links"])
 
 
+def test_a_key_that_is_lost_in_the_middle_of_a_night_costs_its_cells_another_gate(
+    world, capsys
+) -> None:
+    """What it signed before stands; what ran without it counts once another key signs a run."""
+    staged(world)
+    smoke, unit = (make_verdict(world.manifest, suite=suite) for suite in ("smoke", "unit"))
+    for verdict in (smoke, unit):
+        verdicts.add(world.shop.staging, verdict)
+    evidence.add_result(world.shop.staging, smoke, signers.signer(world.uri("runner")))
+    (world.keys / "runner.pem").unlink()
+    promote = world.target("promote", f"--manifest={world.manifest.sha256}")
+    promote += (f"--signer={world.uri('promoter')}",)
+    assert world.run(*promote) == 9
+    assert f"verdict {unit.sha256[:12]} is unsigned" in capsys.readouterr().err
+    assert world.run("trust", "keygen", world.keys / "second.pem", "--role=runner") == 0
+    path, entry = world.ci / "trust.yaml", capsys.readouterr().out
+    entry = re.sub(r"since: .*", "since: 2026-01-01", entry)  # the verdicts are of a day of May
+    path.write_text(path.read_text().replace("keys:\n", f"keys:\n{entry}", 1))
+    again = make_verdict(world.manifest, suite="unit", host="node2")
+    verdicts.add(world.shop.staging, again)
+    evidence.add_result(world.shop.staging, again, signers.signer(world.uri("second")))
+    assert world.run(*promote) == 0, capsys.readouterr().err
+
+
 def add_shard(
     world, number: int, *, signer: str = "runner", bad: bool = False, host: str = "n"
 ) -> str:
@@ -600,7 +624,7 @@ def swap(lines) -> None:
 
 
 def flip(lines) -> None:
-    lines[-1] = lines[-1].replace(b'"sig": "', b'"sig": "AAAA')
+    lines[-1] = lines[-1].replace(b'"sig":"', b'"sig":"AAAA')
 
 
 def double(lines) -> None:
@@ -791,8 +815,25 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     trust = policy.load(path)
     source = replace(plain.jax, commit=pin["commit"])
     xla = replace(plain.xla, commit=pin["xla_commit"])
-    real = replace(plain, jax=source, xla=xla, bazel_version=pin["bazel"])
+    wheel = pin["jaxlib"]["wheels"]["3.12"]
+    jaxlib = replace(
+        plain.wheels[0], filename=wheel["filename"], sha256=wheel["sha256"], origin="upstream"
+    )
+    real = replace(
+        plain, jax=source, xla=xla, bazel_version=pin["bazel"], wheels=(jaxlib, *plain.wheels)
+    )
+    with pytest.raises(
+        TrustError, match=r"ROCm therock-dist-.*, 111111111111: no set of a night pins"
+    ):
+        evidence.check_locked(real, trust)
+    night = world.ci / "nightly.yaml"
+    rocm = f"{{source: {plain.rocm.url}, sha256: '{plain.rocm.sha256}'}}"
+    night.write_text(night.read_text().replace("{tarballs: nightly}", rocm))
+    trust = policy.load(path)
     evidence.check_locked(real, trust)
+    other = replace(jaxlib, sha256="2" * 64)
+    with pytest.raises(TrustError, match=r"jaxlib-.*whl: 222222222222 is no jaxlib of its pin"):
+        evidence.check_locked(replace(real, wheels=(other, *plain.wheels)), trust)
     for change in (
         {"jax": replace(source, commit="2" * 40)},
         {"jax": replace(source, dirty=True)},
@@ -835,7 +876,8 @@ def test_a_teams_own_trust_file_may_only_add(world, capsys, ours, message) -> No
             return str(exc)
         return ""
 
-    shutil.copy(world.ci / "pins.yaml", world.tmp)
+    for name in ("pins.yaml", "nightly.yaml"):
+        shutil.copy(world.ci / name, world.tmp)
     assert message in load()
     assert bool(load()) is bool(message)
     own.write_text(text.replace("[builder, runner, promoter]", "[promoter]"))

@@ -6,13 +6,14 @@ import json
 from datetime import date
 
 import pytest
-from support.trust import FAMILY, NOW, Keyring, SignedShop
+from support.trust import ENDED, FAMILY, NOW, Keyring, SignedShop, make_record
 from support.wheelset import make_set, make_verdict
 
 from rocwheel import files
+from rocwheel.build_record import BuildRecord, InvocationRecord
 from rocwheel.ledger.state import Action
-from rocwheel.trust import TrustError, chain, envelope, statements
-from rocwheel.trust.policy import Revocation
+from rocwheel.trust import TrustError, chain, envelope, evidence, statements
+from rocwheel.trust.policy import Case, Revocation
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -91,6 +92,38 @@ def test_the_statements_are_json_that_other_tools_read(shop) -> None:
     assert {"name", "digest"} <= inner["predicate"]["buildDefinition"]["resolvedDependencies"][
         0
     ].keys()
+
+
+def test_a_provenance_names_what_bazel_fetched_where_bazel_does(shop) -> None:
+    manifest = shop.ready()
+    plain = make_record(manifest)
+    none: dict = dict.fromkeys(("actions_executed", "cache_hits", "bytes_made", "bytes_cached"), 0)
+    none |= {"milliseconds": 0, "critical_path_milliseconds": 0}
+    none |= dict.fromkeys(("notes", "warnings", "critical_path", "slowest_actions"), ())
+    none |= {"command": "bazel build", "log": "/log", "profile": "/profile"}
+    known = {"fetched": ("https://a/llvm.tar.gz",), "unpacked": ("1" * 64, "2" * 64)}
+    runs = (InvocationRecord(**none), InvocationRecord(**none, **known))
+
+    def fetched(record):
+        made = statements.provenance(manifest, record, finished=ENDED)
+        return made.part("buildDefinition", "internalParameters", "bazel")["fetched"]
+
+    assert fetched(plain) == statements.NOT_KNOWN
+    programs = {"program clang": "3" * 64}
+    named = replace(plain, bazel=replace(plain.bazel, invocations=runs, programs=programs))
+    made = statements.provenance(manifest, named, finished=ENDED)
+    ran = {"name": "program clang", "digest": {"sha256": "3" * 64}}
+    assert ran in made.part("buildDefinition")["resolvedDependencies"]
+    signed = envelope.parse(shop.signed(made, "builder"), name="x")
+    case = Case(trust=shop.channel.trust, channel="", family=FAMILY.name, now=NOW)
+    evidence.check_provenance(
+        signed, manifest, case, NOW
+    )  # what a manifest does not name may be there
+    assert fetched(BuildRecord.from_bytes(named.to_bytes(), name="x")) == [
+        {"uri": "https://a/llvm.tar.gz"},
+        {"digest": {"sha256": "1" * 64}},
+        {"digest": {"sha256": "2" * 64}},
+    ]
 
 
 def test_status_says_what_a_signature_lacks(shop) -> None:

@@ -6,21 +6,20 @@ local file or beside the verdicts in the store, where it is replaced only as it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from rocwheel.errors import ConfigError, ObjectStaleError, StoreError
+from rocwheel.errors import ConfigError, StoreError
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.places import Place
 from rocwheel.results import LastRun, Outcome, Results
-from rocwheel.store import JSON, Headers, Store, glance
+from rocwheel.store import JSON, Headers, Store, swap
 from rocwheel.store.file import FileStore
 from rocwheel.values import Count, Value
 
 SCHEMA: Final = 1
-ATTEMPTS: Final = 5  # to replace a history that others replace too
 
 
 class SuiteHistory(Value, frozen=True, kw_only=True):
@@ -59,9 +58,9 @@ def read(place: Place | None, suite: str, cache: Path) -> SuiteHistory:
 
 def add(place: Place | None, suite: str, cache: Path, results: Results) -> None:
     """Add a run to the history. Raises StoreError when others are faster every time, OSError."""
-    _replace(
-        place, suite, cache, lambda old: SuiteHistory.readable(old).with_results(results).to_bytes()
-    )
+    store, at = _where(place, suite, cache)
+    with_it = lambda old: SuiteHistory.readable(old or None).with_results(results).to_bytes()  # noqa: E731
+    swap(store, at, with_it, headers=Headers(content_type=JSON))
 
 
 def name_of(results: Results) -> str:
@@ -81,7 +80,8 @@ def read_last(place: Place | None, name: str, cache: Path) -> LastRun | None:
 
 def keep_last(place: Place | None, name: str, cache: Path, run: LastRun) -> None:
     """Keep a run as the last of that name. Raises StoreError, OSError."""
-    _replace(place, name, cache, lambda _old: run.to_bytes())
+    store, at = _where(place, name, cache)
+    swap(store, at, lambda _old: run.to_bytes(), headers=Headers(content_type=JSON))
 
 
 def key(place: Place, suite: str) -> str:
@@ -102,20 +102,3 @@ def _kept(place: Place | None, name: str, cache: Path) -> bytes | None:
         return store.read(at)[0]
     except StoreError:
         return None
-
-
-def _replace(
-    place: Place | None, name: str, cache: Path, change: Callable[[bytes | None], bytes]
-) -> None:
-    """Replace what is kept under a name by what `change` makes of it."""
-    store, at = _where(place, name, cache)
-    for attempt in range(1, ATTEMPTS + 1):
-        old, previous = glance(store, at)
-        new = change(old or None)
-        try:
-            store.replace(at, new, previous=previous, headers=Headers(content_type=JSON))
-        except ObjectStaleError:
-            if attempt == ATTEMPTS:
-                raise
-        else:
-            return

@@ -22,6 +22,7 @@ from packaging.specifiers import SpecifierSet
 from rocwheel import yaml_file
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
+from rocwheel.home import SUITES
 from rocwheel.model import suggest
 from rocwheel.results import Outcome, Results
 from rocwheel.values import Value, matching, replace
@@ -29,7 +30,6 @@ from rocwheel.verdict import SILENT, State
 from rocwheel.yaml_file import FieldError
 
 FOLDER: Final = "skips"
-SUITES: Final = "suites"
 UNFINISHED: Final = SILENT | {State.TIMEOUT}  # states of a run that did not try all of them
 
 

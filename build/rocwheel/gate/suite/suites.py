@@ -11,23 +11,23 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from rocwheel import files, yaml_file
 from rocwheel.errors import ConfigError
-from rocwheel.gate.suite import skips
-from rocwheel.gate.suite.skips import Skip
-from rocwheel.home import Home
+from rocwheel.home import SUITES, Home
 from rocwheel.model import suggest
 from rocwheel.values import Count, NonEmpty, Value, canonical_json, replace
 from rocwheel.verdict import Demand, Demands, KnownSuite
 from rocwheel.yaml_file import FieldError
 
-FOLDER: Final = skips.SUITES
+if TYPE_CHECKING:
+    from rocwheel.gate.suite.skips import Skip
+
+FOLDER: Final = SUITES
 LIBRARIES: Final = "rocm_libraries.yaml"
 DEVICE_ERRORS: Final = "device_errors.yaml"
 CALIBRATION: Final = "calibration.yaml"
@@ -84,9 +84,7 @@ class Suite(Demand, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a suite that proves nothing, or contradicts itself."""
-        for number, requirement in enumerate(self.requirements):
-            _refuse_open(requirement, number)
-        if not any(Requirement(line).name == "pytest" for line in self.requirements):
+        if "pytest" not in [_pinned(line, at)[0] for at, line in enumerate(self.requirements)]:
             raise FieldError("pytest is missing", "requirements", hint="write pytest==VERSION")
         if not self.source.folder and self.source.paths == OURS:
             hint = "write `source: {folder: …}`, or `paths` of JAX's own tests"
@@ -188,13 +186,13 @@ def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     )
-    pytest = next(item for item in map(Requirement, suite.requirements) if item.name == "pytest")
+    pinned = dict(_pinned(line, at) for at, line in enumerate(suite.requirements))
     return KnownSuite(
         definition=files.sha256((home.ci / FOLDER / f"{suite.name}.yaml").read_bytes()),
         skips=files.sha256(canonical_json(sorted(listed))),
         tests=git.digest(folder, names) if suite.source.folder else "",
         selection=suite.select,
-        pytest=next(iter(pytest.specifier)).version,
+        pytest=pinned["pytest"],
         demands=suite.demands,
         rocm=suite.rocm,
     )
@@ -202,6 +200,8 @@ def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
 
 def load_known(home: Home, *, today: date) -> dict[str, KnownSuite]:
     """Return every suite of ours as promotion knows it. Raises ConfigError."""
+    from rocwheel.gate.suite import skips
+
     entries = skips.load(home.ci, today=today)
     return {suite.name: known(home, suite, entries) for suite in load_all(home.ci)}
 
@@ -250,11 +250,17 @@ def _suite(path: Path) -> Suite:
     return replace(suite, counted={**suite.counted, **counted})
 
 
-def _refuse_open(requirement: str, number: int) -> None:
+def _pinned(requirement: str, number: int) -> tuple[str, str]:
+    """Return name and version of a requirement. Raises FieldError where it has no exact one."""
+    if plain := re.fullmatch(r"([A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)==(\d+(?:\.\d+)*)", requirement):
+        return plain[1], plain[2]
+    from packaging.requirements import InvalidRequirement, Requirement  # slow, and seldom needed
+
     try:
-        pins = [item.operator for item in Requirement(requirement).specifier]
-        problem = "" if pins == ["=="] else f"{requirement!r} has no exact version"
+        asked = Requirement(requirement)
+        if [item.operator for item in asked.specifier] == ["=="]:
+            return asked.name, next(iter(asked.specifier)).version
+        problem = f"{requirement!r} has no exact version"
     except InvalidRequirement as exc:
         problem = str(exc).partition("\n")[0]
-    if problem:
-        raise FieldError(problem, "requirements", number, hint="write name==version")
+    raise FieldError(problem, "requirements", number, hint="write name==version")

@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rocwheel.gate import run
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.machine import preflight
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
@@ -97,6 +100,41 @@ def test_a_good_preflight_tells_backend_and_modules(tmp_path):
 def test_what_is_not_as_meant_ends_the_gate_with_a_state(tmp_path, changes, error, message):
     with pytest.raises(error, match=message):
         ask(tmp_path, {**FACTS, **changes})
+
+
+class AtOnce(Says):
+    """A runner that answers when as many ask at once as there are devices."""
+
+    def __init__(self, number):
+        super().__init__(FACTS)
+        self.barrier, self.asked = threading.Barrier(number, timeout=20), list[str]()
+
+    def run(self, command, /, **options):
+        self.asked.append(command.argv[-1])
+        self.barrier.wait()
+        return super().run(command, **options)
+
+
+def test_128_processes_on_8_devices_ask_each_device_once_and_all_at_the_same_time(tmp_path):
+    """On one H100 sixteen lanes asked one after another, which took 39 s."""
+    lanes = tuple(
+        Lane(name=f"gpu{gpu}.{number}", devices=(replace(GPU, index=gpu, serial=f"{gpu}"),), env={})
+        for gpu in range(8)
+        for number in range(16)
+    )
+    request = SimpleNamespace(
+        suite=SimpleNamespace(with_jax=True), wheels=WHEELS, output=tmp_path, folders=()
+    )
+    runner, environment = AtOnce(8), SimpleNamespace(python=Path("/py"))
+    probed, facts = run._preflight(
+        request, SimpleNamespace(runner=runner), environment, lanes, tmp_path
+    )
+    assert sorted(Path(name).name for name in runner.asked) == [
+        f"preflight-gpu{gpu}.0.json" for gpu in range(8)
+    ]
+    assert [lane.name for lane in probed] == [lane.name for lane in lanes]
+    assert all(lane.probe for lane in probed)  # it is asked again after a crash
+    assert facts.backend == "rocm"
 
 
 def test_a_preflight_that_dies_is_a_crash_and_one_that_says_nothing_is_infra(tmp_path):
