@@ -35,6 +35,7 @@ from rocwheel.ledger import verdicts  # noqa: E402
 from rocwheel.manifest import MANIFEST  # noqa: E402
 from rocwheel.release import proof  # noqa: E402
 from rocwheel.trust import chain, evidence  # noqa: E402
+from rocwheel.trust.policy import Case  # noqa: E402
 from rocwheel.values import replace  # noqa: E402
 
 LIMIT = 2.0  # seconds
@@ -100,7 +101,9 @@ def measure(folder: Path, pythons: tuple[str, ...], url: str) -> dict[str, tuple
     bundle = []
 
     def promote() -> None:
-        gathered = proof.gather(staging, manifest, shop.channel, found, now=NOW)
+        case = Case(trust=trust, channel="", family=staging.view, now=NOW)
+        readable = {item.sha256: item.verdict for item in found}
+        gathered = evidence.gather(staging, manifest, readable, case)
         proof.believed(found, gathered, shop.channel)
         bundle.append(
             proof.bundle(

@@ -60,13 +60,13 @@ import os, sys
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 from pathlib import Path
 from rocwheel.wheel.zip_reader import ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, write
+from rocwheel.wheel.zip_writer import ZipPart, write
 _, _, _, wheel, name, library, out = sys.argv
 with ZipArchive(Path(wheel)) as archive:
     parts = [
-        Fresh(like=member, name=name, content=Path(library))
+        ZipPart(member=member, name=name, content=Path(library))
         if member.name == name
-        else Kept(archive=archive, member=member, name=member.name)
+        else ZipPart(member=member, name=member.name)
         for member in archive.members
     ]
     write(parts, archive, os.open(out, os.O_RDWR | os.O_CREAT | os.O_TRUNC))

@@ -41,12 +41,13 @@ class InvocationRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     unpacked: tuple[Sha256, ...] = ()
 
 
-class BazelRecord(Value, frozen=True, kw_only=True):
+class BazelRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The Bazel that built the set, and its runs in order."""
 
     path: str
     version: str
     invocations: tuple[InvocationRecord, ...]
+    programs: Mapping[str, Sha256] = {}  # Bazel and the compiler; in an image, that has them
 
 
 class BuilderRecord(Value, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ def each(
     or on Ctrl-C, is not started any more; on Ctrl-C the started ones end soon (`rocwheel.ending`).
     """
     known = list(items)
-    width = min(len(known), threads or cgroup.cpus())
+    width = min(len(known), threads or cgroup.cpus()) if len(known) > 1 else 1
     if width <= 1:
         return [work(item) for item in known]
     from concurrent.futures import CancelledError, ThreadPoolExecutor

@@ -44,7 +44,7 @@ from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Action
 from rocwheel.model import WheelKind
 from rocwheel.release import adopt, audit, operations, promote, retention, stage, status, withdraw
-from rocwheel.release.policy import Approval
+from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -1091,7 +1091,7 @@ def test_channels_are_found_from_any_folder(tmp_path, capsys, monkeypatch) -> No
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     assert main(["status", "--family", FAMILY.name, "--channel", "nightly"]) == 7
-    assert "s3://therock-nightly-python/v2-staging/gfx90a" in capsys.readouterr().err
+    assert "s3://therock-nightly-python/v2-staging/" in capsys.readouterr().err
 
 
 READ_ONLY = {"AWS_ACCESS_KEY_ID": READER, "AWS_SECRET_ACCESS_KEY": READER_SECRET}

@@ -424,7 +424,10 @@ def corpus() -> dict[str, tuple[bytes, str]]:
         found[title] = (Zip(members).to_bytes(), message)
     for title, data in ELF.items():
         listed = GOOD.but(files={**GOOD.files, "demo/x.so": File(data, mode=0o755)})
-        found[f"ELF: {title}"] = (Zip(wheels.entries(listed)).to_bytes(), "a broken ELF file")
+        found[f"ELF: {title}"] = (
+            Zip(wheels.entries(listed)).to_bytes(),
+            "cannot be read as an ELF file",
+        )
     return found
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from support.wheels import digest
 
 from rocwheel.wheel.zip_reader import ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, write
+from rocwheel.wheel.zip_writer import ZipPart, write
 
 
 @dataclass
@@ -108,17 +108,17 @@ class Draft:
         if self.honest:
             self._record()
         path = folder / (self.filename or self.archive.path.name)
-        parts: list[Fresh | Kept] = []
+        parts: list[ZipPart] = []
         for member in self.archive.members:
             mode = 0 if member.is_dir else self.mode
             content = self.edits.get(member.name, b"")
             if member.name not in self.edits:
-                parts.append(Kept(archive=self.archive, member=member, name=member.name, mode=mode))
+                parts.append(ZipPart(member=member, name=member.name, mode=mode))
             elif content is not None:
-                parts.append(Fresh(like=member, name=member.name, content=content, mode=mode))
+                parts.append(ZipPart(member=member, name=member.name, content=content, mode=mode))
         like = self.archive.by_name[self.name("/RECORD")]
         parts += [
-            Fresh(like=like, name=name, content=content)
+            ZipPart(member=like, name=name, content=content)
             for name, content in self.edits.items()
             if name not in self.archive.by_name and content is not None
         ]
@@ -242,6 +242,12 @@ COMMON: dict[str, Edit] = {
     "an import of a module that is not inside": _more("/version.py", b"from ._nowhere import x\n"),
     "an import beyond the package": _more("/version.py", b"from .... import x\n"),
     "an import of a name that a module lacks": _more(PACKAGE, b"from .version import nowhere\n"),
+    "a version module that is of none and another": lambda d: d.put(
+        "/version.py", b"_version = '0.1.0'\n_release_version = None\n__version__ = _version\n"
+    ),
+    "a version in place of the one before": _more("/version.py", b"__version__ = '0.1.0'\n"),
+    "a module that raises": _more("/version.py", b"raise ImportError('moved')\n"),
+    "a module that ends the process": _more("/version.py", b"import sys\nsys.exit(0)\n"),
     "a version in another spelling": lambda d: d.replace(
         ".dist-info/METADATA", b"\nVersion: ", b"\nVersion: v"
     ),
@@ -287,6 +293,10 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "a function that is never defined": _init(b"if False:\n    def initialize():\n        pass\n"),
         "a function to be awaited": _init(b"async def initialize():\n    pass\n"),
         "a function that is deleted": _init(b"def initialize():\n    pass\ndel initialize\n"),
+        "a function that yields": _init(b"def initialize():\n    yield\n"),
+        "a value that is no function": _init(b"initialize = None\n"),
+        "a lambda that wants an argument": _init(b"initialize = lambda x: x\n"),
+        "a function of a function": _init(b"def f():\n    initialize = print\n"),
         "a function of a class": _init(b"class X:\n    def initialize():\n        pass\n"),
         "a compiled package": _beside(PACKAGE, "{}.cpython-312-x86_64-linux-gnu.so", b"text"),
         "an old Python alone": lambda d: d.replace(
@@ -379,6 +389,7 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "a version module without what JAX reads": lambda d: d.replace(
             "/version.py", b"\n__version__ =", b"\n__release__ ="
         ),
+        "a version that is deleted": _more("/version.py", b"del __version__\n"),
         "no common library": lambda d: d.drop("/libjax_common.so"),
         **{
             f"no {name}": lambda d, name=name: d.drop(f"/{name}")
@@ -398,11 +409,11 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "a stable ABI": lambda d: d.retag("cp312-abi3"),
     },
 }  # fmt: skip
-SOUND: dict[str, Edit] = {
+WORKING: dict[str, Edit] = {
     "nothing": lambda _: None,
     "modes for the owner only": _modes,
     "a version module that says None": lambda d: d.put(
-        "/version.py", b"_release_version: str | None = None\n__version__ = '0'\n"
+        "/version.py", b"_release_version: str | None = None\n__version__ = str()\n"
     ),
     "an import of what Python has": _more("/version.py", b"import json, os.path\n"),
     "an import that may fail": _more(
@@ -415,6 +426,24 @@ SOUND: dict[str, Edit] = {
     "a folder with a module's name": _beside("/version.py", "version/data.txt"),
     "a field more": lambda d: d.replace(".dist-info/METADATA", b"\nName:", b"\nKeywords: x\nName:"),
 }
+
+
+SOUND: dict[str, dict[str, Edit]] = {
+    "pjrt": {
+        **WORKING,
+        "a lambda": _init(b"initialize = lambda: None\n"),
+        "an assigned function": _init(b"def f():\n    pass\ninitialize = f\n"),
+        "a partial function": _init(
+            b"import functools\ninitialize: object = functools.partial(print)\n"
+        ),
+        "a function of another module": _init(b"import os\ninitialize = os.getpid\n"),
+        "a function after a text like an end": _init(
+            b'"""\nraise\nexit()\n"""\ndef initialize():\n    raise ValueError\n'
+        ),
+    },
+    "plugin": WORKING,
+    "jaxlib": WORKING,
+}  # fmt: skip
 
 
 def _tag(draft: Draft) -> list[str]:

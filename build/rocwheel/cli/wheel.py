@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -246,7 +245,7 @@ def diff(app: App, options: WheelDiffOptions) -> int:
         raise click.UsageError(f"{len(options.wheels)} given: name the two wheels to compare")
     differences = comparing.diff(*options.paths())
     app.emit(
-        {"differences": [asdict(item) for item in differences]},
+        {"differences": [item._asdict() for item in differences]},
         "\n".join(map(str, differences)) if differences else None,
     )
     return DIFFERENT if differences and options.exit_code else 0
@@ -261,7 +260,7 @@ def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) 
         app.console.warn(note)
     documents = [plan.document(folder) for plan in plans]
     if options.dry_run:
-        rename.check(plans, folder)
+        rename.apply(plans, folder, keep=False)
         text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)
         app.emit({"dry_run": True, "wheels": documents}, text)
         return

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from packaging.utils import parse_wheel_filename
 
-from rocwheel import bazel, git, parallel, source, wheelhouse
+from rocwheel import bazel, files, git, parallel, source, wheelhouse
 from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
 from rocwheel.console import Console
 from rocwheel.container import Mount
@@ -275,7 +275,12 @@ def _record(
     seconds: Mapping[str, float],
 ) -> BuildRecord:
     """`build.json`: how, where and how fast; not part of the set's identity."""
-    request, binary = inputs.planned.request, inputs.spec.bazel
+    request, binary, compiler = inputs.planned.request, inputs.spec.bazel, inputs.spec.compiler
+    named = {
+        f"program bazel {binary.version}": binary.path,
+        f"program {compiler.kind}": compiler.cc,
+    }
+    paths = {} if inputs.place.spec else {name: Path(path) for name, path in named.items() if path}
     return BuildRecord(
         manifest=manifest.sha256,
         started=request.started,
@@ -285,7 +290,12 @@ def _record(
         rocm_root=str(inputs.root.root),
         source_root=str(inputs.tree.root),
         command_line=request.command_line,
-        bazel=BazelRecord(path=str(binary.path), version=binary.version, invocations=runs.records),
+        bazel=BazelRecord(
+            path=str(binary.path),
+            version=binary.version,
+            invocations=runs.records,
+            programs={name: files.sha256(path) for name, path in paths.items() if path.is_file()},
+        ),
         milliseconds={name: round(took * 1000) for name, took in seconds.items()},
         findings=tuple(
             FindingRecord(rule=item.rule, severity=item.severity.value, message=item.message)

@@ -25,7 +25,7 @@ from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
 from rocwheel.trust.policy import KeyRole, Trust
-from rocwheel.values import Count, Sha256, Value, matching
+from rocwheel.values import Sha256, Value, matching
 from rocwheel.verdict import KnownSuite
 from rocwheel.yaml_file import CPythons, FieldError
 
@@ -259,7 +259,6 @@ class _Entry(Value, frozen=True, kw_only=True):
     must: tuple[str, ...] = ()
     region: str = ""
     endpoint: Url = ""
-    lock_days: Count = Options.lock_days
     public_url: Url = ""
     cache_control: _Cache = _Cache(pages=PAGE_CACHE, wheels=WHEEL_CACHE)
     retention: Retention = Retention()
@@ -301,11 +300,7 @@ class _Entry(Value, frozen=True, kw_only=True):
             prefixes=self.prefixes,
             layout=self.layout,
             must=tuple(sorted(self.must)),
-            options=Options(
-                region=self.region,
-                endpoint=self.endpoint.rstrip("/"),
-                lock_days=self.lock_days,
-            ),
+            options=Options(region=self.region, endpoint=self.endpoint.rstrip("/")),
             public_url=self.public_url.rstrip("/"),
             page_cache=self.cache_control.pages,
             wheel_cache=self.cache_control.wheels,

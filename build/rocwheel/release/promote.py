@@ -41,8 +41,8 @@ from rocwheel.release.stage import holding
 from rocwheel.release.withdraw import withdrawn
 from rocwheel.store import ObjectInfo, Store, replaced
 from rocwheel.trust import TrustError, envelope, evidence, statements
-from rocwheel.trust.evidence import Evidence
-from rocwheel.trust.policy import KeyRole
+from rocwheel.trust.evidence import Evidence, gather
+from rocwheel.trust.policy import Case, KeyRole
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 
@@ -406,7 +406,9 @@ def judge(
 
     `before` are the tests of the last released set. Raises TrustError where a link is broken.
     """
-    evidence = proof.gather(staging, manifest, channel, results, now=now)
+    case = Case(trust=channel.trust, channel=channel.name, family=staging.view, now=now)
+    readable = {item.sha256: item.verdict for item in results if item.verdict}
+    evidence = gather(staging, manifest, readable, case)
     if approvals and channel.requires(KeyRole.APPROVER):
         what = f"--approve: {channel.option} takes the signed word of an approver alone"
         raise TrustError(what, hint="`trust approve` signs it")
@@ -470,28 +472,27 @@ def approve(plan: PromotePlan, cells: Sequence[str], *, signer: Signer) -> list[
 
     Raises PromotionError for a cell that waits for none, TrustError for a key that may not sign.
     """
-    operation, channel, keys = plan.operation, plan.channel, list[str]()
+    operation, channel, made = plan.operation, plan.channel, list[tuple[Place, bytes]]()
     who, manifest = operation.who, operation.manifest
     if not channel.requires(KeyRole.APPROVER):
         what = f"{channel.option}: requires no approver's signature"
         raise TrustError(what, hint="`promote --approve` is enough there")
     waiting = [(i.family, c) for i in operation.judged for c in i.decision.waiting]
-    asked = [(family, cell) for family, cell in waiting if cell.name in cells]
-    for text in sorted({*cells} - {cell.name for _, cell in asked}):
+    for text in sorted({*cells} - {cell.name for _, cell in waiting}):
         hint = "only a flaky cell, and one that a bypass or an excuse lets through, can be approved"
         raise PromotionError(f"{text}: waits for no approval", hint=hint)
-    for family, cell in asked:
-        place = operation.staging.of(family)
-        proof.check_key(channel, place, signer, who=who, role=KeyRole.APPROVER, suite=cell.suite)
-    for family, cell in asked:
-        about: Any = {name: getattr(cell, name) for name in ("suite", "python", "verdicts")}
-        about |= {"by": who.by, "reason": who.reason, "channel": channel.name, "family": family}
-        word = Approval(**about)
-        made = envelope.unsigned(statements.approval(manifest, word, time=who.time))
-        data = envelope.sign(made, signer, name="the approval")
-        place = operation.staging.of(family)
-        keys += evidence.add(place, manifest.sha256, data, kind="approval")
-    return keys
+    for family, cell in waiting:
+        if cell.name in cells:
+            place = operation.staging.of(family)
+            proof.check_key(
+                channel, place, signer, who=who, role=KeyRole.APPROVER, suite=cell.suite
+            )
+            about: Any = {name: getattr(cell, name) for name in ("suite", "python", "verdicts")}
+            about |= {"by": who.by, "reason": who.reason, "channel": channel.name, "family": family}
+            word = statements.approval(manifest, Approval(**about), time=who.time)
+            made.append((place, envelope.sign(envelope.unsigned(word), signer, name="it")))
+    add = partial(evidence.add, manifest=manifest.sha256, kind="approval")
+    return [key for place, data in made for key in add(place, data=data)]
 
 
 def _source(

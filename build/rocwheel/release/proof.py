@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import files
@@ -29,20 +28,6 @@ if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
 _PASSES: Final = frozenset({State.PASS, State.FLAKY})
-
-
-def gather(
-    staging: Place,
-    manifest: Manifest,
-    channel: Channel,
-    verdicts: Iterable[FoundVerdict],
-    *,
-    now: datetime,
-) -> Evidence:
-    """Return the statements a promotion may rest on. Raises TrustError where a link is broken."""
-    case = Case(trust=channel.trust, channel=channel.name, family=staging.view, now=now)
-    readable = {item.sha256: item.verdict for item in verdicts if item.verdict}
-    return stored.gather(staging, manifest, readable, case)
 
 
 def believed(

@@ -83,7 +83,6 @@ class Options:
     attempts: int = 0  # per request, the first included; 0: 5
     connect_seconds: float = 10.0
     read_seconds: float = 60.0
-    lock_days: int = 90  # that Object Lock keeps a record where the bucket has no rule of its own
     put_limit: int = 5 << 30  # largest PUT and copy, bytes
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
     login: Mapping[str, str] = field(default_factory=dict)  # of boto3's Session; {}: its own chain

@@ -153,8 +153,7 @@ class Bucket:
                 if status(exc) >= SERVER_ERROR and status(exc) != NOT_IMPLEMENTED:
                     raise
                 return None
-        lock = said.get("ObjectLockConfiguration", {})
-        return "Rule" in lock if lock.get("ObjectLockEnabled") == "Enabled" else None
+        return "Rule" in said["ObjectLockConfiguration"]
 
     def who(self) -> str:
         """Return whom these credentials stand for, "" where the server does not say.

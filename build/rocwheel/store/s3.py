@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rocwheel import files
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
@@ -36,6 +36,8 @@ from rocwheel.store import (
 )
 from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.probe import ProbeResult, probe
+
+KEPT: Final = timedelta(days=90)  # a record, where the bucket has no rule for its Object Lock
 
 
 class S3Store(Bucket):
@@ -199,8 +201,8 @@ class S3Store(Bucket):
             extra["ChecksumSHA256"] = checksum(sha256)
         if locks is not None:
             extra["ChecksumAlgorithm"] = "SHA256"
-        if locks is False and headers.is_record and (days := self._options.lock_days):
-            until = datetime.now(timezone.utc) + timedelta(days)
+        if locks is False and headers.is_record:
+            until = datetime.now(timezone.utc) + KEPT
             extra |= {"ObjectLockMode": "GOVERNANCE", "ObjectLockRetainUntilDate": until}
         with self.translated(key, "PutObject"):
             etag = self.conditional(

@@ -82,7 +82,7 @@ def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozens
     for item in sorted(signed, key=lambda item: bool(item.statement.own.get("parts"))):
         own, role = item.statement.own, _role(item)
         what = (role, own.get("python"), own.get("suite"))
-        time = max(released, time_of(_claimed(item)))
+        time = max(released, time_of(statements.claimed(item.statement)))
         keys = {keyid: trust.keys[keyid] for keyid in item.signatures if keyid in trust.keys}
         bad = [i for i, k in keys.items() if k.revoked and time.date() >= k.revoked.since]
         counts = own.get("state", "pass") in PASSES and own.get("action") not in AFTER
@@ -93,17 +93,6 @@ def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozens
         elif counts and not own.get("shard") and len(keys) == len(item.signatures):
             good.add(what)
     return frozenset(names), bool(doubted - good)
-
-
-def _claimed(signed: Envelope) -> object:
-    """Return when a statement says that it was made."""
-    statement = signed.statement
-    return {
-        KeyRole.BUILDER: statement.part("runDetails", "metadata").get("finishedOn"),
-        KeyRole.RUNNER: statement.own.get("ended"),
-        KeyRole.PROMOTER: statement.predicate.get("timeVerified"),
-        KeyRole.APPROVER: statement.predicate.get("timeCreated"),
-    }[_role(signed)]
 
 
 def _afterwards(summaries: Sequence[Envelope], sha256: str) -> Iterator[ChainLink]:
@@ -135,7 +124,8 @@ def _role(signed: Envelope) -> KeyRole:
 
 
 def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) -> ChainLink:
-    role, own, claimed = _role(signed), signed.statement.own, _claimed(signed)
+    role, own = _role(signed), signed.statement.own
+    claimed = statements.claimed(signed.statement)
     if role is KeyRole.BUILDER:
         by = signed.statement.part("runDetails", "builder").get("id")
         said = f"{'reproduced' if 'reproduced' in own else 'built'} by {by}"

@@ -8,8 +8,6 @@ of the two they take.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,11 +73,11 @@ class Statement(Value, frozen=True, kw_only=True):
 
 class _Signature(Value, frozen=True, kw_only=True):
     keyid: Sha256
-    sig: NonEmpty
+    sig: bytes  # in base64, as the payload
 
 
 class _Envelope(Value, frozen=True, kw_only=True):
-    payload: NonEmpty
+    payload: bytes
     payload_type: Literal["application/vnd.in-toto+json"] = msgspec.field(name="payloadType")
     signatures: tuple[_Signature, ...]
 
@@ -107,18 +105,17 @@ def parse(data: bytes, *, name: str) -> Envelope:
     if len(data) > LARGEST:
         raise TrustError(f"{name}: {len(data)} bytes are no statement", hint=AGAIN)
     outer = _strict(data, _Envelope, name)
-    payload = _bytes(outer.payload, f"{name}: payload")
-    signatures = {item.keyid: _bytes(item.sig, f"{name}: sig") for item in outer.signatures}
+    signatures = {item.keyid: item.sig for item in outer.signatures}
     if len(signatures) != len(outer.signatures):
         raise TrustError(f"{name}: two signatures of one key", hint=AGAIN)
-    statement = _strict(payload, Statement, f"{name}: payload")
+    statement = _strict(outer.payload, Statement, f"{name}: payload")
     if len(statement.subjects) != len(statement.subject):
         raise TrustError(f"{name}: payload: a subject is named twice", hint=AGAIN)
     return Envelope(
         name=name,
         sha256=files.sha256(data),
         statement=statement,
-        payload=payload,
+        payload=outer.payload,
         signatures=signatures,
     )
 
@@ -158,15 +155,9 @@ def sign(data: bytes, signer: Signer, *, name: str) -> bytes:
 
 def _written(payload: bytes, signatures: Mapping[str, bytes]) -> bytes:
     """Spell an envelope as one line, so that several of them in a file are a bundle."""
-    document = {
-        "payload": base64.b64encode(payload).decode(),
-        "payloadType": PAYLOAD,
-        "signatures": [
-            {"keyid": keyid, "sig": base64.b64encode(signature).decode()}
-            for keyid, signature in sorted(signatures.items())
-        ],
-    }
-    return (json.dumps(document, sort_keys=True) + "\n").encode()
+    made = (_Signature(keyid=keyid, sig=sig) for keyid, sig in sorted(signatures.items()))
+    envelope = _Envelope(payload=payload, payload_type=PAYLOAD, signatures=tuple(made))
+    return msgspec.json.encode(envelope, order="sorted") + b"\n"
 
 
 def _strict(data: bytes, kind: type[Any], name: str) -> Any:
@@ -181,13 +172,3 @@ def _strict(data: bytes, kind: type[Any], name: str) -> Any:
     except (ConfigError, ValueError, RecursionError) as exc:
         raise TrustError(f"{name}: {exc}".replace(f"{name}: {name}", name), hint=AGAIN) from exc
     return value
-
-
-def _bytes(text: str, name: str) -> bytes:
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as exc:
-        raise TrustError(f"{name}: {exc}", hint=AGAIN) from exc
-    if base64.b64encode(data).decode() != text:
-        raise TrustError(f"{name}: base64 in another spelling", hint=AGAIN)
-    return data

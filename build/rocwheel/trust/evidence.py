@@ -278,28 +278,29 @@ def check_locked(manifest: Manifest, trust: Trust) -> None:
     """Raise TrustError unless a set is made of a verified pin, unchanged, and of a pinned ROCm."""
     jax, xla = manifest.jax, manifest.xla
     changed = any(source.dirty or source.digest for source in (jax, xla, manifest.tool))
-    if changed or (jax.commit, xla.commit, manifest.bazel_version) not in trust.pins:
+    jaxlibs = trust.pins.get((jax.commit, xla.commit, manifest.bazel_version))
+    upstream = (wheel for wheel in manifest.wheels if wheel.origin == "upstream")
+    other = next((wheel for wheel in upstream if wheel.sha256 not in (jaxlibs or ())), None)
+    if changed or jaxlibs is None:
         what = f"JAX {jax.commit[:12]}, XLA {xla.commit[:12]}, Bazel {manifest.bazel_version}"
-        problem = f"locked: {what}: not a verified pin, unchanged"
-        raise TrustError(problem, hint="build it with --locked")
-    jaxlibs = trust.pins[jax.commit, xla.commit, manifest.bazel_version]
-    for wheel in manifest.wheels:
-        if wheel.origin == "upstream" and wheel.sha256 not in jaxlibs:
-            problem = f"locked: {wheel.filename}: {wheel.sha256[:12]} is no jaxlib of its pin"
-            raise TrustError(problem, hint="build it with --locked")
-    if manifest.rocm.sha256 not in trust.rocm:
-        what = f"{manifest.rocm.name}, {manifest.rocm.sha256[:12]}"
-        hint = "pin it by `sha256` beside `source` of a set of nightly.yaml"
-        raise TrustError(f"locked: ROCm {what}: not a pinned one", hint=hint)
+        what += ": not a verified pin, unchanged"
+    elif other:
+        what = f"{other.filename}: {other.sha256[:12]} is no jaxlib of its pin"
+    elif manifest.rocm.sha256 not in trust.rocm:
+        what = f"ROCm {manifest.rocm.name}, {manifest.rocm.sha256[:12]}: no set of a night pins it"
+    else:
+        return
+    hint = "build it with --locked, of a ROCm whose `sha256` stands in nightly.yaml"
+    raise TrustError(f"locked: {what}", hint=hint)
 
 
 def check_provenance(signed: Envelope, manifest: Manifest, case: Case, seen: datetime) -> None:
     """Raise TrustError unless it is a builder's word on exactly this manifest's set."""
     statement = _of_kind(signed, statements.PROVENANCE)
     definition = statement.part("buildDefinition")
-    claimed = statement.part("runDetails", "metadata").get("finishedOn")
+    claimed = statements.claimed(statement)
     if why := case.refusal(signed.signatures, KeyRole.BUILDER, claimed, seen):
-        raise _broken(signed.name, f"{why}")
+        raise _broken(signed.name, why)
     wanted = {item.name: item.digest.sha256 for item in statements.subjects(manifest)}
     if statement.subjects != wanted:
         raise _broken(signed.name, f"subject: not the wheels of {manifest.sha256[:12]}")
@@ -314,7 +315,7 @@ def check_provenance(signed: Envelope, manifest: Manifest, case: Case, seen: dat
 def check_approval(signed: Envelope, manifest: Manifest, case: Case, seen: datetime) -> Approval:
     """Return what an approver signed; raise TrustError unless it is about this set, here."""
     statement = _of_kind(signed, statements.APPROVAL)
-    claimed, own = statement.predicate.get("timeCreated"), statement.own
+    claimed, own = statements.claimed(statement), statement.own
     if why := case.refusal(
         signed.signatures, KeyRole.APPROVER, claimed, seen, str(own.get("suite"))
     ):

@@ -87,9 +87,8 @@ def _ask(pin: Callable[[], str] | None) -> str:
 
 def _of_file(path: Path) -> Signer:
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    from securesystemslib.signer import CryptoSigner
+    from securesystemslib.signer import CryptoSigner, SSlibKey
 
     _check_folder(path)
     try:
@@ -107,15 +106,12 @@ def _of_file(path: Path) -> Signer:
     except (ValueError, TypeError, UnsupportedAlgorithm) as exc:
         hint = "a key is PKCS#8 in PEM without a passphrase, as `trust keygen` writes it"
         raise ConfigError(f"{path}: no private key", hint=hint) from exc
-    if isinstance(private, ed25519.Ed25519PrivateKey):
-        algorithm = "ed25519"
-    elif isinstance(private, ec.EllipticCurvePrivateKey):
-        algorithm = f"ecdsa-sha2-nistp{private.curve.key_size}"
-    elif isinstance(private, rsa.RSAPrivateKey):
-        algorithm = "rsassa-pss-sha256"
-    else:
-        raise ConfigError(f"{path}: a kind of key that signs nothing here", hint="use Ed25519")
-    return CryptoSigner(private, sslib_key(private.public_key(), algorithm))
+    try:
+        public = private.public_key()
+        return CryptoSigner(private, sslib_key(public, SSlibKey.from_crypto(public).scheme))
+    except ValueError as exc:
+        problem = f"{path}: a kind of key that signs nothing here"
+        raise ConfigError(problem, hint="use Ed25519") from exc
 
 
 def _check_folder(path: Path) -> None:

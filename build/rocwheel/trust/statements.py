@@ -26,6 +26,12 @@ APPROVAL: Final = "https://in-toto.io/attestation/svr/v0.1"
 BUILD_TYPE: Final = "https://rocwheel.dev/wheel-set/v1"
 SLSA: Final = "1.0"
 OWN: Final = "rocwheel"  # the field of a predicate that is ours
+_TIMES: Final = {  # where a predicate says when it was made
+    PROVENANCE: ("runDetails", "metadata", "finishedOn"),
+    TEST_RESULT: (OWN, "ended"),
+    SUMMARY: ("timeVerified",),
+    APPROVAL: ("timeCreated",),
+}
 RESULTS: Final = {State.PASS: "PASSED", State.FLAKY: "WARNED"}  # every other state is FAILED
 WITHDRAWALS: Final = frozenset({"rollback", "yank"})
 NOT_KNOWN: Final = "not recorded: this Bazel's events and repository cache name nothing"
@@ -49,6 +55,8 @@ def provenance(
 ) -> Statement:
     """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
     builder, runs = record.builder, record.bazel.invocations
+    ran = sorted(record.bazel.programs.items())
+    programs = [_resource(name, "", {"sha256": sha256}) for name, sha256 in ran]
     uris = [{"uri": url} for url in sorted({url for run in runs for url in run.fetched})]
     digests = sorted({sha256 for run in runs for sha256 in run.unpacked})
     # Bazel's events name no digest and its cache no URL, so each is a descriptor of its own
@@ -64,7 +72,7 @@ def provenance(
                     "executor": record.executor,
                     "bazel": {"version": record.bazel.version, "fetched": fetched or NOT_KNOWN},
                 },
-                "resolvedDependencies": list(dependencies(manifest)),
+                "resolvedDependencies": [*dependencies(manifest), *programs],
             },
             "runDetails": {
                 "builder": {
@@ -196,6 +204,12 @@ def subjects(manifest: Manifest) -> tuple[StatementSubject, ...]:
     """Return the manifest, whose digest is the identity of the set, and its wheels as subjects."""
     wheels = sorted((wheel.filename, wheel.sha256) for wheel in manifest.wheels)
     return (_subject(MANIFEST, manifest.sha256), *(_subject(*wheel) for wheel in wheels))
+
+
+def claimed(statement: Statement) -> object:
+    """Return when a statement says that it was made."""
+    *path, name = _TIMES[statement.predicate_type]
+    return statement.part(*path).get(name)
 
 
 def _subject(name: str, sha256: str) -> StatementSubject:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rocwheel import parallel
 from rocwheel.console import count, printable, size
+from rocwheel.wheel import hip
 from rocwheel.wheel.elf import ElfFacts
 from rocwheel.wheel.inspect import WheelReport, inspect
-from rocwheel.wheel.zip_reader import CHUNK, ZipArchive, ZipMember
+from rocwheel.wheel.zip_reader import ZipArchive, ZipMember
 from rocwheel.wheel.zip_writer import same_bytes
 
 _Facts = Mapping[str, tuple[str, ...]]  # aspect -> its values
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """One thing that is not the same; `before` or `after` is "" where there is nothing."""
 
     member: str  # "" for the wheel as a whole
@@ -42,8 +42,8 @@ class Difference:
 def diff(first: Path, second: Path) -> tuple[Difference, ...]:
     """Compare two wheels. Raises WheelError where one of them is not sound."""
     if first.name == second.name:
-        with ZipArchive(first) as one, ZipArchive(second) as other:
-            if same_bytes(*(each.raw(0, each.size, step=CHUNK) for each in (one, other))):
+        with ZipArchive(first), ZipArchive(second):
+            if same_bytes(first, second):
                 return ()  # without unpacking either
     old, new = map(_facts, parallel.each(inspect, (first, second)))
     members = (_differing(name, old[name], new[name]) for name in old if name in new)
@@ -110,5 +110,5 @@ def _library(facts: ElfFacts) -> dict[str, tuple[str, ...]]:
         "GPU code bundles": (str(len(facts.bundles)),),
     } | {
         f"GPU code for {target}": (f"{count(number, 'code object')}, {size(total)}",)
-        for target, (number, total) in facts.gpu_code.items()
+        for target, (number, total) in hip.sum_of_objects(facts.bundles).items()
     }

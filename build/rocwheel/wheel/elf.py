@@ -44,14 +44,15 @@ _AUX: Final = struct.Struct("<IHHII")
 _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH = 1, 5, 6, 10, 14, 15
 _DT_RUNPATH = 29
 _DT_VERSYM, _DT_VERNEED = 0x6FFFFFF0, 0x6FFFFFFE
-_SHT_DYNSYM, _SHT_VERNEED = 11, 0x6FFFFFFE
+_SHT_DYNSYM, _SHT_GNU_HASH, _SHT_VERNEED = 11, 0x6FFFFFF6, 0x6FFFFFFE
 _WEAK: Final = 2
 _GLOBAL_BINDINGS: Final = frozenset({1, _WEAK, 10})  # global, weak, GNU unique
 _NO_VERSION: Final = itertools.repeat(1)
 _SHN_ABS: Final = 0xFFF1
+_IFUNC: Final = 10  # a symbol whose value says, when called, where the function is
 _VISIBLE: Final = frozenset({0, 3})  # default, protected
 _VERSION: Final = re.compile(r"([A-Z]+)_([0-9]+(?:\.[0-9]+)*)\Z")
-_RELR: Final = {"GLIBC_ABI_DT_RELR": (2, 36)}  # the version that glibc got it in
+_RELR: Final = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}  # the version that glibc got it in
 
 
 class ElfError(Exception):
@@ -69,7 +70,7 @@ class Budget(Counter[str]):
         """Raise ElfError where no more of it is left."""
         self[what] += count
         if self[what] > getattr(LIMITS, what):
-            raise ElfError(f"tables with more {what.rpartition('_')[2]} than any wheel has")
+            raise ElfError(f"tables with more {what.rpartition('_')[2]} than are read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,23 +92,10 @@ class ElfFacts:
 
     def highest(self, prefix: str) -> tuple[int, ...]:
         """Return the highest version that is needed of `GLIBC`, `CXXABI` …; () for none."""
-        numbers: list[tuple[int, ...]] = [()]
-        for name in itertools.chain.from_iterable(self.versions.values()):
-            if match := _VERSION.match(name):
-                if match[1] == prefix:
-                    numbers.append(tuple(map(int, match[2].split("."))))
-            elif prefix == "GLIBC" and name in _RELR:
-                numbers.append(_RELR[name])
-        return max(numbers)
-
-    @property
-    def exports_pjrt(self) -> bool:
-        return PJRT_ENTRY in self.exports
-
-    @property
-    def gpu_code(self) -> dict[str, tuple[int, int]]:
-        """Return for each gfx target how many code objects there are, and their bytes unpacked."""
-        return hip.sum_of_objects(self.bundles)
+        names = itertools.chain.from_iterable(self.versions.values())
+        parsed = (_VERSION.match(_RELR.get(name, name)) for name in names)
+        numbers = (each[2].split(".") for each in parsed if each and each[1] == prefix)
+        return max((tuple(map(int, number)) for number in numbers), default=())
 
 
 def scan(
@@ -180,23 +168,25 @@ class _Scan:
 
     def _want(self, window: _Range) -> None:
         start, end = window
-        if not 0 <= start <= end <= self.size or end - start > WINDOW:
+        if not 0 <= start <= end <= self.size:
             raise ElfError(f"a table of {end - start} bytes at {start} in {self.size} bytes")
+        if end - start > WINDOW:
+            raise ElfError(f"a table of {end - start} bytes is more than is read")
         held = any(start >= low and end <= high for low, high in self._windows)
         if start == end or held or (self._first_time and start < self._at):
             return
         self._windows[window] = bytearray(end - start)
         self._open.append(window)
 
-    def _get(self, start: int, size: int) -> bytes:
+    def _get(self, start: int, size: int) -> memoryview:
         """Return bytes of the file; raises _LaterError when they have not passed (again) yet."""
         end = start + size
         self._want((start, end))
         for (low, high), data in self._windows.items():
             if low <= start and end <= high and (low, high) not in self._open:
-                return bytes(memoryview(data)[start - low : end - low])
+                return memoryview(data)[start - low : end - low]
         if start == end:
-            return b""
+            return memoryview(b"")
         raise _LaterError
 
     def _spot_bundles(self, piece: bytes) -> None:
@@ -244,27 +234,36 @@ class _Scan:
         self._want(sections_at)
         loads = [item for item in segments if item.type == PT_LOAD]
         dynamic = self._dynamic([item for item in segments if item.type == PT_DYNAMIC])
-        strings_at = _offset(loads, dynamic.get(_DT_STRTAB, [0])[-1])
-        strings_size = dynamic.get(_DT_STRSZ, [0])[-1]
-        self._want((strings_at, strings_at + strings_size))
         sections = self._get(sections_at[0], sections_at[1] - sections_at[0])
-        self._budget.take("elf_entries", header.shnum)
-        needs = self._described(sections, _SHT_VERNEED, dynamic.get(_DT_VERNEED), loads)
-        symbols = self._described(sections, _SHT_DYNSYM, dynamic.get(_DT_SYMTAB), loads)
-        strings = _Strings(self._get(strings_at, strings_size), self._budget)
-        self._budget.take("elf_entries", len(symbols) // _SYMBOL.size)
+        problems = [*loader.problems(header.identity, segments, dynamic, self.size)]
+        places = [
+            self._described(sections, _SHT_VERNEED, dynamic.get(_DT_VERNEED), loads),
+            self._described(sections, _SHT_DYNSYM, dynamic.get(_DT_SYMTAB), loads),
+            self._described(sections, _SHT_GNU_HASH, dynamic.get(loader.DT_GNU_HASH), loads),
+            (_offset(loads, dynamic.get(_DT_STRTAB, [0])[-1]), dynamic.get(_DT_STRSZ, [0])[-1]),
+        ]
+        count = places[1][1] // _SYMBOL.size
+        at = 0 if problems else _offset(loads, dynamic.get(_DT_VERSYM, [0])[-1])
+        places.append((at, count * 2 if at else 0))
+        for tag, length in loader.RELOCATIONS if header.machine == "x86_64" else ():
+            if not problems and 0 < (size := dynamic.get(length, [0])[-1]) <= WINDOW:
+                places.append((_offset(loads, dynamic[tag][-1]), size))
+        for start, size in places:  # what has passed, they wait for together
+            self._want((start, start + size))
+        needs, symbols, hashes, names, chosen, *relocations = itertools.starmap(self._get, places)
+        self._budget.take("elf_entries", header.shnum + count)
+        strings = _Strings(bytes(names), self._budget)
         versions, misfits, numbers = _versions(needs, strings)
         needed = tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, []))
-        problems = [
-            *loader.problems(header.identity, segments, dynamic, self.size),
-            *misfits,
-            *(f"needs versions of {name}, but not {name}" for name in versions.keys() - {*needed}),
-        ]
+        problems += misfits
+        problems += (
+            f"needs versions of {name}, but not {name}" for name in versions.keys() - {*needed}
+        )
         imports: dict[str, bool] = {}
         if not problems:
-            at = _offset(loads, dynamic.get(_DT_VERSYM, [0])[-1])
-            chosen = self._get(at, len(symbols) // _SYMBOL.size * 2 if at else 0)
             imports, problems = _imports(symbols, strings, chosen, numbers)
+            for table in relocations:
+                problems += loader.misplaced(table, count, loads)
         return ElfFacts(
             path=self.path,
             size=self.size,
@@ -274,30 +273,30 @@ class _Scan:
             rpath=_path_list(strings, dynamic.get(_DT_RPATH, [])[-1:]),
             runpath=_path_list(strings, dynamic.get(_DT_RUNPATH, [])[-1:]),
             versions=versions,
-            exports=self._exports(symbols, strings, dynamic, loads),
+            exports=self._exports(symbols, strings, hashes, loads),
             bundles=tuple(sorted(self._bundles, key=lambda bundle: bundle.offset)),
             imports=imports,
             problems=tuple(problems[:PROBLEMS]),
         )
 
     def _described(
-        self, sections: bytes, kind: int, address: list[int] | None, loads: list[Segment]
-    ) -> bytes:
-        """Return the table at an address; the section of its kind says how long it is."""
+        self, sections: memoryview, kind: int, address: list[int] | None, loads: list[Segment]
+    ) -> tuple[int, int]:
+        """Return place and size of the table at an address, which the section of its kind says."""
         if address is None:
-            return b""
+            return 0, 0
         places = [(item[4], item[5]) for item in _SECTION.iter_unpack(sections) if item[1] == kind]
         if len(places) > 1:
             raise ElfError("two sections where one can be used")
         if not places or places[0][0] != _offset(loads, address[-1]):
             raise ElfError("symbols or version needs that no section describes")
-        return self._get(*places[0])
+        return places[0]
 
     def _exports(
         self,
-        raw: bytes,
+        raw: memoryview,
         strings: _Strings,
-        dynamic: Mapping[int, list[int]],
+        hashes: memoryview,
         loads: list[Segment],
     ) -> tuple[str, ...]:
         """Return the names that other files may use, sorted.
@@ -312,24 +311,20 @@ class _Scan:
                 text = strings.at(name)
                 if not text.startswith((MODULE_ENTRY, PJRT_ENTRY)) or (
                     section != _SHN_ABS
-                    and number in self._found(text, len(raw) // 24, dynamic, loads)
+                    and info & 15 != _IFUNC
+                    and self._finds(hashes, text, number)
                     and any(item.flags & 1 and item.holds(value, 1) for item in loads)
                 ):
                     exports.add(text)
         return tuple(sorted(exports))
 
-    def _found(
-        self, name: str, count: int, dynamic: Mapping[int, list[int]], loads: list[Segment]
-    ) -> Iterable[int]:
-        """Return the numbers of symbols that the hash table has for a name."""
-
-        def get(start: int, size: int) -> bytes:  # chains may be as long as the table
-            self._budget.take("elf_entries", 1)
-            return self._get(start, size)
-
-        at = _offset(loads, dynamic.get(loader.DT_GNU_HASH, [0])[-1])
-        raw = name.encode("utf-8", "backslashreplace")
-        return loader.lookup(get, at, raw, count) if at else ()
+    def _finds(self, hashes: memoryview, name: str, number: int) -> bool:
+        """Return whether the hash table has a name, and for it the symbol of this number."""
+        for other in loader.lookup(hashes, name.encode("utf-8", "backslashreplace")):
+            self._budget.take("elf_entries", 1)  # chains may be as long as the table
+            if other == number:
+                return True
+        return False
 
     def _dynamic(self, segments: list[Segment]) -> dict[int, list[int]]:
         values: dict[int, list[int]] = {}
@@ -353,7 +348,7 @@ class _LaterError(Exception):
 class _Header:
     """The file header, as far as it is needed."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: memoryview) -> None:
         if len(raw) < _HEADER.size:
             raise ElfError("cut short in its header")
         ident, kind, machine, version, _, self.phoff, self.shoff, _, *counts, _ = _HEADER.unpack(
@@ -412,7 +407,7 @@ def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
 
 
 def _imports(
-    raw: bytes, strings: _Strings, chosen: bytes, numbers: set[int]
+    raw: memoryview, strings: _Strings, chosen: memoryview, numbers: set[int]
 ) -> tuple[dict[str, bool], list[str]]:
     """Return the names that another library must define, and of which of them glibc dies.
 
@@ -436,7 +431,7 @@ def _imports(
 
 
 def _versions(
-    raw: bytes, strings: _Strings
+    raw: memoryview, strings: _Strings
 ) -> tuple[dict[str, tuple[str, ...]], list[str], set[int]]:
     """Return SONAME -> the symbol versions needed of it, what glibc refuses, and their numbers."""
     wanted: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 ALIGNMENT: Final = 4096  # of every bundle in a .hip_fatbin section
 PLAIN: Final = b"__CLANG_OFFLOAD_BUNDLE__"
@@ -35,13 +35,11 @@ _DEVICE: Final = re.compile(
 _ID: Final = re.compile(r"[A-Za-z0-9_.:+-]{1,256}\Z")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CodeObject:
+class CodeObject(NamedTuple):
     """One entry of a bundle: a gfx target, its features (`:xnack+`), the bytes it has."""
 
     target: str
     features: str
-    offset: int  # in the unpacked bundle
     size: int
 
     def __str__(self) -> str:
@@ -111,8 +109,8 @@ def parse(front: bytes, *, offset: int, room: int = 1 << 62) -> Bundle | None:
     if not name:
         size = unpacked = end
     objects = tuple(
-        CodeObject(target=match[1], features=match[2], offset=at, size=length)
-        for at, length, match in ((at, length, _DEVICE.match(text)) for at, length, text in rows)
+        CodeObject(target=match[1], features=match[2], size=length)
+        for length, match in ((length, _DEVICE.match(text)) for _, length, text in rows)
         if match
     )
     if not objects and not damaged:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import itertools
-import os
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocwheel import files
-from rocwheel.manifest import MANIFEST, Manifest, Source
+from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
 from rocwheel.wheel.hip import in_all, sum_of_objects
@@ -50,8 +49,7 @@ _COMMITS: Final = 100  # of one module
 _MODULE: Final = 64 << 10  # bytes of a version module that is read
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelReport:
+class WheelReport(NamedTuple):
     """What a wheel is. With `checked`, every byte was read and compared with RECORD."""
 
     path: Path
@@ -194,14 +192,13 @@ def inspect_with_manifest(path: Path) -> WheelReport:
         "ROCm": f"{manifest.rocm.version}, SHA-256 {manifest.rocm.sha256}",
         "builder image": manifest.builder_image or "none",
         "Bazel": manifest.bazel_version,
-        **{name: _source(item) for name, item in sources.items()},
+        **{
+            name: " ".join(filter(None, (each.repository, each.commit or each.digest, changes)))
+            for name, each in sources.items()
+            for changes in ("with changes" if each.dirty else "",)
+        },
     }
-    return replace(report, provenance={**report.provenance, **known})
-
-
-def _source(source: Source) -> str:
-    changes = "with changes" if source.dirty else ""
-    return " ".join(filter(None, (source.repository, source.commit or source.digest, changes)))
+    return report._replace(provenance={**report.provenance, **known})
 
 
 class _Reader:
@@ -225,7 +222,7 @@ class _Reader:
             try:
                 return scan(member.name, member.size, lambda: next(streams), budget=self._budget)
             except ElfError as exc:
-                self._archive.refuse(f"{member.name}: a broken ELF file: {exc}")
+                self._archive.refuse(f"{member.name}: cannot be read as an ELF file: {exc}")
         if self._rows is not None:
             for _ in pieces:
                 pass
@@ -249,17 +246,14 @@ class _Reader:
             self.problems.append(f"{member.name}: {what}")
 
 
-class _Texts(importlib.metadata.Distribution):
+class _Texts(importlib.metadata.PathDistribution):
     """A distribution that has entry_points.txt and nothing else."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def read_text(self, filename: str) -> str | None:
+    def read_text(self, filename: str | PathLike[str]) -> str | None:
         return self._text if filename == "entry_points.txt" else None
-
-    def locate_file(self, path: str | os.PathLike[str]) -> Path:
-        return Path(path)
 
 
 def _entry_points(data: bytes) -> dict[str, tuple[str, ...]]:

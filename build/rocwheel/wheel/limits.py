@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """Budgets for one wheel; every reader refuses a wheel beyond them."""
 
     # The archive.
@@ -31,7 +29,7 @@ class Limits:
     compile_memory: int = 256 << 20  # bytes of address space; jaxlib needs half of it
     # Tables of all ELF files together.
     elf_entries: int = 500_000  # dynamic entries, symbols, needed versions
-    elf_names: int = 16 << 20  # bytes of all names
+    elf_names: int = 64 << 20  # bytes of all names; triton has 15 MB
     bundle_fronts: int = 10_000  # places that look like a bundle of GPU code
     code_objects: int = 200_000  # in bundles
 

@@ -10,9 +10,9 @@ import base64
 import csv
 import hashlib
 import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from packaging.version import Version
@@ -28,14 +28,11 @@ _FILENAME: Final = re.compile(
     r"(?P<build>-[0-9][^-]*)?-(?P<python>[\w.]+)-(?P<abi>[\w.]+)-(?P<platform>[\w.]+)\.whl\Z",
     re.ASCII,
 )
-_RELEASE: Final = re.compile(
-    rb"^(_release_version\b[^=\n]*=[ \t]*)(?:None\b|(['\"])([^'\"\n]*)\2)", re.MULTILINE
-)
+_RELEASE: Final = rb"(?m)^(_release_version\b[^=\n]*=[ \t]*)(?:None\b|(['\"])([^'\"\n]*)\2)"
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)\Z", re.DOTALL)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelName:
+class WheelName(NamedTuple):
     """A wheel file name, parsed; `distribution` and `version_text` are spelt as in the file."""
 
     distribution: str
@@ -76,14 +73,8 @@ class WheelName:
     @property
     def tags(self) -> tuple[str, ...]:
         """Return every single tag that the file name stands for, sorted."""
-        return tuple(
-            sorted(
-                f"{python}-{abi}-{platform}"
-                for python in self.pythons
-                for abi in self.abis
-                for platform in self.platforms
-            )
-        )
+        single = itertools.product(self.pythons, self.abis, self.platforms)
+        return tuple(sorted(map("-".join, single)))
 
     @property
     def stem(self) -> str:
@@ -196,7 +187,7 @@ class KeyValueText:
 
 def release_of(module: bytes) -> str | None:
     """Return what a version.py says its release is: "" for None, None where it does not say."""
-    match = _RELEASE.search(module)
+    match = re.search(_RELEASE, module)
     return (match[3] or b"").decode("utf-8", "replace") if match else None
 
 
@@ -205,7 +196,7 @@ def with_release(module: bytes, version: str) -> bytes:
 
     JAX's module repeats an assignment in the code that writes it: a version is replaced there too.
     """
-    match = _RELEASE.search(module)
+    match = re.search(_RELEASE, module)
     if match is None:
         return module
     if not match[2]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict
 
 from rocwheel.errors import CommandError
 from rocwheel.process import Command, HostRunner
@@ -26,6 +26,11 @@ warnings.simplefilter("ignore")
 problems, functions, versions, wanted = {}, {}, {}, []
 SUFFIXES = re.compile(r"(?:/__init__)?\.(?:(?:[^./]*cpython[^./]*\.|abi3t?\.)?so|py)$")
 ANY = ("", "*")  # what can be imported of every module
+FORMS = (ast.ImportFrom, ast.FunctionDef, ast.Lambda, ast.Name, ast.Attribute, ast.Call)
+STATED = {"_version", "__version__"}
+GENERATOR = 0x20  # inspect.CO_GENERATOR
+EXITS = {"sys.exit", "exit", "quit", "os._exit", "os.abort"}
+END = re.compile(rb"^(?:raise|(?:sys\.|os\.)?(?:_?exit|quit|abort))\b", re.MULTILINE)
 IMPORT = re.compile(r"^(?:from|import)\s[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 
 
@@ -35,21 +40,31 @@ def bound_names(tree):
         name = getattr(node, "asname", None) or getattr(node, "name", None)
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             name = node.id
-        bound[name] += 1
+        bound[name] += -9 if isinstance(getattr(node, "ctx", None), ast.Del) else 1
     return bound
 
 
-def callable_names(tree):  # functions of the module that are bound once and need no argument
+def callable_names(tree, code):  # what the module binds once and can be called as it is
     bound = bound_names(tree)
+    lazy = {each.co_name for each in code.co_consts if getattr(each, "co_flags", 0) & GENERATOR}
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom):  # what they need is not known
-            names = (each.asname or each.name for each in node.names)
-            yield from (name for name in names if bound[name] == 1)
-        elif isinstance(node, ast.FunctionDef) and bound[node.name] == 1 and not bound["*"]:
-            given = node.args
+        value = getattr(node, "value", node)
+        given = getattr(value, "args", None)  # what imported and assigned ones need is not known
+        if not isinstance(value, FORMS) or (bound["*"] and not isinstance(node, ast.ImportFrom)):
+            continue
+        if isinstance(given, ast.arguments):
             must = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-            if not must and None not in given.kw_defaults:
-                yield node.name
+            if must or None in given.kw_defaults:
+                continue
+        names = [node.name] if isinstance(node, ast.FunctionDef) else bound_names(node)
+        yield from (name for name in names if bound[name] == 1 and name not in lazy)
+
+
+def ends(tree):  # whether importing a module fails, or ends the process, whatever it finds
+    for node in tree.body:
+        called = getattr(getattr(node, "value", None), "func", None)
+        if isinstance(node, ast.Raise) or (called and ast.unparse(called) in EXITS):
+            raise ImportError(f"line {node.lineno} ends the import of it")
 
 
 def imports(member, source, names):  # what it imports without a condition: module, name
@@ -87,11 +102,19 @@ with zipfile.ZipFile(path) as archive:
             wanted += own
             if "__getattr__" not in names and "*" not in (each[-1] for each in own):
                 modules[files[info.filename]] = names
+            if END.search(source) and not info.filename.endswith("/__main__.py"):
+                ends(ast.parse(source))
             if info.filename.endswith("/__init__.py"):
-                functions[info.filename] = list(callable_names(ast.parse(source)))[:1000]
+                functions[info.filename] = list(callable_names(ast.parse(source), code))[:1000]
             elif info.filename.endswith("/version.py"):
-                bound = bound_names(ast.parse(source))
-                versions[info.filename] = [bound["_release_version"], bound["__version__"]]
+                tree = ast.parse(source)
+                bound = bound_names(tree)
+                named = (node for node in tree.body if STATED & bound_names(node).keys())
+                texts = (getattr(getattr(node, "value", None), "value", None) for node in named)
+                versions[info.filename] = {
+                    "times": {name: bound[name] for name in ("_release_version", "__version__")},
+                    "texts": [text for text in texts if isinstance(text, str)],
+                }
         except (Exception, MemoryError) as exc:
             where = f", line {exc.lineno}" if isinstance(exc, SyntaxError) else ""
             problems[info.filename] = f"{type(exc).__name__}{where}: {exc}"[:200]
@@ -113,14 +136,20 @@ json.dump({"problems": problems, "functions": functions, "versions": versions}, 
 """
 
 
+class VersionModule(TypedDict):
+    """What a version.py binds how often, and to which texts `_version` and `__version__`."""
+
+    times: Mapping[str, int]
+    texts: Sequence[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
     """What became of the sources of one wheel."""
 
     problems: Mapping[str, str] = field(default_factory=dict)  # member -> why it does not compile
     functions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of `__init__.py` files
-    # version.py -> how often it binds _release_version, and __version__
-    versions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    versions: Mapping[str, VersionModule] = field(default_factory=dict)  # by its path
 
 
 def compile_members(path: Path) -> Compiled:

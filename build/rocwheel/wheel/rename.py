@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from packaging.version import Version
 
@@ -35,34 +34,27 @@ from rocwheel.wheel.metadata import (
     with_release,
 )
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder
+from rocwheel.wheel.zip_writer import Outbox, ZipPart
 
 TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECORD must confirm
-_REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_CLAUSE: Final = re.compile(r"(===|==|<=|>=|~=|!=|<|>)\s*([^\s,;()]+)")
+# Patterns are compiled where they are used: `retag` needs one, and each takes a millisecond.
+_REQUIRED: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_CLAUSE: Final = r"(===|==|<=|>=|~=|!=|<|>)\s*([^\s,;()]+)"
 # PEP 425 and 600; https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+# The levels of glibc 2 begin with 2.5 (PEP 513), those of musl with 1.1.
+_LIBC: Final = "musllinux_1_[1-9][0-9]?|manylinux(?:1|2010|2014|_2_(?:[5-9]|[1-9][0-9]))"
 _TAGS: Final = {
-    "python": (re.compile(r"(?:py|cp|pp|ip|jy|graalpy)[1-9][0-9]{0,3}\Z"), "cp312"),
-    "ABI": (
-        re.compile(r"none\Z|abi3\Z|abi3t\Z|(?:cp|pypy|graalpy)[1-9][a-z0-9_]{0,30}\Z"),
-        "cp312",
-    ),
+    "python": (r"(?:py|cp|pp|ip|jy|graalpy)[1-9][0-9]{0,3}", "cp312"),
+    "ABI": (r"none|abi3|abi3t|(?:cp|pypy|graalpy)[1-9][a-z0-9_]{0,30}", "cp312"),
     "platform": (
-        re.compile(
-            r"any\Z|win32\Z|win_[a-z0-9]+\Z|linux_[a-z0-9_]+\Z"
-            r"|macosx_[1-9][0-9]?_[0-9]{1,2}_[a-z0-9_]+\Z"
-            r"|manylinux(?:1|2010|2014)_[a-z0-9_]+\Z"
-            # The levels of glibc 2 begin with 2.5 (PEP 513), those of musl with 1.1.
-            r"|manylinux_2_(?:[5-9]|[1-9][0-9])_[a-z0-9_]+\Z|musllinux_1_[1-9][0-9]?_[a-z0-9_]+\Z"
-        ),
+        rf"any|win32|(?:win|linux|macosx_[1-9][0-9]?_[0-9]{{1,2}}|{_LIBC})_[a-z0-9_]+",
         "manylinux_2_28_x86_64",
     ),
 }
-_SET: Final = re.compile(r"jax-rocm([0-9]+)-(?:plugin|pjrt)\Z")
+_SET: Final = r"jax-rocm([0-9]+)-(?:plugin|pjrt)\Z"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rename:
+class Rename(NamedTuple):
     """One wheel and what it shall become; `edits` maps present member names to new content."""
 
     source: Path
@@ -89,8 +81,7 @@ class Rename:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewVersion:
+class NewVersion(NamedTuple):
     """Which version wheels shall get; exactly one of the three is given."""
 
     version: str = ""
@@ -139,7 +130,7 @@ def plan_retag(
     def plan(path: Path) -> Rename:
         with ZipArchive(path) as archive:
             draft = _Draft(archive)
-            after = replace(draft.name, **given)
+            after = draft.name._replace(**given)
             wheel = draft.texts["WHEEL"]
             if tuple(sorted(wheel.all("Tag"))) != after.tags:
                 wheel.replace_all("Tag", after.tags)
@@ -183,7 +174,7 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
                     for project in alone
                 ),
             )
-            return draft.rename(replace(name, version_text=str(new)), notes=notes)
+            return draft.rename(name._replace(version_text=str(new)), notes=notes)
 
     return tuple(parallel.each(plan, paths))
 
@@ -191,33 +182,21 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
 def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[Path, ...]:
     """Write the planned wheels into a folder, all or none.
 
-    With `keep=False` they are held against those that have their names, and go away. Raises
-    WheelError when a file of another content has one of the names, HostError when the folder
-    cannot be written.
+    With `keep=False` they are held against those that have their names, and nothing is left.
+    Raises WheelError when a file of another content has one of the names, HostError when the
+    folder cannot be written.
     """
     with Outbox(folder, keep=keep) as box:
 
         def write(plan: Rename) -> Path:
             with ZipArchive(plan.source, stamp=plan.stamp) as archive:
                 parts = (
-                    Fresh(like=member, name=plan.path(member.name), content=plan.edits[member.name])
-                    if member.name in plan.edits
-                    else Kept(archive=archive, member=member, name=plan.path(member.name))
+                    ZipPart(member, plan.path(member.name), plan.edits.get(member.name))
                     for member in archive.members
                 )
                 return box.write(str(plan.after), parts, archive)
 
         return tuple(parallel.each(write, plans))
-
-
-def check(plans: Iterable[Rename], folder: Path) -> None:
-    """Refuse what `apply` would refuse because of the folder or a file in it; leaves nothing.
-
-    Only wheels whose name is taken are written, aside, to be compared. Raises as `apply` does.
-    """
-    check_folder(folder)
-    if taken := [plan for plan in plans if (folder / str(plan.after)).exists()]:
-        apply(taken, folder, keep=False)
 
 
 class _Draft:
@@ -287,7 +266,7 @@ class _Draft:
             release = requirements.version(text or "")
             if text == "" or (release and release.base_version == old.base_version):
                 self.edit(member.name, with_release(content, str(new)))
-            elif _SET.match(self.name.project):
+            elif re.match(_SET, self.name.project):
                 yield f"{member.name} keeps {text or 'no version'}: it is not of {old}"
 
     def rename(self, after: WheelName, *, notes: tuple[str, ...] = ()) -> Rename:
@@ -317,7 +296,7 @@ def _tags(text: str, kind: str) -> tuple[str, ...]:
     pattern, example = _TAGS[kind]
     tags = tuple(dict.fromkeys(text.split("."))) if text else ()
     for tag in tags:
-        if not pattern.match(tag):
+        if not re.fullmatch(pattern, tag):
             shown = brief(repr(tag if len(tags) > 1 and tag else text))
             raise ConfigError(f"{shown}: not a {kind} tag", hint=f"write for example {example}")
     return tags
@@ -327,13 +306,13 @@ def _pins(
     requires: Iterable[str], name: WheelName, versions: Mapping[str, tuple[Version, Version]]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return old requirement -> new one, within the set; and its projects that were not given."""
-    own_set = _SET.match(name.project)
+    own_set = re.match(_SET, name.project)
     changed: dict[str, str] = {}
     alone: list[str] = []
     for text in requires:
-        match = _REQUIRED.match(text)
+        match = re.match(_REQUIRED, text)
         project = normal_name(match[0]) if match else ""
-        theirs = _SET.match(project)
+        theirs = re.match(_SET, project)
         if project in versions:
             old, new = versions[project]
         elif own_set and theirs and own_set[1] == theirs[1]:
@@ -367,7 +346,7 @@ def _pinned(text: str, old: Version, new: Version) -> str:
         return text
     edited = text
     end = text.find(";") if requirement.marker else len(text)
-    for match in reversed(list(_CLAUSE.finditer(text, 0, end))):
+    for match in reversed(list(re.finditer(_CLAUSE, text[:end]))):
         operator, version = match.groups()
         exact = operator in ("==", "===") and not version.endswith(".*")
         if exact or not SpecifierSet(match[0]).contains(new, prereleases=True):

@@ -15,9 +15,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rocwheel.console import Console, brief, count
 from rocwheel.errors import WheelError
@@ -39,14 +38,13 @@ from rocwheel.wheel.sbom import Component
 from rocwheel.wheel.verify.libraries import is_found
 from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, Part, check_folder, pieces
+from rocwheel.wheel.zip_writer import Outbox, ZipPart, check_folder, pieces
 
 INTERPRETER: Final = Path(sys.executable)
 _SYSTEMS: Final = ("pkg:deb/", "pkg:rpm/", "pkg:apk/")  # where auditwheel looks for packages
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepairPlan:
+class RepairPlan(NamedTuple):
     """What the repair of one wheel will do."""
 
     report: WheelReport
@@ -58,7 +56,7 @@ class RepairPlan:
 
     @property
     def after(self) -> WheelName:
-        return replace(self.report.filename, platforms=(self.platform,))
+        return self.report.filename._replace(platforms=(self.platform,))
 
     def __str__(self) -> str:
         steps = [f"tag {self.platform}"]
@@ -73,8 +71,7 @@ class RepairPlan:
         return f"{self.report.path}: {'; '.join(steps)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepairResult:
+class RepairResult(NamedTuple):
     """The repaired wheel."""
 
     path: Path
@@ -273,7 +270,7 @@ def _parts(
     plan: RepairPlan,
     changes: dict[str, bytes | Path],
     tags: tuple[str, ...],
-) -> list[Part]:
+) -> list[ZipPart]:
     """Return the members of the new wheel in their order; adds WHEEL and RECORD to `changes`."""
     folder = plan.report.dist_info
     record, own = f"{folder}/RECORD", f"{folder}/{sbom.OWN}"
@@ -289,12 +286,9 @@ def _parts(
     # A list that is new lies before RECORD, with its time and mode.
     like = {record: (own, record)} if plan.components and own not in archive.by_name else {}
     return [
-        Fresh(like=member, name=name, content=changes[name], mode=mode)
-        if name in changes
-        else Kept(archive=archive, member=member, name=name, mode=mode)
+        ZipPart(member, name, changes.get(name), plan.modes.get(member.name, 0))
         for member in archive.members
         for name in like.get(member.name, (member.name,))
-        for mode in (plan.modes.get(member.name, 0),)
     ]
 
 

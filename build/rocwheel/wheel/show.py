@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import amdgpu_family_matrix as matrix
 from rocwheel.console import columns, count, printable, size
 from rocwheel.wheel import hip
+from rocwheel.wheel.elf import PJRT_ENTRY
 from rocwheel.wheel.verify.rules import Severity
 
 if TYPE_CHECKING:
@@ -113,10 +114,8 @@ def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
     """Return what a repair did."""
     return {
         "source": str(plan.report.path),
+        **result._asdict(),
         "path": str(result.path),
-        "platform": result.platform,
-        "patched": result.patched,
-        "changed": result.changed,
     }
 
 
@@ -128,7 +127,7 @@ def verdict_document(
         "ships": ships(verdicts),
         "installed_with": installers.versions if installers else {},
         "wheels": {
-            name: [asdict(item) | {"severity": item.severity.value} for item in findings]
+            name: [item._asdict() | {"severity": item.severity.value} for item in findings]
             for name, findings in verdicts.items()
         },
     }
@@ -160,7 +159,7 @@ def _elf_document(item: ElfFacts) -> dict[str, Any]:
     return {
         **asdict(item),
         "highest": {prefix: _dotted(item.highest(prefix)) for prefix in PREFIXES},
-        "exports_pjrt": item.exports_pjrt,
+        "exports_pjrt": PJRT_ENTRY in item.exports,
         "gfx_targets": hip.in_all(item.bundles),
         "bundles": [
             asdict(replace(bundle, objects=())) | {"targets": list(map(str, bundle.objects))}
@@ -180,7 +179,7 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
         ("NEEDED", " ".join(item.needed)),
         ("RPATH", _few(item.rpath)),
         ("RUNPATH", _few(item.runpath)),
-        ("exports", "GetPjrtApi, the PJRT API" if item.exports_pjrt else ""),
+        ("exports", "GetPjrtApi, the PJRT API" if PJRT_ENTRY in item.exports else ""),
         ("GPU code", _gpu_code(item)),
     ):
         if text:
@@ -199,7 +198,7 @@ def _gpu_code(item: ElfFacts) -> str:
     if not item.bundles:
         return ""
     targets = hip.in_all(item.bundles)
-    some = ", ".join(sorted({*item.gpu_code} - {*targets}))
+    some = ", ".join(sorted({*hip.sum_of_objects(item.bundles)} - {*targets}))
     text = f"{count(len(item.bundles), 'bundle')} for {count(len(targets), 'target')}"
     return f"{text}; only some have {some}" if some else text
 

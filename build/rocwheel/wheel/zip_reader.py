@@ -16,7 +16,6 @@ import re
 import stat
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
@@ -78,8 +77,7 @@ class Stamp(NamedTuple):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ZipMember:
+class ZipMember(NamedTuple):
     """One file or folder of the archive; its local header and its central record agree.
 
     While the directory is read, what only the local header tells is 0 or empty.
@@ -94,8 +92,8 @@ class ZipMember:
     mode: int  # permission and type bits; 0 where the maker was not Unix
     stamp: tuple[int, int]  # DOS time and date as they stand in the archive
     start: int  # offset of the local header
-    central: bytes = field(repr=False)  # the whole central record
-    local: bytes = field(repr=False, default=b"")  # the whole local header
+    central: bytes  # the whole central record
+    local: bytes = b""  # the whole local header
     data: int = 0  # offset of the compressed bytes
     end: int = 0  # past the data and its descriptor
 
@@ -427,7 +425,7 @@ class ZipArchive:
         layout = "<IQQ" if asked else "<III"
         if behind and not (has_descriptor and _is_descriptor(record, behind, layout)):
             self.refuse(f"{name}: followed by bytes that belong to no member")
-        return replace(record, local=local, data=data, end=bound)
+        return record._replace(local=local, data=data, end=bound)
 
 
 def _is_descriptor(member: ZipMember, raw: bytes, layout: str) -> bool:

@@ -9,13 +9,13 @@ with other bytes (`Outbox`).
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from zlib_ng import zlib_ng
 
@@ -36,38 +36,25 @@ from rocwheel.wheel.zip_reader import (
 )
 
 BLOCK: Final = 1 << 20
+WINDOW: Final = 4 << 20  # bytes that are mapped at a time
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
 _NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kept:
-    """A member with its own headers and its own bytes, perhaps with another name or mode."""
+class ZipPart(NamedTuple):
+    """A member, perhaps with another name or mode, or new content that is compressed alike."""
 
-    archive: ZipArchive
     member: ZipMember
     name: str
+    content: bytes | Path | None = None  # None: its own bytes, below its own headers
     mode: int = 0  # type and permission bits; 0 for its own
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fresh:
-    """New content, compressed as `like` was, below its headers."""
-
-    like: ZipMember
-    name: str
-    content: bytes | Path
-    mode: int = 0  # type and permission bits; 0 for `like`'s
-
-
-Part = Kept | Fresh
-
-
-def write(parts: Iterable[Part], archive: ZipArchive, target: int) -> None:
-    """Write a whole archive to a file descriptor, with the comment of `archive`."""
+def write(parts: Iterable[ZipPart], archive: ZipArchive, target: int) -> None:
+    """Write a whole archive of members of another to a file descriptor, with its comment."""
     listed = list(parts)
-    writer = _Writer(target)
-    for part in sorted(listed, key=lambda part: _member(part).start):  # as they lay, not as listed
+    writer = _Writer(archive, target)
+    for part in sorted(listed, key=lambda part: part.member.start):  # as they lay, not as listed
         writer.add(part)
     writer.finish(listed, archive.directory.comment)
 
@@ -75,58 +62,65 @@ def write(parts: Iterable[Part], archive: ZipArchive, target: int) -> None:
 class _Writer:
     """Appends members to a file and remembers their central records."""
 
-    def __init__(self, target: int) -> None:
-        self._target = target
+    def __init__(self, archive: ZipArchive, target: int) -> None:
+        self._archive, self._target = archive, target
         self._at = 0
         self._central: dict[str, bytes] = {}
 
-    def add(self, part: Part) -> None:
-        offset, member = self._at, _member(part)
-        if isinstance(part, Kept):
+    def add(self, part: ZipPart) -> None:
+        offset, member = self._at, part.member
+        if part.content is None:
             *fields, length, extra = LOCAL.unpack_from(member.local)
             raw = part.name.encode()
             header = LOCAL.pack(*fields, len(raw), extra) + raw
             self._write(header + member.local[LOCAL.size + length :])
-            self._copy(part.archive, member.data, member.end)
+            self._copy(member.data, member.end)
         else:
-            member = self._compress(part)
+            member = self._compress(part, part.content)
         self._central[part.name] = _central(part, member, offset)
 
-    def _copy(self, archive: ZipArchive, start: int, end: int) -> None:
-        """Append bytes of an archive, which the kernel copies where it can: as fast as cp."""
-        with suppress(OSError):  # between file systems, or none that can: then by hand
-            while start < end:
-                done = os.copy_file_range(
-                    archive.fileno(), self._target, end - start, start, self._at
-                )
-                start, self._at = start + done, self._at + done
-                if not done:  # the archive was cut short
-                    break
-        for piece in archive.raw(start, end, step=BLOCK):
+    def _copy(self, start: int, end: int) -> None:
+        """Append bytes of the archive out of the kernel's own memory, as fast as cp.
+
+        copy_file_range takes a third longer where the two offsets differ within a page.
+        """
+        source = self._archive.fileno()
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+        while start < end:
+            low = start - start % mmap.ALLOCATIONGRANULARITY
+            size = min(end - low, WINDOW)
+            try:
+                window = memoryview(mmap.mmap(source, size, flags, mmap.PROT_READ, offset=low))
+            except (OSError, ValueError):  # a file system that cannot, or cut short: by hand
+                break
+            self._write(window[start - low :])
+            start = low + size
+            del window
+        for piece in self._archive.raw(start, end, step=BLOCK):
             self._write(piece)
 
-    def _compress(self, part: Fresh) -> ZipMember:
-        """Append new content; returns `part.like` with its flags, sizes and CRC."""
+    def _compress(self, part: ZipPart, content: bytes | Path) -> ZipMember:
+        """Append new content; returns `part.member` with its flags, sizes and CRC."""
         offset = self._at
         # The sizes of a member that is written anew stand in its header.
-        flags = part.like.flags & ~FLAG_DESCRIPTOR | (0 if part.name.isascii() else FLAG_UTF8)
-        empty = replace(part.like, flags=flags, crc=0, compressed=0, size=0)
+        flags = part.member.flags & ~FLAG_DESCRIPTOR | (0 if part.name.isascii() else FLAG_UTF8)
+        empty = part.member._replace(flags=flags, crc=0, compressed=0, size=0)
         self._write(_local(empty, part.name))
         start = self._at
         crc = size = 0
         packer = zlib_ng.compressobj(LEVEL, zlib_ng.DEFLATED, -15)
-        is_stored = part.like.method == STORED
-        for piece in pieces(part.content):
+        is_stored = part.member.method == STORED
+        for piece in pieces(content):
             crc = zlib_ng.crc32(piece, crc)
             size += len(piece)
             self._write(piece if is_stored else packer.compress(piece))
         self._write(b"" if is_stored else packer.flush())
         _refuse_huge(size)
-        member = replace(empty, crc=crc, compressed=self._at - start, size=size)
+        member = empty._replace(crc=crc, compressed=self._at - start, size=size)
         os.pwrite(self._target, _local(member, part.name), offset)
         return member
 
-    def finish(self, parts: Iterable[Part], comment: bytes) -> None:
+    def finish(self, parts: Iterable[ZipPart], comment: bytes) -> None:
         """Write the central directory, in the order of `parts`, and the end record."""
         offset, count = self._at, len(self._central)
         self._write(b"".join(self._central[part.name] for part in parts))
@@ -136,7 +130,7 @@ class _Writer:
         self._write(end + comment)
         os.ftruncate(self._target, self._at)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             done = os.pwrite(self._target, view, self._at)
@@ -151,10 +145,6 @@ def _refuse_huge(size: int) -> None:
         raise WheelError("4 GiB or 65535 members are more than a wheel has", hint="make it smaller")
 
 
-def _member(part: Part) -> ZipMember:
-    return part.like if isinstance(part, Fresh) else part.member
-
-
 def pieces(content: bytes | Path) -> Iterator[bytes]:
     """Yield content as it stands in memory, or of a file in blocks."""
     if isinstance(content, bytes):
@@ -165,18 +155,12 @@ def pieces(content: bytes | Path) -> Iterator[bytes]:
             yield piece
 
 
-def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
-    """Return whether two streams have the same bytes, in whatever pieces they come."""
-    left = right = b""
-    while True:
-        left = left or next(first, b"")
-        right = right or next(second, b"")
-        length = min(len(left), len(right))
-        if not length:
-            return left == right
-        if left[:length] != right[:length]:
-            return False
-        left, right = left[length:], right[length:]
+def same_bytes(first: Path, second: Path) -> bool:
+    """Return whether two files have the same bytes. Raises OSError."""
+    import filecmp  # which most runs do not need
+
+    filecmp.clear_cache()  # it goes by size and time
+    return filecmp.cmp(first, second, shallow=False)
 
 
 def _local(member: ZipMember, name: str) -> bytes:
@@ -190,7 +174,7 @@ def _local(member: ZipMember, name: str) -> bytes:
     return header + raw
 
 
-def _central(part: Part, member: ZipMember, offset: int) -> bytes:
+def _central(part: ZipPart, member: ZipMember, offset: int) -> bytes:
     """Return the central record of `member`, with another name, mode and place."""
     fields = list(CENTRAL.unpack_from(member.central))
     extra_at = CENTRAL.size + fields[10]
@@ -221,15 +205,19 @@ class Outbox:
     """
 
     def __init__(self, folder: Path, *, keep: bool = True) -> None:
-        """With `keep=False` nothing appears: files are held against those that have their names."""
+        """With `keep=False` only files whose names are taken are written, to be compared."""
         self.folder = folder
         self._keep = keep
         self._drafts: dict[str, _DraftFile] = {}
+        self._names: set[str] = set()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Outbox:  # noqa: PYI034
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if self._keep:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            else:
+                check_folder(self.folder)
         except OSError as exc:
             raise _unwritable(exc.filename or self.folder, exc.strerror) from exc
         return self
@@ -242,18 +230,21 @@ class Outbox:
             for draft in self._drafts.values():
                 draft.discard()
 
-    def write(self, name: str, parts: Iterable[Part], archive: ZipArchive) -> Path:
+    def write(self, name: str, parts: Iterable[ZipPart], archive: ZipArchive) -> Path:
         """Write one wheel aside; it gets its name when the block ends. Raises HostError.
 
         Several threads may write at once.
         """
         try:
             with self._lock:
-                if name in self._drafts:
+                if name in self._names:
                     raise WheelError(
                         f"{name}: two of the wheels would get this name",
                         hint="give each wheel once",
                     )
+                self._names.add(name)
+                if not self._keep and not (self.folder / name).exists():
+                    return self.folder / name
                 draft = self._drafts[name] = _DraftFile(self.folder, name)
             write(parts, archive, draft.descriptor)
         except OSError as exc:
@@ -307,7 +298,7 @@ class _DraftFile:
 
     def refuse_other(self, final: Path) -> None:
         """Raise WheelError where this path has other bytes."""
-        if final.exists() and not same_bytes(pieces(self._path), pieces(final)):
+        if final.exists() and not same_bytes(self._path, final):
             raise WheelError(
                 f"{final}: exists with other content",
                 hint="choose another folder with --output; wheels are never overwritten",

@@ -12,7 +12,8 @@ from support.wheelset import FAMILY, SUITES, make_set, make_verdict, ran
 import amdgpu_family_matrix as matrix
 from rocwheel.index import channels
 from rocwheel.ledger.verdicts import FoundVerdict
-from rocwheel.release.policy import Approval, Decision, decide
+from rocwheel.release.policy import Decision, decide
+from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import SILENT, Counts, Demand, Demands, Device, RocmProvided, State, Verdict
 

@@ -123,7 +123,7 @@ def _changed(shop, manifest) -> bytes:
 
 NO_WORDS = [
     ("forged", partial(word, signer="stranger"), "not in the trust file"),
-    ("unsigned", lambda s, m: word(s, m, signer="approver").replace(b'"sig": "', b'"sig": "AAAA'), "does not fit|padding"),
+    ("unsigned", lambda s, m: word(s, m, signer="approver").replace(b'"sig":"', b'"sig":"AAAA'), "does not fit|padding"),
     ("edited", _changed, "does not fit"),
     ("a promoter's", partial(word, signer="promoter"), "role: it is a key of the role promoter"),
     ("a runner's", partial(word, signer="runner"), "role: it is a key of the role runner"),

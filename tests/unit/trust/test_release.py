@@ -12,8 +12,8 @@ from support.wheelset import make_set, make_verdict
 from rocwheel import files
 from rocwheel.build_record import BuildRecord, InvocationRecord
 from rocwheel.ledger.state import Action
-from rocwheel.trust import TrustError, chain, envelope, statements
-from rocwheel.trust.policy import Revocation
+from rocwheel.trust import TrustError, chain, envelope, evidence, statements
+from rocwheel.trust.policy import Case, Revocation
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -109,7 +109,16 @@ def test_a_provenance_names_what_bazel_fetched_where_bazel_does(shop) -> None:
         return made.part("buildDefinition", "internalParameters", "bazel")["fetched"]
 
     assert fetched(plain) == statements.NOT_KNOWN
-    named = replace(plain, bazel=replace(plain.bazel, invocations=runs))
+    programs = {"program clang": "3" * 64}
+    named = replace(plain, bazel=replace(plain.bazel, invocations=runs, programs=programs))
+    made = statements.provenance(manifest, named, finished=ENDED)
+    ran = {"name": "program clang", "digest": {"sha256": "3" * 64}}
+    assert ran in made.part("buildDefinition")["resolvedDependencies"]
+    signed = envelope.parse(shop.signed(made, "builder"), name="x")
+    case = Case(trust=shop.channel.trust, channel="", family=FAMILY.name, now=NOW)
+    evidence.check_provenance(
+        signed, manifest, case, NOW
+    )  # what a manifest does not name may be there
     assert fetched(BuildRecord.from_bytes(named.to_bytes(), name="x")) == [
         {"uri": "https://a/llvm.tar.gz"},
         {"digest": {"sha256": "1" * 64}},

@@ -42,7 +42,7 @@ def round_trip(tmp_path, signer) -> None:
     trust = Trust(keys={public.keyid: key})
     assert envelope.read(signed, trust, name="x").statement.subjects
     with pytest.raises(TrustError):
-        envelope.read(signed.replace(b'"sig": "', b'"sig": "AAAA'), trust, name="x")
+        envelope.read(signed.replace(b'"sig":"', b'"sig":"AAAA'), trust, name="x")
 
 
 @pytest.mark.parametrize("spec", ["ECC_NIST_P256", "ECC_NIST_P384", "RSA_2048"])

@@ -498,3 +498,12 @@ def test_a_command_that_renames_imports_nothing_that_judges(plugin: str) -> None
     unused = ("wheel.inspect", "wheel.verify", "wheel.repair", "wheel.wheel_policy", "manifest")
     assert not loaded & {*(f"rocwheel.{name}" for name in unused), "msgspec", "yaml", "zipfile"}
     assert not loaded & {"concurrent.futures", "logging", "shutil", "lzma"}
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_two_wheels_that_would_get_one_name_are_refused(dry, plugin, tmp_path, capsys) -> None:
+    (tmp_path / "other").mkdir()
+    other = wheels.plugin().but(files={}).write(tmp_path / "other")
+    run("retag", plugin, str(other), *DRY["retag"], "--output", OUT, *dry, status=6)
+    assert "two of the wheels would get this name" in capsys.readouterr().err
+    assert not list((tmp_path / OUT).glob("*"))

@@ -160,6 +160,16 @@ def _longer(image: Image) -> None:
     image.put(at + 16 + 12, "<I", 32)
 
 
+def relocation(tag: int, at: int, layout: str, number: int) -> Edit:
+    """Change the last relocation of a table."""
+
+    def edit(image: Image) -> None:
+        length = struct.unpack_from("<Q", image.data, image.entry({7: 8, 23: 2}[tag]) + 8)[0]
+        image.put(image.table(tag) + length - 24 + at, layout, number)
+
+    return edit
+
+
 # What ld.so does with each is asked of it, not written down here.
 MUTANTS: dict[str, Edit] = {
     "nothing": lambda _: None,
@@ -217,6 +227,10 @@ MUTANTS: dict[str, Edit] = {
     "a local entry": symbol(4, "<B", 0x02),
     "a hidden entry": symbol(5, "<B", 2),
     "an entry that says it is data": symbol(4, "<B", 0x11),
+    "an entry that finds itself": symbol(4, "<B", 0x1A),
+    "constructors in the headers": value(25, 8),
+    "destructors in the headers": value(26, 8),
+    "headers that cannot be read": head(LOAD, 1, 0),
     "a weak entry": symbol(4, "<B", 0x22),
     "another name of the entry": symbol(0, "<I", 1),
     "a used name outside the strings": used(0, "<I", 0xFFFFF000),
@@ -228,6 +242,13 @@ MUTANTS: dict[str, Edit] = {
     "calls that end within an entry": shorter(2),
     "constructors that end within an entry": shorter(27),
     "a length without relocations": drop(7),
+    "a relocation outside": relocation(7, 0, "<Q", 0x7000000),
+    "a relocation of code": relocation(7, 0, "<Q", 0x1000),
+    "a relocation of no type": relocation(7, 8, "<I", 99),
+    "a relocation by no symbol": relocation(7, 12, "<I", 1 << 24),
+    "a call from outside": relocation(23, 0, "<Q", 0x7000000),
+    "a call from code": relocation(23, 0, "<Q", 0x1000),
+    "a call of no symbol": relocation(23, 12, "<I", 1 << 24),
 }  # fmt: skip
 # What does not fail here and now, but is refused for a reason.
 STRICTER = {
@@ -239,6 +260,8 @@ STRICTER = {
     "an entry that is not defined": "dlsym() gives what stands there",
     "an absolute entry": "it is not moved with the library, so a call leads anywhere",
     "an entry that is no code": "dlsym() finds it, a call dies",
+    "an entry that finds itself": "what the entry returns is called",
+    "destructors in the headers": "the process dies when it ends",
     "something behind the ABI": "glibc checked it until 2.40",
     "a beginning in the data": "the call dies",
     "segments in another order": "memory may lie there",

@@ -144,11 +144,8 @@ def _cell(name: WheelName) -> tuple[object, ...]:
 
 def _siblings(name: WheelName, names: Iterable[WheelName]) -> dict[str, str]:
     """Return the versions that a wheel's pins must accept, its own before others."""
-    newest: dict[str, str] = {}
-    for other in names:
-        if other.project not in newest or other.version_text == name.version_text:
-            newest[other.project] = other.version_text
-    return newest
+    own_last = sorted(names, key=lambda other: other.version_text == name.version_text)
+    return {other.project: other.version_text for other in own_last}
 
 
 def verify_wheelhouse(

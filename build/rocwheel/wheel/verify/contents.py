@@ -120,10 +120,14 @@ class Contents(JudgedWheel):
 
     def _versions(self) -> Iterator[Finding]:
         own = self.report.filename.version
-        for name, (releases, versions) in self.report.compiled.versions.items():
-            if releases > 1:
-                yield finding("version.module", f"{name}: binds _release_version more than once")
-            if releases and not versions and self.kind is not WheelKind.PJRT:
+        for name, module in self.report.compiled.versions.items():
+            for bound in (each for each, times in module["times"].items() if times > 1):
+                yield finding("version.module", f"{name}: binds {bound} more than once")
+            for stated in {*module["texts"]} - {self.report.releases.get(name)}:
+                parsed = requirements.version(stated)
+                if parsed is None or parsed.base_version != own.base_version:
+                    yield finding("version.module", f"{name}: is of {stated!r}, the wheel of {own}")
+            if module["times"]["__version__"] < 1 and self.kind is not WheelKind.PJRT:
                 yield finding("version.module", f"{name}: has no __version__, which JAX reads")
         for name, text in self.report.releases.items():
             release = requirements.version(text or "")

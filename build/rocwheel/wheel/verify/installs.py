@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -45,8 +44,7 @@ class InstallTarget(NamedTuple):
     abi: str  # "cp312", "cp313t"
 
 
-@dataclass(frozen=True)
-class Installers:
+class Installers(NamedTuple):
     """pip and uv as they are installed with us, and where they install."""
 
     runner: Runner

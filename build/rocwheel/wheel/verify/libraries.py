@@ -12,13 +12,12 @@ from typing import Final
 from rocwheel import families
 from rocwheel.console import brief, count
 from rocwheel.model import WheelKind
-from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, ElfFacts
+from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, PJRT_ENTRY, ElfFacts
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
 REGISTERS: Final = "__hipRegisterFatBinary"  # what a library calls that has GPU code
-ORIGINS: Final = ("$ORIGIN", "${ORIGIN}")
 _ORIGIN: Final = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(/.*|\Z)")
 _MACHINE: Final = re.compile(
     r"(?:manylinux_[0-9]+_[0-9]+|manylinux[0-9]+|linux|musllinux_[0-9]+_[0-9]+)_(\w+)\Z"
@@ -132,7 +131,7 @@ class Libraries(JudgedWheel):
         """Find entries that depend on where the process started; jaxlib's lead below $ORIGIN."""
         for item in self.report.elf:
             for entry in (*item.runpath, *item.rpath):
-                if not entry.startswith(ORIGINS) and (self.kind or not entry.startswith("/")):
+                if not _ORIGIN.match(entry) and (self.kind or not entry.startswith("/")):
                     what = f"{item.path}: RUNPATH has {entry or 'an empty entry'}"
                     yield finding("elf.runpath-leak", what, warn=self.kind is None)
 
@@ -179,7 +178,7 @@ class Libraries(JudgedWheel):
                 yield finding("elf.python", f"{item.path}: does not export {name}")
 
     def _pjrt(self) -> Iterator[Finding]:
-        exporting = [item.path for item in self._own_elf if item.exports_pjrt]
+        exporting = [item.path for item in self._own_elf if PJRT_ENTRY in item.exports]
         if self.kind is WheelKind.PJRT and (len(exporting), len(self._own_elf)) != (1, 1):
             what = f"{len(self._own_elf)} libraries, {len(exporting)} of them export GetPjrtApi"
             yield finding("elf.pjrt", what)
