@@ -99,6 +99,7 @@ NEEDS = (
     Need("unit", shards=16),
     Need("e2e", shards=2),
     Need("multi_gpu", gpus=2, shards=4),
+    Need("collectives", gpus=2),
 )
 
 
@@ -149,7 +150,11 @@ ONE_GPU = (
     Rule("unit", Level.REQUIRED),
     Rule("e2e", Level.ADVISORY),
 )
-MULTI_GPU = (*ONE_GPU, Rule("multi_gpu", Level.REQUIRED))
+MULTI_GPU = (
+    *ONE_GPU,
+    Rule("multi_gpu", Level.REQUIRED),
+    Rule("collectives", Level.ADVISORY),
+)
 
 
 @dataclass(frozen=True)

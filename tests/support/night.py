@@ -242,6 +242,7 @@ def _gate(words: list[str], plays: dict) -> int:
 
     import amdgpu_family_matrix as matrix
     from rocwheel.ledger import manifests, verdicts
+    from rocwheel.values import replace
     from rocwheel.verdict import State
 
     suite, python, family = (_value(words, name) for name in ("suite", "python", "family"))
@@ -254,7 +255,8 @@ def _gate(words: list[str], plays: dict) -> int:
     verdict = make_verdict(
         manifest, suite=suite, python=python, state=state, family=matrix.family(family)
     )
-    key = verdicts.add(place, verdict)
+    store = channel.open(probe_key=place.runners_probe)  # where a runner may try it
+    key = verdicts.add(replace(place, store=store), verdict)
     print(json.dumps({"state": state.value, "reason": verdict.reason, "verdict": key}))
     return state.exit_code
 

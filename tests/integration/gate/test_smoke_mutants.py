@@ -60,3 +60,57 @@ def test_every_kind_of_mutant_is_killed_in_one_part_of_the_checks(python):
 @pytest.mark.parametrize("part", [f"{number}/{PARTS}" for number in range(2, PARTS + 1)])
 def test_every_mutant_of_every_check_is_killed(python, part):
     assert killed(python, part)
+
+
+BROKEN = """
+import jax, jax.numpy as jnp
+from jax import lax
+
+real = {name: getattr(lax, name) for name in (
+    "psum", "pmax", "all_gather", "psum_scatter", "all_to_all", "ppermute")}
+KINDS = {
+    "zeros": jnp.zeros_like,
+    "one element off": lambda x: x.at[0, -1].add(1),
+    "rolled": lambda x: jnp.roll(x, 1, axis=1) if x.shape[1] > 8 else x + 1,
+    "a device's own": None,
+}
+
+def breaks(name, kind):
+    def call(x, *words, **more):
+        got = real[name](x, *words, **more)
+        if KINDS[kind]:
+            return KINDS[kind](got)
+        first = lax.axis_index("board") == 0  # one device keeps what it had
+        own = jnp.resize(x, got.shape)
+        return jnp.where(first, own, got)
+    setattr(lax, name, call)
+"""
+COLLECTIVES = {
+    "all-reduce": ("psum", "zeros"),
+    "maximum": ("pmax", "one element off"),
+    "all-gather": ("all_gather", "rolled"),
+    "reduce-scatter": ("psum_scatter", "a device's own"),
+    "all-to-all": ("all_to_all", "rolled"),
+    "send": ("ppermute", "a device's own"),
+}
+
+
+@pytest.mark.soak
+def test_a_broken_collective_fails_in_every_size_and_type(python, tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    argv = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_collectives.py"]
+
+    def told(*more):
+        done = subprocess.run(
+            [*argv, *more], cwd=ROOT / "suites/smoke", capture_output=True, text=True, check=False,
+            env={"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        return done.stdout
+
+    honest = told()
+    assert "97 passed" in honest, honest
+    for name, (function, kind) in COLLECTIVES.items():
+        plugin = f"import broken\nbroken.breaks({function!r}, {kind!r})\n"
+        (tmp_path / f"plugin_{function}.py").write_text(plugin)
+        broken = told("-p", f"plugin_{function}", "-k", f"exact and {name}-")
+        assert "16 failed" in broken, f"{name}, {kind}: {broken[-2000:]}"

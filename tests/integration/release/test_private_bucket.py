@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 from support import gate as machines
-from support.roles import CELLS, a_night
-from support.s3 import BUCKET, READER, SECRET, seaweedfs
+from support import night
+from support.roles import CELLS, a_night, private_bucket
+from support.s3 import BUCKET, READER
 from support.serving import serving
 from support.wheelset import FAMILY, Shop, make_set, pass_gate
 
@@ -30,8 +31,9 @@ from rocwheel.gate.request import DeviceChoice, GateRequest
 from rocwheel.gate.suite.suites import DEVICE_ERRORS, Deadlines, Suite, SuiteSource
 from rocwheel.home import Home
 from rocwheel.index import channels
-from rocwheel.ledger import manifests
+from rocwheel.ledger import log, manifests
 from rocwheel.ledger.nights import PROBE, Nights
+from rocwheel.ledger.state import Standing
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command, HostRunner, base_env
 from rocwheel.release import pip_resolution, rights
@@ -179,29 +181,18 @@ ROLES = tuple(rights.ROLES)
 
 @pytest.fixture
 def with_roles(tmp_path, monkeypatch):
-    """SeaweedFS, with a user for each role who may write what `channels rights` lets him, no more."""
-    channel = channels.of_store(f"s3://{BUCKET}/place")
-    users = {}
-    for name in ROLES:
-        statements = rights.policy(channel, rights.ROLES[name], family=FAMILY.name)["Statement"]
-        keys = [
-            key.removeprefix("arn:aws:s3:::")
-            for statement in statements
-            if statement["Effect"] == "Allow" and "s3:PutObject" in statement["Action"]
-            for key in statement["Resource"]
-        ]
-        # It takes no pattern that does not end in a star.
-        users[name] = ("Read", "List", *(f"Write:{key.rstrip('*')}*" for key in keys))
-    with seaweedfs(tmp_path, users=users) as server:
-        server.bucket(BUCKET)
+    """SeaweedFS, with a user for each role."""
+    with private_bucket(tmp_path) as (_, environ):
 
         def become(name: str) -> None:
-            for key, value in server.environ(f"rocwheel{name}", SECRET).items():
+            for key, value in environ(name).items():
                 monkeypatch.setenv(key, value)
 
         yield become
 
 
+# Of a second server: test_rights.py has each role do its part on one that enforces policies of AWS.
+@pytest.mark.soak
 def test_each_role_does_its_part_and_no_other_does_it(
     with_roles, tmp_path, console, capsys
 ) -> None:
@@ -280,7 +271,7 @@ def image_record(manifest) -> images.ImageRecord:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_each_role_tells_of_its_cells_of_a_night_and_of_no_others(
     with_roles, tmp_path, monkeypatch, capsys
 ) -> None:
@@ -303,6 +294,55 @@ def test_each_role_tells_of_its_cells_of_a_night_and_of_no_others(
         assert {name: item[0].ended.state for name, item in attempts.items()} == dict.fromkeys(
             CELLS.values(), State.PASS
         )
+
+
+class OneFamily(night.World):
+    """A world whose roles have the rights of one family alone."""
+
+    def remember(self, *_families: str) -> None:
+        super().remember(FAMILY.name)
+
+
+@pytest.mark.soak
+def test_each_role_runs_its_cells_of_a_whole_night_and_no_others(tmp_path, monkeypatch) -> None:
+    """From plan to page: what takes a GPU, an engine or hours is played, with real records."""
+    roles = {
+        "build": "builder", "stage": "stager", "gate": "runner", "promote": "promoter",
+        "image": "imager", "prune": "promoter", "page": "reporter",
+    }  # fmt: skip
+    with private_bucket(tmp_path) as (url, environ):
+
+        def become(name: str) -> None:
+            for key, value in environ(name).items():
+                monkeypatch.setenv(key, value)
+
+        become("stager")  # who may write below verdicts here: this server knows no deny
+        world = OneFamily(tmp_path / "world", url)
+        settings = (world.folder / "nightly.yaml").read_text()
+        world.settings(settings + "images: [{recipe: jax, push: here.io}]\n")
+        become("reporter")
+        assert world.plan("one").code == 7
+        become("builder")
+        world.plan("one", check=True)
+        cells = sorted(world.states("one"), key=lambda name: [*roles].index(name.partition(".")[0]))
+        assert {name.partition(".")[0] for name in cells} == {*roles}
+        for name in cells:
+            role = roles[name.partition(".")[0]]
+            for other in ("reporter" if role == "builder" else "builder", role):
+                become(other)
+                done = world.nightly("cell", "one", name, f"--program={night.PROGRAM}")
+                assert done.code == (0 if other == role else 7), f"{other}: {name}: {done.err}"
+                assert other == role or "403 AccessDenied" in done.err
+        for reader in ROLES:
+            become(reader)
+            assert set(world.states("one").values()) == {"pass"}
+        where = ("--store", url, "--family", FAMILY.name)
+        assert [main([*words, *where]) for words in (["status"], ["index", "check"])] == [0, 0]
+        place = channels.of_store(url).release(open_store(url), FAMILY.name, 7)
+        (known,) = log.read(place).sets.values()
+        assert known.standing is Standing.LISTED
+        assert [made.manifest for made in images.records(place)] == [known.id]
+        assert answer(place.link("jaxlib/index.html")) == 403, "strangers may not read"
 
 
 def test_a_public_bucket_is_a_case_of_its_own(servers, tmp_path, monkeypatch, console) -> None:
