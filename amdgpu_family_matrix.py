@@ -16,7 +16,6 @@ never counted on the family's GPUs. No family has one now; that is the state to 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import hashlib
 import json
@@ -99,7 +98,6 @@ NEEDS = (
     Need("unit", shards=16),
     Need("e2e", shards=2),
     Need("multi_gpu", gpus=2, shards=4),
-    Need("collectives", gpus=2),
 )
 
 
@@ -150,11 +148,7 @@ ONE_GPU = (
     Rule("unit", Level.REQUIRED),
     Rule("e2e", Level.ADVISORY),
 )
-MULTI_GPU = (
-    *ONE_GPU,
-    Rule("multi_gpu", Level.REQUIRED),
-    Rule("collectives", Level.ADVISORY),
-)
+MULTI_GPU = (*ONE_GPU, Rule("multi_gpu", Level.REQUIRED))
 
 
 @dataclass(frozen=True)
@@ -413,6 +407,8 @@ def family(name: str) -> Family:
         raise KeyError(f"{name!r}: a gfx target, not a family; did you mean {' or '.join(having)}?")
     if item := of_product(name):
         raise KeyError(f"{name!r}: a product, not a family; did you mean {item.name}?")
+    import difflib  # which few runs need
+
     close = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.6)
     near = f"did you mean {close[0]}?" if close else f"choose from: {', '.join(FAMILIES)}"
     raise KeyError(f"{name!r}: unknown GPU family; {near}")
