@@ -319,6 +319,5 @@ def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ende
     document = {"cell": name, "state": state, "reason": reason}
     app.emit(document, f"{name}: {state} {reason}".rstrip())
     if path := app.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(f"`{name}`: **{state}** {reason}\n\n")
+        app.write(path, f"`{name}`: **{state}** {reason}\n\n", "a")
     return code
