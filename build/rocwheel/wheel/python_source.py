@@ -109,12 +109,13 @@ with zipfile.ZipFile(path) as archive:
             elif info.filename.endswith("/version.py"):
                 tree = ast.parse(source)
                 bound = bound_names(tree)
-                named = (node for node in tree.body if STATED & bound_names(node).keys())
-                texts = (getattr(getattr(node, "value", None), "value", None) for node in named)
-                versions[info.filename] = {
-                    "times": {name: bound[name] for name in ("_release_version", "__version__")},
-                    "texts": [text for text in texts if isinstance(text, str)],
-                }
+                texts = {}
+                for node in tree.body:
+                    text = getattr(getattr(node, "value", None), "value", None)
+                    if isinstance(text, str):
+                        texts |= dict.fromkeys(STATED & bound_names(node).keys(), text)
+                times = {name: bound[name] for name in ("_release_version", "__version__")}
+                versions[info.filename] = {"times": times, "texts": texts}
         except (Exception, MemoryError) as exc:
             where = f", line {exc.lineno}" if isinstance(exc, SyntaxError) else ""
             problems[info.filename] = f"{type(exc).__name__}{where}: {exc}"[:200]
@@ -140,7 +141,7 @@ class VersionModule(TypedDict):
     """What a version.py binds how often, and to which texts `_version` and `__version__`."""
 
     times: Mapping[str, int]
-    texts: Sequence[str]
+    texts: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)

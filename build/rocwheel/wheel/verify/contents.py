@@ -123,7 +123,9 @@ class Contents(JudgedWheel):
         for name, module in self.report.compiled.versions.items():
             for bound in (each for each, times in module["times"].items() if times > 1):
                 yield finding("version.module", f"{name}: binds {bound} more than once")
-            for stated in {*module["texts"]} - {self.report.releases.get(name)}:
+            said = self.report.releases.get(name)
+            texts = {x for each, x in module["texts"].items() if each != "_version" or said == ""}
+            for stated in sorted(texts - {said}):
                 parsed = requirements.version(stated)
                 if parsed is None or parsed.base_version != own.base_version:
                     yield finding("version.module", f"{name}: is of {stated!r}, the wheel of {own}")
