@@ -844,6 +844,12 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     ):
         with pytest.raises(TrustError, match="not a verified pin"):
             evidence.check_locked(replace(real, **change), trust)
+    text = night.read_text()
+    for wrong in ("sets: 5\n", text.replace(rocm, "newest"), ""):
+        night.write_text(wrong)
+        with pytest.raises(ConfigError, match=r"nightly\.yaml"):
+            policy.load(path)
+    night.write_text(text)
     unverified = (
         (world.ci / "pins.yaml")
         .read_text()
