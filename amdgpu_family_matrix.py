@@ -16,7 +16,6 @@ never counted on the family's GPUs. No family has one now; that is the state to 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import hashlib
 import json
@@ -408,6 +407,8 @@ def family(name: str) -> Family:
         raise KeyError(f"{name!r}: a gfx target, not a family; did you mean {' or '.join(having)}?")
     if item := of_product(name):
         raise KeyError(f"{name!r}: a product, not a family; did you mean {item.name}?")
+    import difflib  # which few runs need
+
     close = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.6)
     near = f"did you mean {close[0]}?" if close else f"choose from: {', '.join(FAMILIES)}"
     raise KeyError(f"{name!r}: unknown GPU family; {near}")

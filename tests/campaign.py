@@ -35,7 +35,7 @@ from support import s3, scene, shared_scene  # noqa: E402
 from rocwheel.console import Console  # noqa: E402
 
 # What a result depends on.
-MODEL = ("tests/model",)
+MODEL = ("tests/model/cases.py", "tests/model/protocol.py")
 CODE = (
     *(f"build/rocwheel/{name}" for name in ("ledger", "index", "release", "store", "places.py")),
     *(f"tests/support/{n}.py" for n in ("scene", "schedule", "shared", "shared_scene", "wheelset")),

@@ -16,7 +16,7 @@ from rocwheel import bazel, dist, files
 from rocwheel.bazel import BazelInvocation
 from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.console import Console
-from rocwheel.container import Mount
+from rocwheel.container import Mount, devices
 from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, output_folder
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
@@ -173,7 +173,7 @@ def shell(
     runner: HostRunner,
     console: Console,
 ) -> int:
-    """Run a command, such as a shell, where a build would run, on our own terminal.
+    """Run a command, such as a shell, where a build would run, with GPUs, on our own terminal.
 
     Raises ConfigError where builds run on this machine, and what getting ready raises.
     """
@@ -182,7 +182,8 @@ def shell(
             "shell opens a container, and builds run on this machine",
             hint="add --executor=docker or podman with --builder-image",
         )
-    inputs = _gather(request, runner, console)
+    executor = replace(request.executor, devices=devices())
+    inputs = _gather(replace(request, executor=executor), runner, console)
     rc_file = _default_rc(request, inputs.spec)
     place = inputs.place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
     for invocation in _write_rc(request, inputs.spec, rc_file):

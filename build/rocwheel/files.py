@@ -143,8 +143,10 @@ def write(path: Path, data: bytes, *, mode: int | None = None) -> None:
         if mode is not None:
             aside.chmod(mode)
         aside.replace(path)
-    except BaseException:
+    except BaseException as exc:
         remove(aside)
+        if isinstance(exc, OSError):  # a full disk names no file, others the one beside it
+            exc.filename, exc.filename2 = str(path), None
         raise
 
 

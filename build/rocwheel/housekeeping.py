@@ -24,9 +24,7 @@ from rocwheel.errors import ANOTHER_CACHE, HostError
 # What lies in the cache, and how deep below it one thing of the kind is.
 KINDS: Final = {
     "rocm/trees-3": 1,
-    "rocm/trees": 1,  # this and rocm/pip: of older rocwheels
     "rocm/partial": 1,
-    "rocm/pip/environments": 1,
     "sources": 2,
     "environments": 1,
     "bazel": 1,
@@ -43,11 +41,7 @@ KINDS: Final = {
     "logs": 0,
 }
 # Where what is in use is locked, and the time of the lock is that of the last use.
-LEASES: Final = {
-    "rocm/trees-3": "rocm/locks",
-    "rocm/trees": "rocm/locks",
-    "rocm/pip/environments": "rocm/pip/locks",
-}
+LEASES: Final = {"rocm/trees-3": "rocm/locks"}
 IN_USE: Final = "in-use.lock"  # held while anything is used that has no lease of its own
 OTHERWISE: Final = frozenset({"environments", "bazel"})  # whose use is seen without a lock
 DAY: Final = 86400.0

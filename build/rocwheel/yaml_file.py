@@ -172,6 +172,8 @@ def _syntax(exc: yaml.MarkedYAMLError) -> tuple[str, str]:
     if "cannot start any token" in problem:
         hint = "indent by blanks, not tabs; put a value that begins with @ or ` in quotes"
         return "no value and no key begins so", hint
+    if "undefined alias" in problem:
+        return "an alias of what has no name", "put a value that begins with * in quotes"
     for ending, (what, hint) in _OPEN.items():
         if context.endswith(ending) and (mark := exc.context_mark):
             return f"{what}, begun at {mark.line + 1}:{mark.column + 1}, cannot go on so", hint
@@ -220,10 +222,9 @@ class _Builtins:
         if tag == "int":
             if re.fullmatch(r"[-+]?(0|(?=[0-9_]{1,18}\Z)[1-9](_?[0-9])*)", text):
                 return int(text)
-            problem = f"{text}: not a decimal number"
-            raise _error(
-                self._name, node, at, problem, "write digits without a leading 0, or quotes"
-            )
+            problem = f"{text}: not a decimal number of 18 digits or fewer"
+            hint = "put it in quotes where it is text, as a digest is; a number has no leading 0"
+            raise _error(self._name, node, at, problem, hint)
         if tag == "bool":
             return text.lower() in {"true", "yes", "on"}
         if tag == "timestamp" and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
@@ -355,7 +356,7 @@ def _expected(problem: str, value: object) -> FieldError:
     words = " or ".join(_KINDS.get(kind, (kind, ""))[0] for kind in kinds)
     if wanted[2]:
         return FieldError(f"{value!r}: expected {words}{wanted[2]}", hint="mend the value")
-    hint = _KINDS.get(kinds[0], ("", ""))[1]
+    hint = _KINDS.get(kinds[0] if value is not None else "null", ("", ""))[1]
     return FieldError(f"expected {words}, found {_name(value)}", hint=hint)
 
 

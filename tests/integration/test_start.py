@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,45 @@ def test_ctrl_c_while_the_program_is_imported_is_two_lines(tmp_path):
     assert done.stderr.splitlines() == [
         "error: interrupted", "hint:  run the same command again",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mebibytes", [23, 26, 29, 32, 36])
+def test_too_little_memory_is_two_lines_wherever_it_ends(mebibytes):
+    most = mebibytes << 20
+    done = subprocess.run(
+        [sys.executable, ROOT / "build" / "ci_build", "status", "--store=file:///", "--family=gfx90a"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 8, done.stderr
+    assert done.stderr.splitlines()[-2:] == [
+        "error: not enough memory",
+        "hint:  raise the limits of this shell: ulimit -v, ulimit -u",
+    ]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("wheel", "inspect", "closed.whl"),
+        ("status", "--store=file:///", "--family=gfx90a", "--families=closed.whl"),
+        ("channels", "rights", "--channel=dev", "--role=runner", "--channels-file=closed.whl"),
+        ("compat", "--ci-dir=closed"),
+    ],
+)
+def test_what_may_not_be_read_asks_for_its_permissions(words, tmp_path):
+    """Root may read everything: without the two capabilities it is a person like any other."""
+    (tmp_path / "closed.whl").touch(0o000)
+    (tmp_path / "closed").mkdir(0o000)
+    lowered = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") * (os.geteuid() == 0)
+    done = subprocess.run(
+        [*lowered, sys.executable, ROOT / "build" / "ci_build", *words],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode in {2, 3, 8}, done.stderr
+    assert "ermission" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "99999"])

@@ -415,6 +415,9 @@ WORKING: dict[str, Edit] = {
     "a version module that says None": lambda d: d.put(
         "/version.py", b"_release_version: str | None = None\n__version__ = str()\n"
     ),
+    "a release that was written over": lambda d: d.replace(
+        "/version.py", b'_version = "', b'_version = "9'
+    ),
     "an import of what Python has": _more("/version.py", b"import json, os.path\n"),
     "an import that may fail": _more(
         "/version.py", b"try:\n    from . import _nowhere\nexcept ImportError:\n    pass\n"

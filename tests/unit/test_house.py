@@ -12,25 +12,25 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_248  # lines of all rooms; fewer than 50,000
+MOST = 50_216  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
 # before its lines rise.
 ROOMS = {
-    "": (4579, 2850, 0, 1),
+    "": (4582, 2850, 0, 1),
     "bazel/ bump dist/ download/ git rocm/ source/": (8383, 7350, 0, 1),
-    "cli/": (5200, 4900, 0, 0),
-    "container/ dist/builder dist/executor image/": (2843, 3050, 0, 0),
-    "demo dev doctor housekeeping report/": (2144, 2100, 0, 0),
+    "cli/": (5207, 4900, 0, 0),
+    "container/ dist/builder dist/executor image/": (2819, 3050, 0, 0),
+    "demo dev doctor housekeeping report/": (2137, 2100, 0, 0),
     "gate/": (7108, 7150, 0, 0),
-    "host/": (484, 400, 0, 0),
+    "host/": (469, 400, 0, 0),
     "index/ store/": (2503, 2510, 0, 0),
     "ledger/ release/": (4537, 3950, 0, 0),
-    "ledger/nights pipeline/": (4032, 3500, 0, 0),
-    "runtime/": (1547, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1861, 1400, 0, 0),
-    "wheel/": (5027, 5250, 0, 0),
+    "ledger/nights pipeline/": (4030, 3500, 0, 0),
+    "runtime/": (1544, 1300, 0, 0),
+    "cli/trust release/proof trust/": (1865, 1400, 0, 0),
+    "wheel/": (5032, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

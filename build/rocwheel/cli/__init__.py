@@ -381,6 +381,8 @@ def _usage(app: App, exc: click.ClickException) -> int:
     near, text = "", exc.format_message()
     if isinstance(exc, click.NoSuchOption):  # click counts the dashes as letters that are alike
         near, text = _near_option(exc), f"No such option {exc.option_name!r}."
+    if text.endswith("is not readable."):
+        near = "check its permissions; "
     message = shown_setting("", " ".join(text.split()))
     error = RocwheelError(message, hint=f"{near}see {command} --help")
     _tell(app, error, cause=exc)
@@ -402,6 +404,8 @@ def _fail(app: App, error: RocwheelError) -> int:
     """Print an error with credentials masked."""
     from rocwheel.download import shown_setting
 
+    if isinstance(error.__cause__, PermissionError) and "permission" not in error.hint:
+        error.hint = f"check its permissions, or {error.hint}"
     error.args = (shown_setting("", str(error)),)
     error.hint = shown_setting("", as_called(error.hint))
     if app.debug:
@@ -450,7 +454,7 @@ def _host_error(exc: Exception) -> HostError:
         return HostError(what, hint="raise the limits of this shell: ulimit -v, ulimit -u")
     where = exc.filename or "this machine"
     hints = {
-        errno.ENOSPC: "free some space, or choose another place (--cache-dir, --wheelhouse)",
+        errno.ENOSPC: "free some space there, or choose another place",
         errno.EACCES: "check the permissions, or choose another place",
         errno.EPERM: "check the permissions, or choose another place",
         errno.EROFS: "the file system is read-only: choose another place",

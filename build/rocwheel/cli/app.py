@@ -174,8 +174,16 @@ class App:
         """Hand values to later steps of a GitHub Actions job; nothing happens elsewhere."""
         path = self.environ.get("GITHUB_OUTPUT")
         if path:
-            with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
-                file.writelines(f"{name}={value}\n" for name, value in values.items())
+            self.write(path, "".join(f"{name}={value}\n" for name, value in values.items()), "a")
+
+    def write(self, path: Path | str, text: str, mode: str = "w") -> None:
+        """Write where a person or GitHub said, in place: it may be a device. Raises OSError."""
+        try:
+            with open(path, mode, encoding="utf-8") as file:  # noqa: PTH123
+                file.write(text)
+        except OSError as exc:
+            exc.filename = str(path)  # which a full disk does not name
+            raise
 
 
 def start() -> App:

@@ -27,7 +27,6 @@ with when_run():
     from rocwheel import dev as loop
     from rocwheel import housekeeping
     from rocwheel.console import count
-    from rocwheel.container import devices
 
 
 class ConfigureOptions(BuildOptions, DryRun):
@@ -150,10 +149,9 @@ def shell(app: App, options: ShellOptions) -> int:
     there shares its caches with builds. With a command after `--` that runs instead.
     """
     request = request_from(app, options, therock=rocm_source(options))
-    asked = replace(request.executor, devices=devices())
     words = options.words or ("/bin/sh", "-i")
     status = loop.shell(
-        replace(request, executor=asked, is_snapshot=True),
+        replace(request, is_snapshot=True),
         words,
         tty=sys.stdin.isatty(),
         runner=app.runner,

@@ -94,7 +94,7 @@ def merge(app: App, options: GateMergeOptions) -> int:
     FOLDERS are what `gate --shard` left in --output; without them the store is asked. Where the
     channel needs runners' signatures, a stored shard without one counts as missing.
     """
-    place, shards = _shards(app, options)
+    signer, (place, shards) = options.key(app), _shards(app, options)
     merged = merge_shards(shards, options.shards, partial(_known, app))
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
@@ -103,7 +103,7 @@ def merge(app: App, options: GateMergeOptions) -> int:
         report = session.finish(
             merged, place, output,
             home=app.home, cache=app.cache, console=app.console, whole=app.now(),
-            signer=options.key(app), parts=[verdict.sha256 for verdict, _ in shards if verdict],
+            signer=signer, parts=[verdict.sha256 for verdict, _ in shards if verdict],
         )  # fmt: skip
         return gate_run.show(app, [report])
 

@@ -268,8 +268,7 @@ def show(app: App, reports: Sequence[GateReport]) -> int:
     """
     for report in reports:
         if path := app.environ.get("GITHUB_STEP_SUMMARY"):
-            with Path(path).open("a", encoding="utf-8") as file:
-                file.write(summary.markdown(report.results, report.judged))
+            app.write(path, summary.markdown(report.results, report.judged), "a")
         if app.console.mode is ConsoleMode.GITHUB:
             folder = suites.load(app.home.ci, report.results.suite).source.folder
             for line in summary.workflow_commands(report.results, report.judged, folder):

@@ -28,7 +28,6 @@ with when_run():
     import amdgpu_family_matrix as matrix
     from rocwheel import verdict
     from rocwheel.console import columns, count
-    from rocwheel.container.owner import owner
     from rocwheel.download import Client, Retry
     from rocwheel.ledger.nights import Book, Ended, NightPlan, Phase, check_name
     from rocwheel.model import suggest
@@ -281,15 +280,12 @@ def cell(app: App, options: NightWorkOptions) -> int:
     target = NightTarget(app, options)
     night = target.night(options.night)
     job = options.job or app.environ.get("GITHUB_RUN_ID", "")
-    job = job or (owner() if options.engine == "local" else "")
     here = worker(app, engine=options.engine, job=job, how=tuple(shlex.split(options.program)))
     if options.dry_run:
         item = target.nights.book(night).plan.cell(options.cell)
         app.emit_plan([str(Command(argv=(*here.program, *item.argv)))])
         return 0
-    signals = cells.Signals()
-    if options.leash:
-        signals.watch_leash()
+    signals = cells.Signals(has_leash=options.leash)
     with signals.caught():
         ended = cells.run(target.nights, night, options.cell, here, signals)
     if options.engine == "slurm":
@@ -323,6 +319,5 @@ def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ende
     document = {"cell": name, "state": state, "reason": reason}
     app.emit(document, f"{name}: {state} {reason}".rstrip())
     if path := app.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(f"`{name}`: **{state}** {reason}\n\n")
+        app.write(path, f"`{name}`: **{state}** {reason}\n\n", "a")
     return code

@@ -343,6 +343,6 @@ def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> Non
         raise ConfigError(f"{name}: is not set", hint="set it to the key for signing")
     if options.file:
         is_markdown = options.file.suffix == ".md"
-        options.file.write_text(message.markdown if is_markdown else message.json, "utf-8")
+        app.write(options.file, message.markdown if is_markdown else message.json)
     if options.url:
         notify.post(options.url, message, secret=secret, environ=app.environ)

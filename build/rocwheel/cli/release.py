@@ -27,6 +27,8 @@ from rocwheel.option import opt
 with when_run():
     from pathlib import Path
 
+    from securesystemslib.signer import Signer
+
     import amdgpu_family_matrix as matrix
     from rocwheel import compat, files
     from rocwheel.console import count, size
@@ -103,19 +105,20 @@ def promote(app: App, options: PromoteOptions) -> int:
     Ends with `published`, `nothing-to-do`, or `blocked` (exit status 9) and the cells that block. A
     set of several families is released for those that pass; 9 says that one of them is held up.
     """
-    planned = options.plan(app)
+    signer, planned = options.key(app), options.plan(app)
     _show(app, planned.lines(), dry_run=options.dry_run)
     document = planned.to_json()
     if planned.state == "ready" and not options.dry_run:
-        document = _publish(app, planned, options)
+        document = _publish(app, planned, options, signer)
     if is_blocked := bool(planned.families("blocked")):
         app.console.fail(planned.refusal(options.families))
     _finish(app, planned.operation.manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
 
 
-def _publish(app: App, planned: promotion.PromotePlan, options: PromoteOptions) -> dict[str, Any]:
-    signer = options.key(app)
+def _publish(
+    app: App, planned: promotion.PromotePlan, options: PromoteOptions, signer: Signer | None
+) -> dict[str, Any]:
     channels = app.path(options.channels_file) or app.home.ci / "channels.yaml"
     decided_by = {"matrix": Path(matrix.__file__), "channels": channels}
     digests = {name: files.sha256(path) for name, path in decided_by.items()}

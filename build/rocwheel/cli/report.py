@@ -41,7 +41,7 @@ def state(app: App, options: StateOptions) -> None:
         return
     body, shown = _pages(app, options, target).publish(night)
     if options.output:
-        options.output.write_bytes(body)
+        app.write(options.output, body.decode())
     url = upkeep.page_url(target.channel, target.store)
     app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)
 

@@ -153,8 +153,8 @@ def approve(app: App, options: ApproveOptions) -> None:
 
     The word holds on this channel, for what speaks against a cell now and for nothing later.
     """
-    target, signer = Target(app, options), _given(app, options)
-    who = withdraw.with_reason(options.who(app), options.reason)
+    signer, who = _given(app, options), withdraw.with_reason(options.who(app), options.reason)
+    target = Target(app, options)
     manifest, channel = target.manifest(app, options.manifest), judging(app, target.channel)
     families = target.families_of(manifest)
     planned = promote.plan(manifest, families, channel, target.store, who=who, passes_held=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -45,18 +46,12 @@ def is_alive(mark: str) -> bool | None:
         return False if machine == here else None
     if space != space_here:
         return None
-    try:
+    with suppress(OSError):
         return owner(int(pid)) == mark
-    except OSError:
-        return None if _exists(int(pid)) else False
-
-
-def _exists(pid: int) -> bool:
-    """Return whether there is such a process, also where /proc does not show it."""
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)  # /proc does not show each one that there is
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return True
+    return None

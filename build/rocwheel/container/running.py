@@ -68,13 +68,9 @@ class Container:
         on_line: Callable[[str], None] | None = None,
         check: bool = True,
     ) -> Completed:
-        number = next(self._numbers)
-        inside = self.spec.execute(command, number)
-        try:
+        with self._numbered() as number:
+            inside = self.spec.execute(command, number)
             done = self._runner.run(inside, log=log, on_line=on_line, check=False)
-        except BaseException:
-            self._end(number)
-            raise
         self._explain(command, done.returncode, done.output)
         if check and done.returncode:
             raise CommandError(
@@ -85,21 +81,27 @@ class Container:
         return done
 
     def capture(self, command: Command, /) -> str:
-        number = next(self._numbers)
         try:
-            return self._runner.capture(self.spec.execute(command, number))
+            with self._numbered() as number:
+                return self._runner.capture(self.spec.execute(command, number))
         except CommandError as exc:
-            self._end(number)
             status = str(exc).partition("exit status ")[2].partition(":")[0]
             self._explain(command, int(status) if status.isdigit() else 1, exc.detail)
-            raise
-        except BaseException:
-            self._end(number)
             raise
 
     @property
     def alive(self) -> bool:
         return self._first is None or self._first.poll() is None
+
+    @contextmanager
+    def _numbered(self) -> Iterator[int]:
+        """Yield a command's number; end what it started where its client did not do well."""
+        number = next(self._numbers)
+        try:
+            yield number
+        except BaseException:
+            self._end(number)
+            raise
 
     def _end(self, number: int) -> None:
         """End a process group inside, whose client has ended already.
@@ -157,13 +159,9 @@ class Container:
         return True
 
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
-        number = next(self._numbers)
-        inside = self.spec.execute(command, number, interactive=True, tty=tty)
-        try:
+        with self._numbered() as number:
+            inside = self.spec.execute(command, number, interactive=True, tty=tty)
             status = self._runner.interact(inside, tty=tty)
-        except BaseException:
-            self._end(number)
-            raise
         self._explain(command, status, "")
         if status < 0:
             self._end(number)

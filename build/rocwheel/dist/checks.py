@@ -184,7 +184,7 @@ def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
     """
     name = f"ld.{linker}"
     asked = Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)
-    said = programs.answer(asked).strip()
+    said = programs.runner.capture(asked).strip()
     if not Path(said).is_absolute():
         debian, fedora = PACKAGES[name]
         raise HostError(

@@ -31,9 +31,9 @@ from rocwheel.dist import builder
 from rocwheel.dist.build_request import Executor, Request
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
-from rocwheel.host.machine import HostPrograms, Interpreter, Programs
+from rocwheel.host.machine import Interpreter, Programs
 from rocwheel.image import contents, registry
-from rocwheel.image.contents import ImageFacts, ImagePrograms
+from rocwheel.image.contents import ImageFacts
 from rocwheel.image.found import INPUTS, Found, obtain
 from rocwheel.process import (
     CA_BUNDLES,
@@ -170,12 +170,12 @@ class BuildEnvironment:
         The container of a build is neither needed nor kept for it.
         """
         if self.spec is None:
-            yield HostPrograms(environ=request.environ, runner=runner)
+            yield Programs(runner=runner, path=request.environ.get("PATH", ""))
             return
         here = tuple(item for item in self.spec.mounts if item.host.exists())
         so_far = replace(self.spec, mounts=here, keep_minutes=0)
         with contents.entered(so_far, runner=runner, remember=not self.dry) as inside:
-            yield ImagePrograms(inside)
+            yield Programs(runner=inside)
 
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from rocwheel.errors import HostError, RocwheelError
 from rocwheel.model import CPYTHONS, PythonVersion
@@ -29,30 +29,19 @@ print(json.dumps({
 """  # noqa: E501
 
 
-class Programs(Protocol):
-    """The programs of the place where builds run: whether they are there, what they answer."""
-
-    def has(self, name: str, /) -> bool:
-        """Return whether a program can be started. Raises CommandError, HostError if unknown."""
-        ...
-
-    def answer(self, command: Command, /) -> str:
-        """Return what a program prints about itself. Raises CommandError when it fails."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class HostPrograms:
-    """The programs of this machine."""
+class Programs:
+    """The programs of the place where builds run: this machine, or a container of an image."""
 
-    environ: Mapping[str, str]
     runner: Runner
+    path: str | None = None  # below which this machine's lie; None: a shell of the place is asked
 
-    def has(self, name: str, /) -> bool:
-        return shutil.which(name, path=self.environ.get("PATH", "")) is not None
-
-    def answer(self, command: Command, /) -> str:
-        return self.runner.capture(command)
+    def has(self, name: str) -> bool:
+        """Return whether a program can be started. Raises CommandError, HostError if unknown."""
+        if self.path is not None:
+            return shutil.which(name, path=self.path) is not None
+        asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
+        return self.runner.run(asked, check=False).returncode == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +78,14 @@ def _candidates(environ: Mapping[str, str]) -> Iterable[Path]:
     folders = [Path(part) for part in environ.get("PATH", "").split(":") if part]
     root = environ.get("PYENV_ROOT") or str(Path(environ.get("HOME", "/")) / ".pyenv")
     with suppress(OSError):  # inherited of another user, who keeps it to himself
-        folders += sorted(Path(root).glob("versions/3.*/bin"), key=_numbers)
+        own = Path(root).glob("versions/3.*/bin")  # by numbers, so that 3.9.18 is before 3.10.2
+        folders += sorted(own, key=lambda path: [*map(int, re.findall(r"\d+", path.parent.name))])
     names = dict.fromkeys([*(version.executable for version in versions), "python3"])
     for folder in folders:
         for name in names:
             path = folder / name
             if os.path.isfile(path):  # noqa: PTH113 - False, too, where we may not look
                 yield path
-
-
-def _numbers(folder: Path) -> tuple[int, ...]:
-    """Return the numbers that sort pyenv's 3.9.18 before 3.10.2."""
-    return tuple(map(int, re.findall(r"\d+", folder.parent.name)))
 
 
 def ask(executable: GuestPath, *, runner: Runner) -> Interpreter | None:

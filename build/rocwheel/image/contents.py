@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -148,20 +148,6 @@ def entered(
         yield stack.enter_context(container.running(spec, runner=runner))
 
 
-@dataclass(frozen=True)
-class ImagePrograms:
-    """The programs of an image, asked in a container of it."""
-
-    runner: Runner
-
-    def has(self, name: str, /) -> bool:
-        asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
-        return self.runner.run(asked, check=False).returncode == 0
-
-    def answer(self, command: Command, /) -> str:
-        return self.runner.capture(command)
-
-
 def examine(runner: Runner) -> ImageFacts:
     """Run the script where `runner` runs commands."""
     command = Command(argv=("/bin/sh", "-c", SCRIPT, "facts", ASK), timeout=120)
@@ -169,12 +155,14 @@ def examine(runner: Runner) -> ImageFacts:
     for line in runner.capture(command).splitlines():
         name, _, rest = line.partition(" ")
         told[name].append(rest.strip())
-    bazels = (line.partition(" ") for line in told["bazel"])
+    said = (line.partition(" ") for line in told["bazel"])
+    bazels = [(path, text.removeprefix("bazel ").strip()) for path, _, text in said]
     return ImageFacts(
         architecture="".join(told["architecture"][:1]),
         glibc="".join(told["glibc"][:1]).removeprefix("glibc "),
         bazels=tuple(
-            FoundBazel(path=path, version=_bazel_version(said)) for path, _, said in bazels
+            FoundBazel(path=path, version={"no_version": "unknown"}.get(version, version))
+            for path, version in bazels
         ),
         compilers=tuple(map(_compiler, told["clang"])),
         pythons=tuple(line.partition(" ")[2] for line in told["python"]),
@@ -186,8 +174,3 @@ def _compiler(line: str) -> FoundCompiler:
     major = version.split(".")[0]
     number = int(major) if major.isdigit() else 0
     return FoundCompiler(cc=cc, cxx="" if cxx == "none" else cxx, major=number)
-
-
-def _bazel_version(said: str) -> str:
-    version = said.removeprefix("bazel ").strip()
-    return "unknown" if version == "no_version" else version

@@ -24,7 +24,7 @@ from typing import Any, Final
 from rocwheel import __version__, git
 from rocwheel.choices import TEST_KINDS
 from rocwheel.console import Console, count
-from rocwheel.container.owner import is_alive
+from rocwheel.container.owner import is_alive, owner
 from rocwheel.errors import (
     ConfigError,
     FetchError,
@@ -79,10 +79,13 @@ class Signals:
     An engine drains at the first SIGINT; everything else stops it at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_leash: bool = False) -> None:
+        """With a leash, standard input that closes is one: its holder, the scheduler, has ended."""
         self.came = 0
         self.stops = False
         self.reason = ""
+        if has_leash:
+            threading.Thread(target=self._watch_leash, daemon=True).start()
 
     def tell(self, reason: str, *, at_once: bool = True) -> None:
         """Note a signal; a second one stops whatever it is."""
@@ -93,16 +96,11 @@ class Signals:
     def __bool__(self) -> bool:
         return self.came > 0
 
-    def watch_leash(self) -> None:
-        """End when standard input closes: the scheduler that holds its other end has ended."""
-
-        def wait() -> None:
-            with suppress(OSError):
-                while os.read(0, 1):
-                    pass
-            self.tell("the engine ended")
-
-        threading.Thread(target=wait, daemon=True).start()
+    def _watch_leash(self) -> None:
+        with suppress(OSError):
+            while os.read(0, 1):
+                pass
+        self.tell("the engine ended")
 
     @contextmanager
     def caught(self) -> Iterator[None]:
@@ -147,7 +145,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         plan=book.sha256,
         host=worker.host,
         engine=worker.engine,
-        job=worker.job,
+        job=worker.job or (owner() if worker.engine == "local" else ""),
         seen=standing.told(book, cell),
         time=timestamp(worker.now()),
     )

@@ -60,10 +60,6 @@ class LibraryUse:
         return "exercised" if self.exercised else "nominal"
 
 
-def _duration(ms: int) -> str:
-    return duration(ms / 1000) if ms >= 60_000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
-
-
 # What to do about a state; a machine that is not well is no failure of wheels or tests.
 TO_DO: Final = {
     State.PASS: "",
@@ -101,7 +97,9 @@ def render(
     """Render the page; `last` is the run of the same cell it is compared with."""
     trails = Trails(results, last)
     is_passed_shard = judged.state is State.PASS and results.shard
-    text = assets.template("report/assets/page.html", duration=_duration).render(
+    minute = 60_000
+    shown = {"duration": lambda ms: duration(ms / 1000) if ms >= minute else f"{ms / 1000:.2f} s"}
+    text = assets.template("report/assets/page.html", **shown).render(
         css=assets.style("report/assets/page.css"),
         js=assets.text("report/assets/page.js"),
         data=_data(results, trails),

@@ -139,12 +139,9 @@ def gather(
     for pin in pins:
         if files.sha256(folder / pin.filename) != pin.sha256:
             raise WheelError(f"{pin.filename}: other bytes came than were resolved", hint="again")
-    (folder / LIST).write_text("".join(map(_line, pins)), encoding="utf-8")
-
-
-def _line(pin: PackagePin) -> str:
-    url = f"file://{GUEST}/{quote(pin.filename)}"
-    return f"{pin.project} @ {url} --hash=sha256:{pin.sha256}\n"
+    urls = ((pin, f"file://{GUEST}/{quote(pin.filename)}") for pin in pins)
+    lines = (f"{pin.project} @ {url} --hash=sha256:{pin.sha256}\n" for pin, url in urls)
+    (folder / LIST).write_text("".join(lines), encoding="utf-8")
 
 
 def upstream(manifest: Manifest, python: PythonVersion) -> tuple[str, ...]:

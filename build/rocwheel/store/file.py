@@ -38,7 +38,7 @@ OURS: Final = ".rocwheel"
 FAILURES: Final = {
     errno.EACCES: (RefusedError, "check the folder's permissions"),
     errno.EPERM: (RefusedError, "check the folder's permissions"),
-    errno.EROFS: (RefusedError, "the file system is read-only"),
+    errno.EROFS: (RefusedError, "mount it for writing, or name another store"),
     errno.ENOSPC: (StoreError, "free some space"),
 }
 

@@ -252,18 +252,22 @@ def load(
 def _pinned(ci: Path) -> tuple[dict[Sources, frozenset[str]], frozenset[str]]:
     """Return the sources of verified pins with their jaxlibs, and the ROCm that nights build with.
 
-    The latter two by SHA-256.
+    The latter two by SHA-256. Raises ConfigError.
     """
-    pins = yaml_file.load(ci / "pins.yaml").to(dict[str, Any])["pins"].values()
-    night = yaml_file.load(ci / "nightly.yaml").to(dict[str, Any])
-    jaxlibs = {
-        (pin["commit"], pin["xla_commit"], pin["bazel"]): frozenset(
-            wheel["sha256"] for wheel in pin["jaxlib"]["wheels"].values()
-        )
-        for pin in pins
-        if not pin.get("unverified")
-    }
-    return jaxlibs, frozenset(item["rocm"].get("sha256", "") for item in night["sets"]) - {""}
+    pins, night = (yaml_file.load(ci / name) for name in ("pins.yaml", "nightly.yaml"))
+    try:
+        jaxlibs = {
+            (pin["commit"], pin["xla_commit"], pin["bazel"]): frozenset(
+                wheel["sha256"] for wheel in pin["jaxlib"]["wheels"].values()
+            )
+            for pin in pins.to(dict[str, Any])["pins"].values()
+            if not pin.get("unverified")
+        }
+        sets = night.to(dict[str, Any])["sets"]
+        return jaxlibs, frozenset(item["rocm"].get("sha256", "") for item in sets) - {""}
+    except (AttributeError, LookupError, TypeError) as exc:
+        what = f"{pins.name}, {night.name}: no pins of builds and nights: {exc!r}"
+        raise ConfigError(what, hint="`dist_wheels` and `nightly plan` show where") from exc
 
 
 def time_of(text: object) -> datetime:

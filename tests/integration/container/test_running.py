@@ -24,6 +24,7 @@ from rocwheel.container import ContainerLimits, ContainerSpec, Mount, User
 from rocwheel.container.running import _end_monitor, _monitored
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, HostError
+from rocwheel.host.machine import Programs
 from rocwheel.image import contents
 from rocwheel.process import Command, GuestPath
 
@@ -486,6 +487,6 @@ def test_an_image_is_asked_where_the_cache_cannot_or_shall_not_be_written(
     facts = contents.ask(spec, "sha256:0", cache=cache, runner=host, remember=remember)
     assert facts.interpreters
     with contents.entered(spec, runner=host, remember=remember) as inside:
-        assert contents.ImagePrograms(inside).has("sh")
+        assert Programs(runner=inside).has("sh")
     assert set(tmp_path.iterdir()) == there
     assert spec.name not in engine.containers()

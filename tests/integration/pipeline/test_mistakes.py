@@ -116,7 +116,7 @@ def test_a_night_of_another_format_says_so_once_and_holds_up_no_other(world):
         assert len(done.err.splitlines()) == 2, done.err
     done = world.plan("two", check=True)
     assert len(done.err.splitlines()) == 1, done.err
-    assert "one/summary.json: schema: is 1, and this rocwheel reads 2: pages and" in done.err
+    assert "/summary.json: schema: is 1, and this rocwheel reads 2 (and 1 more): pages" in done.err
     world.nightly("cell", "two", "build.jax", f"--program={program()}", check=True)
     done = world.run("report", "state", "--night=two", *world.target, check=True)
     assert done.err.count("schema: is 1") == 1, done.err

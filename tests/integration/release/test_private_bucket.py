@@ -191,6 +191,8 @@ def with_roles(tmp_path, monkeypatch):
         yield become
 
 
+# Of a second server: test_rights.py has each role do its part on one that enforces policies of AWS.
+@pytest.mark.soak
 def test_each_role_does_its_part_and_no_other_does_it(
     with_roles, tmp_path, console, capsys
 ) -> None:
@@ -269,7 +271,7 @@ def image_record(manifest) -> images.ImageRecord:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_each_role_tells_of_its_cells_of_a_night_and_of_no_others(
     with_roles, tmp_path, monkeypatch, capsys
 ) -> None:

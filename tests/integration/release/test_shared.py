@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.release import adopt, audit, operations, promote, proof, retention, stage, withdraw
 from rocwheel.trust import chain, evidence
 from rocwheel.values import replace
+from rocwheel.verdict import State
 
 
 @pytest.fixture
@@ -358,6 +360,46 @@ def test_statements_are_of_each_family_and_a_page_leads_to_them(shop, tmp_path) 
         assert bool(broken) is (family == Y.name)
         assert all(json.dumps(family).encode() in base64.b64decode(json.loads(line)["payload"])
                    for line in bundle.splitlines())  # fmt: skip
+
+
+def test_an_approval_is_a_familys_own(shop, tmp_path) -> None:
+    """A set that is flaky on two families needs a word for each; one that is copied is none."""
+    keys = Keyring(tmp_path / "keys")
+    rules = keys.trust("runner", "promoter", "approver")
+    trust = replace(rules, rules={"try": rules.rules[""]})
+    shop.channel = replace(shop.channel, trust=trust)
+    one = shop.made(tmp_path / "1", pythons=("3.12",))
+    for family, state in product((X, Y), (State.PASS, State.FAIL)):
+        place = shop.staging.of(family.name)
+        for suite in ("smoke", "unit") if state is State.PASS else ("unit",):
+            verdict = make_verdict(one, suite=suite, family=family, state=state)
+            verdicts.add(place, verdict)
+            evidence.add_result(place, verdict, keys.signers["runner"])
+
+    def approve(*families) -> list[str]:
+        plan = shop.promote_plan(one, *families)
+        operation = replace(plan.operation, who=replace(WHO, reason="known race"))
+        plan, signer = replace(plan, operation=operation), keys.signers["approver"]
+        return promote.approve(plan, ["unit:3.12"], signer=signer)
+
+    (key,) = approve(X)
+    assert f"/{X.name}/approval/" in key
+    states = {item.family: item.state for item in shop.promote_plan(one).operation.judged}
+    assert states == {X.name: "ready", Y.name: "blocked"}
+    word, _ = shop.store.read(key)
+    evidence.add(shop.staging.of(Y.name), one.sha256, word, kind="approval")
+    evidence.add(shop.staging, one.sha256, word, kind="approval")
+    plan = shop.promote_plan(one)
+    assert plan.families("blocked") == [Y.name]
+    assert f"scope: approves on try, {X.name}" in plan.refusal().args[0]
+    assert len(approve()) == 1
+    promote.apply(shop.promote_plan(one), console=shop.console, signer=keys.signers["promoter"])
+    for family in (X, Y):
+        place = shop.release.of(family.name)
+        bundle, _ = shop.store.read(place.attestation(one.sha256, "bundle.jsonl"))
+        links = chain.follow(one.sha256, bundle, trust, now=NOW)
+        (word,) = [link for link in links if link.role == "approver"]
+        assert word.holds
 
 
 class Counting:

@@ -19,7 +19,7 @@ from rocwheel import bazel, dist, home, rocm
 from rocwheel.console import silent
 from rocwheel.dist import checks, inputs
 from rocwheel.errors import ConfigError, HostError, RocmError, SourceError
-from rocwheel.host.machine import HostPrograms
+from rocwheel.host.machine import Programs
 from rocwheel.model import RocmVersion
 from rocwheel.values import replace
 
@@ -233,7 +233,7 @@ def test_a_rocm_is_checked_for_all_that_this_jax_looks_for_at_once(version, look
 def test_readelf_is_a_program_of_the_machine_that_old_rules_run(look, runner):
     _, tree, _, _ = look(GENERATIONS["0.10.1"])
     with pytest.raises(HostError, match="readelf"):
-        checks.check_programs(tree, HostPrograms(environ={"PATH": "/nowhere"}, runner=runner))
+        checks.check_programs(tree, Programs(runner=runner, path="/nowhere"))
 
 
 # Cause 7: GPU code is compressed for every generation.

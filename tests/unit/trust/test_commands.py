@@ -139,6 +139,30 @@ def test_from_the_wheelhouse_to_a_fresh_machine_with_public_keys_alone(world, ca
     assert any("is not about" in link["about"] for link in document["links"])
 
 
+def test_a_key_that_is_lost_in_the_middle_of_a_night_costs_its_cells_another_gate(
+    world, capsys
+) -> None:
+    """What it signed before stands; what ran without it counts once another key signs a run."""
+    staged(world)
+    smoke, unit = (make_verdict(world.manifest, suite=suite) for suite in ("smoke", "unit"))
+    for verdict in (smoke, unit):
+        verdicts.add(world.shop.staging, verdict)
+    evidence.add_result(world.shop.staging, smoke, signers.signer(world.uri("runner")))
+    (world.keys / "runner.pem").unlink()
+    promote = world.target("promote", f"--manifest={world.manifest.sha256}")
+    promote += (f"--signer={world.uri('promoter')}",)
+    assert world.run(*promote) == 9
+    assert f"verdict {unit.sha256[:12]} is unsigned" in capsys.readouterr().err
+    assert world.run("trust", "keygen", world.keys / "second.pem", "--role=runner") == 0
+    path, entry = world.ci / "trust.yaml", capsys.readouterr().out
+    entry = re.sub(r"since: .*", "since: 2026-01-01", entry)  # the verdicts are of a day of May
+    path.write_text(path.read_text().replace("keys:\n", f"keys:\n{entry}", 1))
+    again = make_verdict(world.manifest, suite="unit", host="node2")
+    verdicts.add(world.shop.staging, again)
+    evidence.add_result(world.shop.staging, again, signers.signer(world.uri("second")))
+    assert world.run(*promote) == 0, capsys.readouterr().err
+
+
 def add_shard(
     world, number: int, *, signer: str = "runner", bad: bool = False, host: str = "n"
 ) -> str:
@@ -820,6 +844,12 @@ def test_a_locked_channel_takes_the_sources_of_verified_pins_alone(world, capsys
     ):
         with pytest.raises(TrustError, match="not a verified pin"):
             evidence.check_locked(replace(real, **change), trust)
+    text = night.read_text()
+    for wrong in ("sets: 5\n", text.replace(rocm, "newest"), ""):
+        night.write_text(wrong)
+        with pytest.raises(ConfigError, match=r"nightly\.yaml"):
+            policy.load(path)
+    night.write_text(text)
     unverified = (
         (world.ci / "pins.yaml")
         .read_text()
