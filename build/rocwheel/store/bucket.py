@@ -51,7 +51,6 @@ RIGHTS: Final = {
     "HeadBucket": "ListBucket",
     "HeadObject": "GetObject",
     "ListObjectsV2": "ListBucket",
-    "PutObject": "PutObject and, in a bucket with Object Lock, s3:PutObjectRetention",
 }
 PASSING: Final = frozenset({408, CONFLICT, 429})  # a retry may be answered otherwise
 
