@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,6 +204,29 @@ def test_a_wheel_lists_what_it_is_built_from(tmp_path, runner):
     given.llvm = "a" * 40
     (llvm,) = [each for each in assemble._sources(given, WheelKind.PLUGIN) if each.name == "llvm"]
     assert llvm[1:] == ("llvm", "a" * 40, f"pkg:github/llvm/llvm-project@{'a' * 40}")
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_the_record_names_the_programs_of_this_machine_by_digest(tmp_path, contained):
+    """Those of an image are the image's, whose digest stands in the manifest."""
+    cc = tmp_path / "clang-19"
+    cc.write_bytes(b"compiler")
+    spec = SimpleNamespace(
+        bazel=SimpleNamespace(path=tmp_path / "none", version="7.4.1"),
+        compiler=SimpleNamespace(kind="clang", major=19, cc=cc),
+    )
+    place = SimpleNamespace(
+        spec=object() if contained else None, record=None, executor=SimpleNamespace(kind="host")
+    )
+    asked = SimpleNamespace(started="x", host="h", command_line="dist_wheels")
+    given = SimpleNamespace(
+        planned=SimpleNamespace(request=asked), spec=spec, place=place,
+        root=SimpleNamespace(root=tmp_path), tree=SimpleNamespace(root=tmp_path),
+    )  # fmt: skip
+    by = SimpleNamespace(versions={})
+    made = assemble._record(given, example(), bazel.Runs(done=()), (), by=by, seconds={})
+    digest = hashlib.sha256(b"compiler").hexdigest()
+    assert made.bazel.programs == ({} if contained else {"program clang": digest})
 
 
 def test_xla_names_the_llvm_that_it_takes(tmp_path):

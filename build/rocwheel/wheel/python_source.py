@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final
 
 from rocwheel.errors import CommandError
 from rocwheel.process import Command, HostRunner
@@ -23,11 +23,12 @@ path, seconds, memory, most = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
 resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
 warnings.simplefilter("ignore")
-problems, functions, versions, wanted = {}, {}, {}, []
+problems, functions, bindings, stated, wanted = {}, {}, {}, {}, []
 SUFFIXES = re.compile(r"(?:/__init__)?\.(?:(?:[^./]*cpython[^./]*\.|abi3t?\.)?so|py)$")
 ANY = ("", "*")  # what can be imported of every module
 FORMS = (ast.ImportFrom, ast.FunctionDef, ast.Lambda, ast.Name, ast.Attribute, ast.Call)
 STATED = {"_version", "__version__"}
+BOUND = ("_release_version", "__version__")
 GENERATOR = 0x20  # inspect.CO_GENERATOR
 EXITS = {"sys.exit", "exit", "quit", "os._exit", "os.abort"}
 END = re.compile(rb"^(?:raise|(?:sys\.|os\.)?(?:_?exit|quit|abort))\b", re.MULTILINE)
@@ -114,8 +115,8 @@ with zipfile.ZipFile(path) as archive:
                     text = getattr(getattr(node, "value", None), "value", None)
                     if isinstance(text, str):
                         texts |= dict.fromkeys(STATED & bound_names(node).keys(), text)
-                times = {name: bound[name] for name in ("_release_version", "__version__")}
-                versions[info.filename] = {"times": times, "texts": texts}
+                bindings[info.filename] = {each: bound[each] for each in BOUND}
+                stated[info.filename] = texts
         except (Exception, MemoryError) as exc:
             where = f", line {exc.lineno}" if isinstance(exc, SyntaxError) else ""
             problems[info.filename] = f"{type(exc).__name__}{where}: {exc}"[:200]
@@ -133,15 +134,9 @@ for member, module, name in wanted:
     if f"{module}/".startswith(tuple(roots)) and not (known or module.startswith(libraries)):
         text = ".".join(filter(None, (module.replace("/", "."), name)))
         problems.setdefault(member, f"ImportError: imports {text}, which is not in the wheel")
-json.dump({"problems": problems, "functions": functions, "versions": versions}, sys.stdout)
+answer = dict(problems=problems, functions=functions, bindings=bindings, stated=stated)
+json.dump(answer, sys.stdout)
 """
-
-
-class VersionModule(TypedDict):
-    """What a version.py binds how often, and to which texts `_version` and `__version__`."""
-
-    times: Mapping[str, int]
-    texts: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +145,9 @@ class Compiled:
 
     problems: Mapping[str, str] = field(default_factory=dict)  # member -> why it does not compile
     functions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of `__init__.py` files
-    versions: Mapping[str, VersionModule] = field(default_factory=dict)  # by its path
+    # version.py -> how often it binds each name of a version, and to which texts
+    bindings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    stated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def compile_members(path: Path) -> Compiled:

@@ -36,7 +36,7 @@ class Contents(JudgedWheel):
     def findings(self) -> Iterator[Finding]:
         for check in (
             self._tag, self._pythons, self._members, self._shadows, self._sources,
-            self._versions, self._entry_points, self._requires,
+            self._bindings, self._versions, self._entry_points, self._requires,
         ):  # fmt: skip
             yield from check()
 
@@ -118,19 +118,24 @@ class Contents(JudgedWheel):
                 what = f"{name} has no function {', '.join(missing)} that can be called as it is"
                 yield finding("layout.required", what)
 
+    def _bindings(self) -> Iterator[Finding]:
+        own = self.report.filename.version
+        for name, times in self.report.compiled.bindings.items():
+            for twice in (each for each, number in times.items() if number > 1):
+                yield finding("version.module", f"{name}: binds {twice} more than once")
+            said = self.report.releases.get(name)
+            stated = dict(self.report.compiled.stated[name])
+            if said != "":  # then the base version is not used
+                stated.pop("_version", None)
+            for text in sorted({*stated.values()} - {said}):
+                version = requirements.version(text)
+                if version is None or version.base_version != own.base_version:
+                    yield finding("version.module", f"{name}: is of {text!r}, the wheel of {own}")
+            if times["__version__"] < 1 and self.kind is not WheelKind.PJRT:
+                yield finding("version.module", f"{name}: has no __version__, which JAX reads")
+
     def _versions(self) -> Iterator[Finding]:
         own = self.report.filename.version
-        for name, module in self.report.compiled.versions.items():
-            for bound in (each for each, times in module["times"].items() if times > 1):
-                yield finding("version.module", f"{name}: binds {bound} more than once")
-            said = self.report.releases.get(name)
-            texts = {x for each, x in module["texts"].items() if each != "_version" or said == ""}
-            for stated in sorted(texts - {said}):
-                parsed = requirements.version(stated)
-                if parsed is None or parsed.base_version != own.base_version:
-                    yield finding("version.module", f"{name}: is of {stated!r}, the wheel of {own}")
-            if module["times"]["__version__"] < 1 and self.kind is not WheelKind.PJRT:
-                yield finding("version.module", f"{name}: has no __version__, which JAX reads")
         for name, text in self.report.releases.items():
             release = requirements.version(text or "")
             if text == "":
