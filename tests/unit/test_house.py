@@ -23,7 +23,7 @@ ROOMS = {
     "cli/": (5215, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2819, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2134, 2100, 0, 0),
-    "gate/": (7108, 7150, 0, 0),
+    "gate/": (7107, 7150, 0, 0),
     "host/": (469, 400, 0, 0),
     "index/ store/": (2503, 2510, 0, 0),
     "ledger/ release/": (4537, 3950, 0, 0),
