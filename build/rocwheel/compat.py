@@ -37,19 +37,24 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    @property
+    def shown(self) -> tuple[tuple[str, ...], ...]:
+        """The rows that people see: one where there is none."""
+        return self.rows or (("none",) * len(self.header),)
+
     def text(self) -> Iterator[str]:
-        yield from (self.title, *columns(self.header, self.rows), "")
+        yield from (self.title, *columns(self.header, self.shown), "")
 
     def md(self) -> Iterator[str]:
         yield from (f"## {self.title}", "")
-        for row in (self.header, ("---",) * len(self.header), *self.rows):
+        for row in (self.header, ("---",) * len(self.header), *self.shown):
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
         yield ""
 
     def rst(self) -> Iterator[str]:
         yield from (self.title, "=" * len(self.title), "")
         yield from (".. list-table::", "   :header-rows: 1", "")
-        for row in (self.header, *self.rows):
+        for row in (self.header, *self.shown):
             for number, cell in enumerate(row):
                 yield f"   {'* -' if number == 0 else '  -'} {cell}"
         yield ""
@@ -57,12 +62,18 @@ class Table:
     def html(self) -> Iterator[str]:
         yield f"<h2>{escape(self.title)}</h2>"
         yield f"<table><thead>{_row('th', self.header)}</thead><tbody>"
-        yield from (_row("td", row) for row in self.rows)
+        yield from (_row("td", row) for row in self.shown)
         yield "</tbody></table>"
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _range(versions: Iterable[object]) -> str:
+    """Return a set of specifiers as people read them: from, below, without."""
+    ordered = sorted(map(str, versions), key=lambda text: ("!" in text, "<" in text, text))
+    return ",".join(ordered)
 
 
 def buildable(ci: Path) -> Table:
@@ -74,7 +85,7 @@ def buildable(ci: Path) -> Table:
         rows.append(
             (
                 f"{pin.name}{mark}",
-                str(version_class.rocm) if version_class else NOT_KNOWN,
+                _range(version_class.rocm) if version_class else NOT_KNOWN,
                 ", ".join(map(str, pin.pythons)),
                 "of the set" if pin.jaxlib.origin == "built" else "of the package index",
             )

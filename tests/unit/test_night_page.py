@@ -85,6 +85,16 @@ def test_a_cell_is_compared_with_the_same_cell_of_the_night_before(before, here,
     assert kinds == ({change} - {CellChange.SAME})
 
 
+def test_a_cell_that_passed_and_that_nothing_expects_any_more_is_absent():
+    before = summary(1)
+    left = next(cell for cell in before.cells if cell.kind == "gate" and cell.state is State.PASS)
+    before = replace(before, cells=(*before.cells, replace(left, python="3.9", excused=True)))
+    (row,) = [item for item in changes([before, summary(2)]) if item.cell.python == "3.9"]
+    assert row.change is CellChange.ABSENT
+    assert (row.cell.colour, row.cell.log, row.cell.link) == ("bad", "", "")
+    assert row.cell.reason.startswith(f"was in the night {before.night}; ")
+
+
 def test_images_are_listed_with_their_family_and_change_each_by_itself():
     base = with_state(summary(0, families=2))
     before = with_images(base, runtime="pass", devel="fail")

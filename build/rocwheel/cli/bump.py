@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import click
 
 from rocwheel.cli.app import App
@@ -15,6 +17,7 @@ with when_run():
     from rocwheel import files
     from rocwheel.download import Client, Retry
 
+Wanted: TypeAlias = "tuple[str, bumping.Fact, str]"
 OUTDATED = 1  # status of `bump --check` where there is something newer
 KINDS = ("jax", "xla", "rocm", "bazel", "image", "actions", "tools")
 
@@ -74,18 +77,9 @@ def bump(app: App, options: BumpOptions) -> int:
         raise click.UsageError("--to is for one WHAT")
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app, client=client)
-        if options.what and options.to:
-            wanted = [(options.what, *bumping.named(options.what, options.to, context))]
-        else:
-            wanted = list(bumping.newer((options.what,) if options.what else KINDS, context))
+        wanted = _wanted(options, context)
         if options.check:
-            rows = [
-                {"kind": kind, "name": fact.name, "now": fact.now, "newer": to}
-                for kind, fact, to in wanted
-            ]
-            lines = map("{kind} {name}: {now} -> {newer}".format_map, rows)
-            app.emit({"newer": rows}, "\n".join(lines))
-            return OUTDATED if wanted else 0
+            return _newer(app, wanted)
         done = []
         for kind, fact, to in wanted:
             with app.console.step(f"{kind} {fact.name}: {fact.now} -> {to}"):
@@ -94,6 +88,20 @@ def bump(app: App, options: BumpOptions) -> int:
                     app.console.info(f"   {line}")
     _finish(app, context, {"bumped": to_builtins(done)}, dry_run=options.dry_run)
     return 0
+
+
+def _wanted(options: BumpOptions, context: bumping.BumpContext) -> list[Wanted]:
+    if options.what and options.to:
+        return [(options.what, *bumping.named(options.what, options.to, context))]
+    return list(bumping.newer((options.what,) if options.what else KINDS, context))
+
+
+def _newer(app: App, wanted: list[Wanted]) -> int:
+    rows = [
+        {"kind": kind, "name": fact.name, "now": fact.now, "newer": to} for kind, fact, to in wanted
+    ]
+    app.emit({"newer": rows}, "\n".join(map("{kind} {name}: {now} -> {newer}".format_map, rows)))
+    return OUTDATED if wanted else 0
 
 
 def _finish(

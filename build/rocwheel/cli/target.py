@@ -168,7 +168,7 @@ class Target:
             if name not in self.own.keys() | matrix.FAMILIES.keys():
                 raise ConfigError(
                     f"{manifest.sha256[:12]} is for {name}: no family (any more)",
-                    hint="name with --family those that are",
+                    hint="name with --family those that are; your own need --families FILE",
                 )
         return tuple(map(self._named, self.names or manifest.families))
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Literal
 from rocwheel.choices import TEST_KINDS
 from rocwheel.install import Install
 from rocwheel.ledger.nights import Phase, WheelRecipe
-from rocwheel.values import Value
+from rocwheel.values import Value, replace
 from rocwheel.verdict import SILENT, State
 
 BAD: Final = frozenset(State) - SILENT - {State.PASS, State.FLAKY}
@@ -197,11 +197,8 @@ def changes(summaries: Sequence[NightSummary]) -> list[Changed]:
     here, before = past[-1], past[-2] if len(past) > 1 else {}
     missing = {cell.wheels for cell in here.values() if cell.phase is Phase.ABSENT}
     left_out = [
-        CellSummary(
-            name=old.name, kind=old.kind, family=old.family, python=old.python, suite=old.suite,
-            wheels=old.wheels, phase=Phase.ABSENT,
-            reason=f"was in the night {summaries[-2].night}, and nothing of this one expects it",
-        )
+        replace(old, phase=Phase.ABSENT, state=None, excused=False, link="", log="",
+                reason=f"was in the night {summaries[-2].night}; nothing of this one expects it")
         for key, old in before.items()
         if key not in here and old.wheels not in missing and old.wheels and old.state is State.PASS
     ]  # fmt: skip
