@@ -405,6 +405,8 @@ def family(name: str) -> Family:
     having = [family.name for family in FAMILIES.values() if name in family.targets]
     if having:
         raise KeyError(f"{name!r}: a gfx target, not a family; did you mean {' or '.join(having)}?")
+    if "," in name:
+        raise KeyError(f"{name!r}: a list, where one GPU family stands; name one of them")
     if item := of_product(name):
         raise KeyError(f"{name!r}: a product, not a family; did you mean {item.name}?")
     import difflib  # which few runs need

@@ -18,12 +18,12 @@ MOST = 50_232  # lines of all rooms; fewer than 50,000
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
 # before its lines rise.
 ROOMS = {
-    "": (4593, 2850, 0, 1),
+    "": (4594, 2850, 0, 1),
     "bazel/ bump dist/ download/ git rocm/ source/": (8383, 7350, 0, 1),
     "cli/": (5215, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2819, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2134, 2100, 0, 0),
-    "gate/": (7108, 7150, 0, 0),
+    "gate/": (7107, 7150, 0, 0),
     "host/": (469, 400, 0, 0),
     "index/ store/": (2503, 2510, 0, 0),
     "ledger/ release/": (4537, 3950, 0, 0),

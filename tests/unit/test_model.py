@@ -19,6 +19,7 @@ from rocwheel.model import (
     module_name,
     project_name,
     rocm_number,
+    suggest,
 )
 
 
@@ -117,3 +118,10 @@ def test_no_two_kinds_of_error_share_an_exit_code():
     reserved = {0, 1, 2, *range(20, 40)}
     assert not reserved & {kind.exit_code for kind in kinds}
     assert errors.RocwheelError.exit_code == 1
+
+
+def test_a_version_is_compared_with_versions_where_branches_are_offered_too():
+    offered = ("0.8.0", "0.11.0", "rocm-jaxlib-v0.10.1")
+    assert suggest("0.1", offered) == "did you mean 0.8.0?"
+    assert suggest("0.11.9", offered) == "did you mean 0.11.0?"
+    assert suggest("rocm-jaxlib-v0.10.2", offered) == "did you mean rocm-jaxlib-v0.10.1?"

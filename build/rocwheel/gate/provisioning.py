@@ -85,7 +85,7 @@ def _packages(request: GateRequest) -> str:
     return ",".join(f"rocm-sdk-{name}=={request.manifest.rocm.version}" for name in names)
 
 
-def environment(provided: Provided) -> dict[str, str]:
+def env(provided: Provided) -> dict[str, str]:
     """Return what a test process must know of ROCm; the wheels find its libraries by themselves."""
     root = {"ROCM_PATH": str(provided.root)} if provided.root else {}
     version = provided.record.version

@@ -190,7 +190,7 @@ def _results(
             seconds, number = host.clock() - started, len(setup.environment.packages)
             setup.prepared = f"made in {seconds:.1f} s: {number} packages"
             made = environment.states(work / "environment")
-    env = _environment(request, allotted, provided, tests.variables)
+    env = _env(request, allotted, provided, tests.variables)
     setup.env = {name: env[name] for name in request.suite.environment}
     setup.lanes = tuple(devices.lanes(allotted, tuple(taken) or allotted.allotment.devices, env))
     with console.step("Preflight", key="preflight"):
@@ -292,11 +292,11 @@ def _plan_install(
     )
 
 
-def _environment(
+def _env(
     request: GateRequest, allotted: Allotted, provided: Provided, own: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what every test process gets, beside the masks of its lane; `own` are JAX's values."""
-    env = {**request.suite.environment, **own} | provisioning.environment(provided)
+    env = {**request.suite.environment, **own} | provisioning.env(provided)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
     env |= _folders(request)
     if request.suite.with_jax:

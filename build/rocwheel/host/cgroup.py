@@ -59,7 +59,7 @@ def oom_kills(root: Path) -> int:
     return 0
 
 
-def thread_environment(count: int) -> dict[str, str]:
+def thread_env(count: int) -> dict[str, str]:
     """Size the thread pools of a worker that shares the machine with others."""
     return dict.fromkeys(THREAD_VARIABLES, str(max(1, count)))
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import uv
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate jax"), pytest.mark.timeout(3600)]
 
@@ -30,9 +31,11 @@ PARTS = 12
 def python(tmp_path_factory):
     """An interpreter with JAX."""
     folder = tmp_path_factory.mktemp("jax") / "env"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [folder / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, *NEEDED], check=True)
+    tool = (uv.find_uv_bin(), "--quiet")
+    subprocess.run([*tool, "venv", "--python", sys.executable, folder], check=True)
+    subprocess.run(
+        [*tool, "pip", "install", "--python", folder / "bin/python", *NEEDED], check=True
+    )
     return folder / "bin/python"
 
 

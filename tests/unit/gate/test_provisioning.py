@@ -95,13 +95,13 @@ def test_pip_packages_say_their_version_where_they_are_pinned(
     assert provided.record == RocmProvided(origin="pip", name=text, version=version)
     assert provided.requirements == requirements
     told = {"ROCWHEEL_ROCM_VERSION": version} if version else {}
-    assert provisioning.environment(provided) == told
+    assert provisioning.env(provided) == told
 
 
 def test_a_process_is_told_of_the_tree_and_its_version():
     record = RocmProvided(origin="path", version="7.10.0")
     provided = provisioning.Provided(record=record, root=Path("/rocm"))
-    assert provisioning.environment(provided) == {
+    assert provisioning.env(provided) == {
         "ROCM_PATH": "/rocm",
         "ROCWHEEL_ROCM_VERSION": "7.10.0",
     }
@@ -115,4 +115,4 @@ def test_in_an_image_it_is_the_images_own(monkeypatch, tmp_path, host):
     asked = SimpleNamespace(rocm="", device=DeviceChoice.FAMILY, manifest=None, installed=tmp_path)
     provided = provisioning.provide(asked, host, None)
     assert (provided.record.origin, provided.record.version) == ("path", "7.2.0")
-    assert provisioning.environment(provided)["ROCM_PATH"] == str(tmp_path)
+    assert provisioning.env(provided)["ROCM_PATH"] == str(tmp_path)

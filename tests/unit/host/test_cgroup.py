@@ -80,8 +80,8 @@ def test_kills_for_memory_are_counted(tmp_path):
 
 
 def test_thread_pools_share_the_cpus():
-    assert set(cgroup.thread_environment(3).values()) == {"3"}
-    assert set(cgroup.thread_environment(0).values()) == {"1"}
+    assert set(cgroup.thread_env(3).values()) == {"3"}
+    assert set(cgroup.thread_env(0).values()) == {"1"}
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class Allotment:
     masks: Mapping[str, str] = field(default_factory=dict)
     ill: tuple[str, ...] = ()  # of GPUs that are left out, why
 
-    def environment(self, devices: Sequence[Accelerator]) -> dict[str, str]:
+    def env(self, devices: Sequence[Accelerator]) -> dict[str, str]:
         """Masks for a child that gets exactly `devices`, all of which must be in the allotment.
 
         ROCr's mask hides the others from a process, which otherwise takes memory and queues of

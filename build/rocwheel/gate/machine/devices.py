@@ -120,13 +120,13 @@ def lanes(
     allotted: Allotted, devices: Sequence[Accelerator], env: Mapping[str, str]
 ) -> Iterator[Lane]:
     """Share out the devices that were taken."""
-    threads = cgroup.thread_environment(allotted.threads)
+    threads = cgroup.thread_env(allotted.threads)
     size, processes = allotted.per_process, allotted.jobs if allotted.locked else allotted.most
     shares, usable = allotted.most * allotted.jobs, allotted.usable
     for start in range(0, len(devices) - size + 1, size):
         mine = tuple(devices[start : start + size])
         name = mine[0].label if size == 1 else f"{mine[0].label}-{mine[-1].index}"
-        masks = allotted.allotment.environment(mine)
+        masks = allotted.allotment.env(mine)
         for number in range(processes):
             own = f"{name}.{number}" if allotted.jobs > 1 else name
             own = own if allotted.locked else f"{name}{number}"  # the CPU, which all of them share

@@ -164,9 +164,8 @@ def load(ci: Path, name: str) -> Suite:
     """Read one suite of a `ci` folder. Raises ConfigError that names the nearest one."""
     names = [path.stem for path in sorted((ci / FOLDER).glob("*.yaml"))]
     if name not in names:
-        raise ConfigError(
-            f"{name!r}: no such suite in {ci / FOLDER}", hint=suggest(name, tuple(names))
-        )
+        hint = "repeat --suite for each" if "," in name else suggest(name, names)
+        raise ConfigError(f"{name!r}: no such suite in {ci / FOLDER}", hint=hint)
     return _suite(ci / FOLDER / f"{name}.yaml")
 
 

@@ -75,7 +75,7 @@ def test_a_gpu_that_cannot_be_read_is_left_out_and_named_and_keeps_its_number(tm
     (root / "sys/class/kfd/kfd/topology/nodes/3/properties").write_text(content)
     allotment = accelerators.amd(root, {})
     assert [(d.index, d.serial[-1]) for d in allotment.devices] == [(0, "0"), (2, "2")]
-    assert allotment.environment(allotment.devices)["ROCR_VISIBLE_DEVICES"] == "0,2"
+    assert allotment.env(allotment.devices)["ROCR_VISIBLE_DEVICES"] == "0,2"
     (why,) = allotment.ill
     assert "nodes/3: " in why
     with pytest.raises(InfraError, match=r"unreadable GPU topology: .*nodes/3"):
@@ -174,11 +174,11 @@ def test_an_inherited_mask_is_an_allotment(tmp_path, environ, indices, serials):
 def test_a_childs_mask_narrows_what_was_inherited(tmp_path):
     root = machine(tmp_path, *mi300x(4))
     allotment = accelerators.amd(root, {"ROCR_VISIBLE_DEVICES": "2,3"})
-    assert allotment.environment(allotment.devices[1:]) == {
+    assert allotment.env(allotment.devices[1:]) == {
         "ROCR_VISIBLE_DEVICES": "3",
         "HIP_VISIBLE_DEVICES": "0",
     }
-    child = accelerators.amd(root, allotment.environment(allotment.devices[1:]))
+    child = accelerators.amd(root, allotment.env(allotment.devices[1:]))
     assert [device.serial for device in child.devices] == [allotment.devices[1].serial]
 
 
@@ -189,7 +189,7 @@ def test_a_device_outside_the_allotment_is_never_given(tmp_path):
         accelerators.amd(root, {"HIP_VISIBLE_DEVICES": "0"}),
     )
     with pytest.raises(ValueError, match="outside"):
-        less.environment(everything.devices)
+        less.env(everything.devices)
 
 
 def test_a_family_keeps_only_its_own_targets(tmp_path):
@@ -234,7 +234,7 @@ def test_nvidia_cards_come_from_nvidia_smi():
 @pytest.mark.parametrize("mask", ["1", "GPU-bbb2", "GPU-b"])
 def test_a_cuda_mask_is_an_allotment_and_children_are_masked_by_uuid(mask):
     allotment = accelerators.nvidia(Answers(TWO), {"CUDA_VISIBLE_DEVICES": mask})
-    assert allotment.environment(allotment.devices) == {"CUDA_VISIBLE_DEVICES": "GPU-bbb2"}
+    assert allotment.env(allotment.devices) == {"CUDA_VISIBLE_DEVICES": "GPU-bbb2"}
 
 
 def test_no_nvidia_smi_is_no_card_but_a_failing_one_is_infra():
@@ -249,5 +249,5 @@ def test_no_nvidia_smi_is_no_card_but_a_failing_one_is_infra():
 
 def test_a_cpu_worker_sees_no_gpu():
     allotment = accelerators.cpu()
-    assert set(allotment.environment(allotment.devices).values()) == {"-1"}
+    assert set(allotment.env(allotment.devices).values()) == {"-1"}
     assert allotment.devices[0].device.target == "cpu"
