@@ -53,9 +53,7 @@ CA_BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 OWN_BUNDLE: Final = ("GIT_SSL_CAINFO", "PIP_CERT")
 
 
-def base_env(
-    environ: Mapping[str, str], *, prefixes: tuple[str, ...] = ("PIP_", "UV_")
-) -> dict[str, str]:
+def base_env(environ: Mapping[str, str]) -> dict[str, str]:
     """Select from `environ` what every child process may see.
 
     What our own downloads go by holds for all: the CA bundle reaches programs that have a variable
@@ -65,7 +63,7 @@ def base_env(
     chosen = {
         name: value
         for name, value in environ.items()
-        if name in PASSED_ENV or name.startswith(prefixes)
+        if name in PASSED_ENV or name.startswith(("PIP_", "UV_"))
     }
     for name in PROXIES:
         if value := environ.get(name) or environ.get(name.upper()):
@@ -110,15 +108,12 @@ class Runner(Protocol):
     @property
     def isolated(self) -> bool:
         """Return whether commands have process ids of their own, which mean nothing here."""
-        ...
 
     def path(self, host: Path, /) -> GuestPath:
         """Return how commands see a path of this machine. Raises HostError when they cannot."""
-        ...
 
     def host(self, guest: GuestPath, /) -> Path:
         """Return where what commands call `guest` lies on this machine: the inverse of `path`."""
-        ...
 
     def run(
         self,
@@ -135,11 +130,9 @@ class Runner(Protocol):
         Raises CommandError when `check` and the status is not 0, or when the command's timeout
         passes; HostError when the program or its working directory does not exist.
         """
-        ...
 
     def capture(self, command: Command, /) -> str:
         """Run a short command; return its standard output, raise CommandError if it fails."""
-        ...
 
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
         """Run a command with our own standard streams and return its status.
@@ -147,7 +140,6 @@ class Runner(Protocol):
         `tty` says whether they are a terminal, where the command itself receives Ctrl-C. Elsewhere
         Ctrl-C ends it and us, as SIGTERM and SIGHUP always do.
         """
-        ...
 
 
 class Pump(threading.Thread):
@@ -239,16 +231,12 @@ class HostRunner:
             keep = TAIL_LINES if log else None
             pump = Pump(process.stdout, keep=keep, sink=sink, on_line=on_line)  # type: ignore[arg-type]
             pump.start()
-            try:
-                returncode = process.wait(command.timeout)
-            except subprocess.TimeoutExpired as exc:
-                raise _timed_out(command, exc.timeout) from None
+            returncode = process.wait(command.timeout)
             pump.join(timeout=5.0)  # a daemon the child left behind may keep the pipe open
         done = Completed(returncode=returncode, output="\n".join(pump.lines))
         if isinstance(pump.error, (OSError, ValueError)):
-            where = (
-                log if log and not isinstance(pump.error, BrokenPipeError) else "what it printed"
-            )
+            is_shown = log is None or isinstance(pump.error, BrokenPipeError)
+            where = "what it printed" if is_shown else log
             why = getattr(pump.error, "strerror", None) or pump.error
             raise HostError(
                 f"{where}: {why}, while {command.argv[0]} ran",
@@ -263,10 +251,7 @@ class HostRunner:
     def capture(self, command: Command, /) -> str:
         pipe = subprocess.PIPE
         with self._started(command, output=pipe, stdout=pipe) as process:
-            try:
-                out, err = process.communicate(timeout=command.timeout or CAPTURE_SECONDS)
-            except subprocess.TimeoutExpired as exc:
-                raise _timed_out(command, exc.timeout) from None
+            out, err = process.communicate(timeout=command.timeout or CAPTURE_SECONDS)
         if process.returncode:
             tail = err.decode(errors="replace") or out.decode(errors="replace")
             raise _failure(command, process.returncode, tail.strip(), None)
@@ -335,8 +320,13 @@ class HostRunner:
         process = self.start(command, output=output, stdout=stdout)
         try:
             yield process
-        except BaseException:
+        except BaseException as exc:
             stop(process)
+            if isinstance(exc, subprocess.TimeoutExpired):
+                raise CommandError(
+                    f"{command.argv[0]}: no end after {exc.timeout:g} s: {command}",
+                    hint="run it by hand to see where it hangs",
+                ) from None
             raise
         finally:
             for stream in filter(None, (process.stdout, process.stderr)):
@@ -357,13 +347,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         finally:  # also when a second Ctrl-C cuts the grace short: nothing of ours survives
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _timed_out(command: Command, seconds: float) -> CommandError:
-    return CommandError(
-        f"{command.argv[0]}: no end after {seconds:g} s: {command}",
-        hint="run it by hand to see where it hangs",
-    )
 
 
 def _failure(command: Command, returncode: int, tail: str, log: Path | None) -> CommandError:

@@ -42,7 +42,7 @@ def runtime_images(app: App, options: RuntimeOptions) -> int:
     Unchanged inputs build and push nothing. Exit status 9 when verdicts hold the push up.
     """
     options.check()
-    planned = job.plan(_request(app, options), home=app.home, here=app)
+    planned = job.plan(_request(app, options), app)
     if options.dry_run:
         app.emit_plan(planned.lines)
         return 0

@@ -58,8 +58,7 @@ def jax_of(manifest: Manifest | None, *, cache: Path) -> Checkout:
             "the wheels name no JAX commit to take the tests from",
             hint="add --jax-tests with a JAX checkout",
         )
-    tag = f"jax-v{manifest.jax_version}"
-    return checkout(jax.repository, jax.commit, ref=tag, cache=cache)
+    return checkout(jax.repository, jax.commit, ref=f"jax-v{manifest.jax_version}", cache=cache)
 
 
 def checkout(repository: str, commit: str, *, ref: str = "", cache: Path) -> Checkout:

@@ -170,8 +170,7 @@ def clang(path: Path | None, environ: Mapping[str, str], *, runner: Runner) -> C
             f"{cc}: --compiler clang needs clang, by its name",
             hint="name it with clang++ beside it, or choose another --compiler",
         )
-    twins = (cc.name.replace("clang", "clang++", 1), "clang++")
-    candidates = tuple(map(cc.with_name, twins))
+    candidates = [cc.with_name(cc.name.replace("clang", "clang++", 1)), cc.with_name("clang++")]
     cxx = next((item for item in candidates if item.is_file()), None)
     if cxx is None:
         raise HostError(

@@ -57,8 +57,7 @@ _ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP
 
 def plain(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a pip that fills the environment it belongs to."""
-    base = base_env(environ)
-    return {name: value for name, value in base.items() if name not in _ELSEWHERE}
+    return {name: text for name, text in base_env(environ).items() if name not in _ELSEWHERE}
 
 
 def _make(target: Path, lock: Path, runner: HostRunner, *, with_uv: bool) -> None:

@@ -93,7 +93,7 @@ class RuntimeRecipe(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a tag of something else than a set has, and a recipe without a base."""
         try:
-            _tag(self.tag, ImagedSet(set_id="", jax="", rocm="", family=""), "")
+            self.tag.format(**dict.fromkeys(("rocm", "jax", "python", "family", "set"), ""))
         except (ValueError, LookupError) as exc:
             hint = "a tag may say {rocm}, {jax}, {python}, {family} and {set}"
             problem = f"{self.tag!r}: names something else than a set has"
@@ -113,7 +113,8 @@ class RuntimeRecipe(Value, frozen=True, kw_only=True):
         profile: str,
     ) -> str:
         """Return the tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
-        parts = [_tag(self.tag, wheels, str(python))]
+        named = {**vars(wheels), "python": str(python), "set": wheels.set_id[:12]}
+        parts = [self.tag.format(**named)]
         if chosen != self.bases[0]:
             parts.append(chosen.suffix)
         if profile != IMAGE_PROFILES[0]:
@@ -148,16 +149,6 @@ def load(path: Path, name: str) -> RuntimeRecipe:
     entry = _named(name, whole.recipes)
     bases = tuple(replace(_named(base, whole.bases), name=base) for base in entry.base_names)
     return replace(entry, name=name, bases=bases, files=whole.files)
-
-
-def _tag(scheme: str, wheels: ImagedSet, python: str) -> str:
-    return scheme.format(
-        rocm=wheels.rocm,
-        jax=wheels.jax,
-        python=python,
-        family=wheels.family,
-        set=wheels.set_id[:12],
-    )
 
 
 def _named(name: str, known: Mapping[str, _T]) -> _T:

@@ -15,7 +15,6 @@ from rocwheel.errors import ConfigError, PromotionError, StoreError
 from rocwheel.gate import subject as gated
 from rocwheel.gate.machine.accelerators import MASKS
 from rocwheel.gate.suite import suites
-from rocwheel.home import Home
 from rocwheel.host.cgroup import REQUEST
 from rocwheel.image import contents, found, registry
 from rocwheel.image.building import Made, Workplace
@@ -55,7 +54,6 @@ class ImageJob:
     place: Place
     subject: Subject
     image: str  # that it is made on
-    docker: Path  # the folder of Dockerfiles
 
     @property
     def options(self) -> ImageOptions:
@@ -84,7 +82,7 @@ class ImageJob:
         ]
 
 
-def plan(request: ImageRequest, *, home: Home, here: Workplace) -> ImageJob:
+def plan(request: ImageRequest, here: Workplace) -> ImageJob:
     """Check a request against the index, the recipes and a ROCm that is here.
 
     Raises ConfigError, StoreError, RocmError.
@@ -99,7 +97,7 @@ def plan(request: ImageRequest, *, home: Home, here: Workplace) -> ImageJob:
     ):  # fmt: skip
         if lacks and not is_released:
             raise ConfigError(f"{manifest.sha256[:12]}: not released", hint=hint)
-    chosen = image_recipe.load(home.ci / "images.yaml", options.recipe)
+    chosen = image_recipe.load(here.home.ci / "images.yaml", options.recipe)
     subject = Subject(
         recipe=chosen,
         base=chosen.base(options.base),
@@ -123,7 +121,6 @@ def plan(request: ImageRequest, *, home: Home, here: Workplace) -> ImageJob:
         place=request.release if is_released else request.staging,
         subject=subject,
         image=options.base_image or subject.base.base.pinned("--base-image"),
-        docker=home.sources / "docker",
     )
 
 
@@ -206,13 +203,13 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
         brought = {wheel.filename: wheel.sha256 for wheel in manifest.built}
         local = manifests.bring(job.place, brought, folder)
         reports = tuple(parallel.each(inspect, local))
-        fits = {item.filename for item in manifest.of_python(subject.python)}
+        own = manifest.of_python(subject.python)
+        fits = {item.filename for item in own}
         mine = {path: sha256 for path, sha256 in local.items() if path.name in fits}
         where = packages.Where(python=subject.python, glibc=subject.base.glibc)
-        beside = (
-            *packages.upstream(manifest, subject.python),
-            *subject.recipe.packages_beside(manifest),
-        )
+        # with those of the set that it did not build
+        beside = [f"{item.project}=={item.version}" for item in own if item.origin == "upstream"]
+        beside += subject.recipe.packages_beside(manifest)
         pins = packages.resolve(mine, beside, where, runner=here.runner)
         packages.compare(pins, manifest, subject.python)
     return ImagePlan(
@@ -225,7 +222,7 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
         wheels=mine,
         pins=pins,
         where=where,
-        docker=job.docker,
+        docker=here.home.sources / "docker",
         tool=git.head(here.home.sources, runner=here.runner),
     )
 
@@ -255,6 +252,11 @@ def _test(
         container.scratch(here.cache / container.PLACE, "trial") as folder,
         here.console.step(f"Suite {name} in the image", key="test"),
     ):
+        tests = None if suite.source.folder else job.options.jax_tests
+        if not suite.source.folder and tests is None:  # those of the JAX that the set is of
+            wanted = gated.jax_of(job.request.manifest, cache=here.cache)
+            git.checkout(wanted, runner=here.runner)
+            tests = wanted.folder
         asked = trial.Trial(
             plan=plan,
             image=made.image,
@@ -262,7 +264,7 @@ def _test(
             families=job.request.families,
             suite=suite,
             home=here.home,
-            jax_tests=None if suite.source.folder else _jax(job, here),
+            jax_tests=tests,
             slots=job.options.slots,
             masks={name: here.environ[name] for name in (*MASKS, REQUEST) if name in here.environ},
             folder=folder,
@@ -273,15 +275,6 @@ def _test(
     line = f"{name}: {verdict.state.value}{f': {verdict.reason}' if verdict.reason else ''}"
     (here.console.info if verdict.state is State.PASS else here.console.warn)(line)
     return verdict
-
-
-def _jax(job: ImageJob, here: Workplace) -> Path:
-    """Return a checkout of the set's JAX, for suites that run its tests."""
-    if job.options.jax_tests:
-        return job.options.jax_tests
-    wanted = gated.jax_of(job.request.manifest, cache=here.cache)
-    git.checkout(wanted, runner=here.runner)
-    return wanted.folder
 
 
 def _pushed(

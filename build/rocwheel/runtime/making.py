@@ -92,10 +92,9 @@ class ImagePlan:
     @property
     def rocm_digest(self) -> str:
         """Of base and ROCm, which images share."""
-        chosen = self.subject.base
         return _digest(
             base=self.base.config,
-            packages=list(chosen.packages),
+            packages=list(self.subject.base.packages),
             rocm=self.rocm.sha256,
             files=list(self.closure.paths),
             dockerfile=files.sha256(self.docker / DOCKERFILE),
@@ -122,11 +121,6 @@ class ImagePlan:
     def image(self) -> str:
         return f"{LOCAL}:{self.digest[:16]}"
 
-    @property
-    def interpreter(self) -> str:
-        version = self.subject.python
-        return f"/usr/bin/python{version.major}.{version.minor}"
-
 
 def _digest(**parts: object) -> str:
     return files.sha256(canonical_json(parts))
@@ -147,7 +141,7 @@ def commands(
         arguments={
             "BASE": base,
             "ROCM": plan.rocm_image,
-            "PYTHON": plan.interpreter,
+            "PYTHON": f"/usr/bin/python{subject.python.major}.{subject.python.minor}",
             "PYTHON_PACKAGES": " ".join(subject.base.python(subject.python)),
         },
         labels={

@@ -144,15 +144,6 @@ def gather(
     (folder / LIST).write_text("".join(lines), encoding="utf-8")
 
 
-def upstream(manifest: Manifest, python: PythonVersion) -> tuple[str, ...]:
-    """Return the requirements for wheels of the set that it did not build."""
-    return tuple(
-        f"{wheel.project}=={wheel.version}"
-        for wheel in manifest.of_python(python)
-        if wheel.origin == "upstream"
-    )
-
-
 def compare(pins: Sequence[PackagePin], manifest: Manifest, python: PythonVersion) -> None:
     """Hold what was resolved against the set. Raises WheelError for other bytes than its own."""
     known = {pin.project: pin for pin in pins}

@@ -71,8 +71,7 @@ class TestRunner:
 
     def run(self) -> Results:
         """Run everything; SIGINT (as KeyboardInterrupt) ends the run early, with its results."""
-        plan = self._plan
-        plan.worker.logs.mkdir(parents=True, exist_ok=True)
+        self._plan.worker.logs.mkdir(parents=True, exist_ok=True)
         supervisor.adopt(orphans=True)
         try:
             while not self._over():
@@ -247,8 +246,7 @@ class TestRunner:
                 self._findings.amend(work, Outcome.FAILED, event.message)
             case protocol.Stray(), _ if work.last or work.running:
                 origin = f" that {event.test} left" if event.test else ""
-                what = f"{work.title}{origin}: {event.message}"
-                self._findings.fault(State.FAIL, what)
+                self._findings.fault(State.FAIL, f"{work.title}{origin}: {event.message}")
             case protocol.Bye(), LaneMode.ENDING if not work.bye:
                 work.bye = event
             case _:
@@ -368,8 +366,6 @@ class TestRunner:
                 self._kill(work, work.cause)
             case LaneMode.KILLING if now - work.since > plan.kill_deadline:
                 self._abandon(work)
-            case _:
-                pass
 
     def _dump(self, work: LaneWork, cause: str) -> None:
         work.was, work.cause = work.mode, cause
@@ -410,16 +406,21 @@ class TestRunner:
         """Draw the conclusions from a process's end, then let its lane go on."""
         killed = work.mode in (LaneMode.DUMPING, LaneMode.KILLING)
         mode = work.was if killed else work.mode
-        self._blame(work, mode, status, killed=killed)
+        why = work.cause if killed else describe(status)
+        if not killed and status == -signal.SIGKILL and self._system.oom_kills() > self._ooms:
+            self._ooms = self._system.oom_kills()
+            why += ": out of memory"
+        self._blame(work, mode, why, status, killed=killed)
         full = ", replaced: it held too much memory" if work.spent and work.step else ""
         how = f"killed: {work.cause}" if killed else f"{describe(status)}{full}"
         self._close(work, f"{how}{work.unfit}")
         self._enter(work, LaneMode.FREE)
         work.suspect = work.suspect or killed or status < 0
 
-    def _blame(self, work: LaneWork, mode: LaneMode, status: int, *, killed: bool) -> None:
+    def _blame(
+        self, work: LaneWork, mode: LaneMode, how: str, status: int, *, killed: bool
+    ) -> None:
         """Attribute an end to the test or file it happened in."""
-        how = work.cause if killed else self._how(status)
         hung = killed and not work.broken
         if mode is LaneMode.RUNNING:
             self._broke(work, Outcome.TIMED_OUT if hung else Outcome.CRASHED, how)
@@ -525,9 +526,8 @@ class TestRunner:
 
     def _sweep(self) -> bool:
         """Kill what killed supervisors left to this process; return whether there was any."""
-        works = self._works
-        own = {work.child.process.pid for work in works if work.child}
-        own |= {work.probe.pid for work in works if work.probe}
+        own = {work.child.process.pid for work in self._works if work.child}
+        own |= {work.probe.pid for work in self._works if work.probe}
         left = set(supervisor.children(os.getpid())) - own - self._strange
         for pid in left:
             with suppress(ProcessLookupError, ChildProcessError):
@@ -536,13 +536,6 @@ class TestRunner:
         return bool(left)
 
     # --- ends ------------------------------------------------------------------------------------
-
-    def _how(self, status: int) -> str:
-        how = describe(status)
-        if status == -signal.SIGKILL and self._system.oom_kills() > self._ooms:
-            self._ooms = self._system.oom_kills()
-            return f"{how}: out of memory"
-        return how
 
     def _close(self, work: LaneWork, ended: str) -> None:
         child = work.process

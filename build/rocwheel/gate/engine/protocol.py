@@ -124,12 +124,11 @@ def parse(line: bytes, key: str) -> Event:
         raise BrokenProtocolError(f"wrote {shown!r}: {exc}") from exc
     if event.key != key:
         raise BrokenProtocolError(f"wrote a message {type(event).__name__} of its own")
-    if isinstance(event, Collected) and len(event.lines) != len(event.tests):
-        raise BrokenProtocolError(f"wrote {len(event.lines)} lines of {len(event.tests)} tests")
-    if isinstance(event, Collected) and any(
-        map(_CONTROLS.search, (*event.tests, *event.deselected))
-    ):
-        raise BrokenProtocolError("wrote control characters in a node id")
+    if isinstance(event, Collected):
+        if len(event.lines) != len(event.tests):
+            raise BrokenProtocolError(f"wrote {len(event.lines)} lines of {len(event.tests)} tests")
+        if any(map(_CONTROLS.search, (*event.tests, *event.deselected))):
+            raise BrokenProtocolError("wrote control characters in a node id")
     return event
 
 

@@ -10,7 +10,7 @@ is longest, and what has been measured so far stands for the rest.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -55,17 +55,15 @@ class Scheduler:
         self._held: dict[str, _Piece] = {}
         self._running: dict[str, tuple[str, float]] = {}  # lane -> test, since when
 
-        known: dict[str, float] = {}
+        known: dict[str, float] = defaultdict(float)
         for test, seconds in estimates.tests.items():
-            file = test.partition("::")[0]
-            known[file] = known.get(file, 0.0) + seconds
+            known[test.partition("::")[0]] += seconds
 
         def rank(file: str) -> tuple[bool, float, int, str]:
             """Return what to sort by: files never run come first, the largest before the others."""
             return file in known, -known.get(file, 0.0), -estimates.sizes.get(file, 0), file
 
-        order = sorted(files, key=rank)
-        self._waiting = [_Piece(file=file, tests=None) for file in order]
+        self._waiting = [_Piece(file=file, tests=None) for file in sorted(files, key=rank)]
 
     def next(self, lane: str, now: float) -> Step | None:
         """Take the next step for `lane`, None when there is nothing worth its while now."""

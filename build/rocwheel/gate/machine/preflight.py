@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,8 @@ DEADLINE: Final = 300.0  # a first start of a GPU backend may compile kernels
 LOOK: Final = "look at the preflight's log, and at the machine: rocminfo, nvidia-smi, dmesg"
 NO_ROCM: Final = "put ROCm where the wheels look for it, an image in /opt/rocm, or name one: --rocm"
 REINSTALL: Final = "compare the staged set with its manifest: rocwheel wheel verify"
+_wrong = partial(WrongWheelsError, hint=REINSTALL)
+_ill = partial(InfraError, hint=LOOK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +113,9 @@ def _wrong_install(facts: Mapping[str, Any], wheels: WheelsUnderTest) -> Iterato
     for wheel in wheels.wheels:
         said = facts["installed"][wheel.project]
         if said["version"] != wheel.version:
-            message = f"{wheel.project} {said['version']} is installed, not {wheel.version}"
-            yield WrongWheelsError(message, hint=REINSTALL)
+            yield _wrong(f"{wheel.project} {said['version']} is installed, not {wheel.version}")
         if said["sha256"] and said["sha256"] != wheel.sha256:
-            message = f"{wheel.project} was installed from other bytes: {said['sha256']}"
-            yield WrongWheelsError(message, hint=REINSTALL)
+            yield _wrong(f"{wheel.project} was installed from other bytes: {said['sha256']}")
 
 
 def _wrong_device(
@@ -122,11 +123,9 @@ def _wrong_device(
 ) -> Iterator[SetupError]:
     maker = lane.devices[0].maker
     if facts["jax"] != wheels.jax_version:
-        message = f"JAX {facts['jax']} is installed, not {wheels.jax_version}"
-        yield WrongWheelsError(message, hint=REINSTALL)
+        yield _wrong(f"JAX {facts['jax']} is installed, not {wheels.jax_version}")
     if facts["backend"] != maker.value:
-        message = f"{lane.name}: JAX runs on {facts['backend']}, not on {maker.value}"
-        yield InfraError(message, hint=LOOK)
+        yield _ill(f"{lane.name}: JAX runs on {facts['backend']}, not on {maker.value}")
     if maker is Maker.CPU:
         return
     targets = (device["target"] for device in facts["devices"])
@@ -136,12 +135,10 @@ def _wrong_device(
         seen = sorted(target.partition(":")[0] for target in targets)
     wanted = sorted(device.target for device in lane.devices)
     if seen != wanted:
-        message = f"{lane.name}: JAX sees {', '.join(seen)}; allotted was {', '.join(wanted)}"
-        yield InfraError(message, hint=LOOK)
+        there, allotted = ", ".join(seen), ", ".join(wanted)
+        yield _ill(f"{lane.name}: JAX sees {there}; allotted was {allotted}")
     if facts["answer"] != 2048:  # noqa: PLR2004 - twice 1024 ones
-        message = f"{lane.name}: twice 1024 ones make {facts['answer']}"
-        yield InfraError(message, hint=LOOK)
+        yield _ill(f"{lane.name}: twice 1024 ones make {facts['answer']}")
     for project, names in facts["loaded"].items():
         if not names:
-            message = f"JAX imported nothing of {project}: the wheel is not used"
-            yield WrongWheelsError(message, hint=REINSTALL)
+            yield _wrong(f"JAX imported nothing of {project}: the wheel is not used")

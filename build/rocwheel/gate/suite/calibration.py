@@ -66,8 +66,7 @@ def write(ci: Path, counted: dict[str, dict[str, dict[str, Numbers]]]) -> Path:
 def _unfit(ci: Path, run: Results, families: dict[str, Family]) -> str:
     """Return why a run counts nothing, "" where it does."""
     about = run.environment
-    suite = suites.load(ci, run.suite)
-    if suite.counted is None:
+    if suites.load(ci, run.suite).counted is None:
         return f"the suite {run.suite} is not counted by family"
     family = families.get(about.get("family", ""))
     if family is None:

@@ -80,16 +80,15 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
                 f"{top}/{pattern}: meets no file", hint="mend `paths` in the suite's file"
             )
         matched |= met
+    excluded: set[str] = set()
     for pattern in source.exclude:
-        if not any(fnmatch.fnmatchcase(file, pattern) for file in matched):
+        met = {file for file in matched if fnmatch.fnmatchcase(file, pattern)}
+        if not met:
             raise ConfigError(
                 f"{top}: `exclude` {pattern}: meets no file", hint="mend it in the suite's file"
             )
-    files = sorted(
-        file
-        for file in matched
-        if not any(fnmatch.fnmatchcase(file, pattern) for pattern in source.exclude)
-    )
+        excluded |= met
+    files = sorted(matched - excluded)
     sizes = {file: (top / file).stat().st_size for file in files}
     mine = part(sizes, shard)
     if not mine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from rocwheel.errors import ConfigError, StoreError
 from rocwheel.gate.engine.scheduler import Estimates
@@ -19,13 +19,11 @@ from rocwheel.store import JSON, Headers, Store, swap
 from rocwheel.store.file import FileStore
 from rocwheel.values import Count, Value
 
-SCHEMA: Final = 1
-
 
 class SuiteHistory(Value, frozen=True, kw_only=True):
     """Milliseconds of all tests of a suite that ever ran."""
 
-    schema: Literal[1] = SCHEMA
+    schema: Literal[1] = 1
     tests: Mapping[str, Count] = {}
 
     @classmethod

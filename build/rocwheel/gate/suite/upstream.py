@@ -56,15 +56,12 @@ def _deselected(scripts: Iterable[Path], suites: Sequence[Suite]) -> Iterator[di
     names = {n for path in scripts for n in _DESELECT.findall(path.read_text(encoding="utf-8"))}
     for pattern in sorted(names):
         own = [suite.name for suite in suites if suite.source.has(pattern.partition("::")[0])]
-        reason = "deselected by JAX's own job on ROCm"
-        yield {"test": pattern, "suites": own, "reason": reason}
+        yield {"test": pattern, "suites": own, "reason": "deselected by JAX's own job on ROCm"}
 
 
 def _denied(folder: Path, suites: Sequence[Suite], jax: str) -> Iterator[dict[str, Any]]:
     """Yield what TheRock denies for a release: by keyword, for all GPUs or those of a section."""
-    for path in (folder / "generic.py", folder / f"jax_{jax}.py"):
-        if not path.is_file():
-            continue
+    for path in filter(Path.is_file, (folder / "generic.py", folder / f"jax_{jax}.py")):
         for section, entries in _literal(path).items():
             targets = [
                 target

@@ -83,9 +83,8 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
             f"{twice}: in two shards: they were not cut alike",
             hint="run all shards with one rocwheel and one JAX",
         )
-    why = "its shard has no results"
     left = tuple(
-        TestResult(test=file, outcome=Outcome.NOT_RUN, reason=why)
+        TestResult(test=file, outcome=Outcome.NOT_RUN, reason="its shard has no results")
         for file in first.suite_files
         if file not in there
     )
@@ -196,18 +195,15 @@ def _usable(run: tuple[Fault, Results]) -> tuple[bool, bool, int, bytes]:
 
 def _renamed(results: Results, number: int) -> Results:
     """Lanes get their shard's number: two machines both have a gpu0."""
-
-    def name(lane: str) -> str:
-        return f"{number}:{lane}"
-
+    own = f"{number}:"
     return replace(
         results,
         tests=tuple(
-            replace(test, attempts=tuple(replace(a, lane=name(a.lane)) for a in test.attempts))
+            replace(test, attempts=tuple(replace(a, lane=own + a.lane) for a in test.attempts))
             for test in results.tests
         ),
-        lanes=tuple(replace(lane, name=name(lane.name)) for lane in results.lanes),
-        processes=tuple(replace(item, lane=name(item.lane)) for item in results.processes),
+        lanes=tuple(replace(lane, name=own + lane.name) for lane in results.lanes),
+        processes=tuple(replace(item, lane=own + item.lane) for item in results.processes),
     )
 
 

@@ -91,6 +91,5 @@ def support_subtests() -> None:
         if not hasattr(case, "test_case"):  # a subtest that skips does not skip its test
             add_skip(self, case, reason)
 
-    methods = {"addSubTest": sub_test, "addSkip": skip}
-    for name, method in methods.items():
+    for name, method in {"addSubTest": sub_test, "addSkip": skip}.items():
         setattr(TestCaseFunction, name, method)

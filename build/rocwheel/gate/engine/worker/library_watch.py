@@ -43,19 +43,17 @@ class LibraryWatch:
         maps = Path("/proc/self/maps").read_text(errors="replace") if names else ""
         mapped = {line.rpartition("/")[2] for line in maps.splitlines() if "/" in line}
         after = self.traced(names)
-        seen = []
-        for name in names:
+
+        def called(name: str) -> bool:
             entry = self._table.get(name, {})
-            if entry.get("printed"):
+            if printed := entry.get("printed"):
                 output = _log(start)
-                if any(text.encode() in output for text in entry["printed"]):
-                    seen.append(name)
-            elif entry.get("traces"):
-                if any(after[path] > before[path] for path in entry["traces"]):
-                    seen.append(name)
-            elif any(so.startswith(tuple(entry.get("mapped", ()))) for so in mapped):
-                seen.append(name)
-        return seen
+                return any(text.encode() in output for text in printed)
+            if traces := entry.get("traces"):
+                return any(after[path] > before[path] for path in traces)
+            return any(so.startswith(tuple(entry.get("mapped", ()))) for so in mapped)
+
+        return list(filter(called, names))
 
 
 def _log(start: int) -> bytes:

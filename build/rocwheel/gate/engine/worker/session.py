@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import time
@@ -18,12 +17,11 @@ from .channel import CommandReader, EventWriter
 from .cleanup import Leftovers, PytestCore, Stacks
 from .library_watch import LibraryWatch
 from .outcome import FAILED_STATUS, SKIPS, TEXT_LIMIT, error_text, outcome_of, skip_reason
+from .supervisor import adopt
 from .text import one_line, readable, valid
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
-
-PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 # Tests replace what they like: what is needed here is kept.
 _getpid, _fstat, _exit, _clock = os.getpid, os.fstat, os._exit, time.monotonic
@@ -168,11 +166,8 @@ class Session:
 
     def bye(self) -> None:
         """Say what this process loaded and counted; nothing is imported for it."""
-        modules = {}
-        for name in self._watch:
-            path = getattr(sys.modules.get(name), "__file__", None)
-            if path:
-                modules[name] = str(path)
+        paths = {name: getattr(sys.modules.get(name), "__file__", None) for name in self._watch}
+        modules = {name: str(path) for name, path in paths.items() if path}
         bridge = sys.modules.get("jax._src.xla_bridge")
         backends = sorted(map(str, getattr(bridge, "_backends", None) or ()))
         extra = [name for finder in sys.meta_path if isinstance(finder, Extra)
@@ -323,7 +318,7 @@ def main(settings: dict[str, Any]) -> int:
     for name in ("commands", "events"):
         os.set_inheritable(settings[name], False)  # noqa: FBT003
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # daemons of a test stay ours
+        adopt(orphans=True)  # daemons of a test stay ours
     stacks = Stacks(settings["stacks"])
     sys.path.insert(0, str(Path.cwd()))  # as `python -m pytest` has it
     if settings["modules"]:

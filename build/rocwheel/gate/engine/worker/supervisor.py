@@ -189,10 +189,8 @@ def main(settings: dict[str, Any]) -> int:
         os.sched_setaffinity(0, {mine[number % len(mine)] for number in settings["cpus"]})
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    for descriptor in settings["worker"]:
-        os.set_inheritable(descriptor, True)  # noqa: FBT003
-    for descriptor in settings["own"]:
-        os.set_inheritable(descriptor, False)  # noqa: FBT003
+    for descriptor in (*settings["worker"], *settings["own"]):
+        os.set_inheritable(descriptor, descriptor in settings["worker"])
     worker = start(settings["argv"], libc)
     for descriptor in settings["worker"]:
         os.close(descriptor)
