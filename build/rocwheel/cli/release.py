@@ -36,7 +36,7 @@ with when_run():
     from rocwheel.release import proof, retention, withdraw
     from rocwheel.release import stage as staging
     from rocwheel.release import status as standing
-    from rocwheel.trust.policy import KeyRole
+    from rocwheel.trust.policy import KeyRole, Signer
     from rocwheel.trust.statements import Approval
 
 LOOK = 10  # staged sets that `status` judges
@@ -107,19 +107,25 @@ def promote(app: App, options: PromoteOptions) -> int:
     _show(app, planned.lines(), dry_run=options.dry_run)
     document = planned.to_json()
     if planned.state == "ready" and not options.dry_run:
-        channels = app.path(options.channels_file) or app.home.ci / "channels.yaml"
-        decided_by = {"matrix": Path(matrix.__file__), "channels": channels}
-        digests = {name: files.sha256(path) for name, path in decided_by.items()}
-        with app.console.step(f"promote {planned.operation.manifest.sha256[:12]}"):
-            moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
-            _refresh(app, planned.operation.place, planned.families("ready"))
-        if moved:
-            app.console.info(f"{size(moved)} of wheels passed through this machine")
-        document = {**planned.to_json(state="published"), "bytes_through_client": moved}
+        document = _publish(app, planned, options, signer)
     if is_blocked := bool(planned.families("blocked")):
         app.console.fail(planned.refusal(options.families))
     _finish(app, planned.operation.manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
+
+
+def _publish(
+    app: App, planned: promotion.PromotePlan, options: PromoteOptions, signer: Signer | None
+) -> dict[str, Any]:
+    channels = app.path(options.channels_file) or app.home.ci / "channels.yaml"
+    decided_by = {"matrix": Path(matrix.__file__), "channels": channels}
+    digests = {name: files.sha256(path) for name, path in decided_by.items()}
+    with app.console.step(f"promote {planned.operation.manifest.sha256[:12]}"):
+        moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
+        _refresh(app, planned.operation.place, planned.families("ready"))
+    if moved:
+        app.console.info(f"{size(moved)} of wheels passed through this machine")
+    return {**planned.to_json(state="published"), "bytes_through_client": moved}
 
 
 class YankOptions(TargetOptions, PersonOptions, SignerOptions, DryRun):
