@@ -284,6 +284,12 @@ class IndexState:
                     "(--wheel-suffix)",
                 )
 
+    def skipped(self, *, digest: str, problem: str) -> IndexState:
+        """Return the state after an entry that is damaged or does not fit: it changes nothing."""
+        number = self.number + 1
+        damage = {**self.damage, number: problem}
+        return replace(self, damage=damage, number=number, head=digest, is_skip=not digest)
+
     def lists(self, set_id: str) -> bool:
         known = self.sets.get(set_id)
         return known is not None and known.standing is Standing.LISTED
@@ -323,7 +329,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         changed = _CHANGES[entry.action](state, entry)
     except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
         problem = f"entry {state.number + 1} of the log: {exc}; it changes nothing"
-        return skipped(state, digest=digest, problem=problem)
+        return state.skipped(digest=digest, problem=problem)
     if entry.previous != state.head and not state.is_skip:
         blamed = entry.number if state.head else state.number  # or the first entries are lost
         text = f"entry {entry.number} of the log follows another one than is there"
@@ -339,13 +345,6 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         spent=entry.number if entry.action in SPENDING else state.spent,
         is_skip=entry.action is Action.SKIP,
     )
-
-
-def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
-    """Return the state after an entry that is damaged or does not fit: it changes nothing."""
-    number = state.number + 1
-    damage = {**state.damage, number: problem}
-    return replace(state, damage=damage, number=number, head=digest, is_skip=not digest)
 
 
 # What each action does

@@ -138,7 +138,7 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
 def apply_repair(repair: IndexRepair) -> IndexRepair:
     """Write every page again and delete; return the same with the keys that were deleted."""
     for entry in repair.skips:
-        log.skip(repair.place, replace(entry, previous=log.head(repair.place, entry.number - 1)))
+        log.skip(repair.place, entry)
     return replace(repair, deleted=retention.repair(repair.place))
 
 

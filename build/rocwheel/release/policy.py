@@ -170,8 +170,11 @@ class _Case:
 def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> SuiteCell:
     """Return the state of one cell, before level, bypass and approvals are looked at."""
     unreadable = [item for item in verdicts if not item.verdict]
-    aside = [(item, item.verdict) for item in verdicts if item.verdict and _unofficial(item, case)]
-    told = [(it, it.verdict) for it in verdicts if it.verdict and not _unofficial(it, case)]
+    aside, told = list[tuple[FoundVerdict, Verdict]](), list[tuple[FoundVerdict, Verdict]]()
+    for item in verdicts:
+        if verdict := item.verdict:  # what was run in a way of its own counts for nothing
+            is_aside = verdict.ran.unofficial and case.family.proof.official
+            (aside if is_aside else told).append((item, verdict))
     failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
                 if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
@@ -220,11 +223,6 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
             ),
         ),
     )
-
-
-def _unofficial(item: FoundVerdict, case: _Case) -> bool:
-    """Return whether it was run in a way of its own, so that it counts for nothing."""
-    return bool(item.verdict and item.verdict.ran.unofficial) and case.family.proof.official
 
 
 def _failure(verdict: Verdict, case: _Case) -> State | None:
