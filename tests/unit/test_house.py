@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_166  # lines of all rooms; fewer than 50,000
+MOST = 50_139  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
@@ -25,8 +25,8 @@ ROOMS = {
     "demo dev doctor housekeeping report/": (2128, 2100, 0, 0),
     "gate/": (7107, 7150, 0, 0),
     "host/": (469, 400, 0, 0),
-    "index/ store/": (2482, 2510, 0, 0),
-    "ledger/ release/": (4510, 3950, 0, 0),
+    "index/ store/": (2475, 2510, 0, 0),
+    "ledger/ release/": (4490, 3950, 0, 0),
     "ledger/nights pipeline/": (4022, 3500, 0, 0),
     "runtime/": (1544, 1300, 0, 0),
     "cli/trust release/proof trust/": (1865, 1400, 0, 0),

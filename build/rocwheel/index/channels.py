@@ -77,9 +77,6 @@ class Retention(Value, frozen=True, kw_only=True):
     pinned: tuple[Sha256, ...] = ()  # manifests that are never pruned
 
 
-KEEP_ALL: Final = Retention()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Channel:
     """One channel: store, prefixes per ROCm major, policy, retention."""
@@ -95,7 +92,7 @@ class Channel:
     public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     page_cache: str = PAGE_CACHE
     wheel_cache: str = WHEEL_CACHE
-    retention: Retention = KEEP_ALL
+    retention: Retention = field(default_factory=Retention)
     size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
     policy: tuple[matrix.Rule, ...] = ()
     # where its nights build; "" is the machine itself

@@ -26,6 +26,7 @@ from rocwheel.choices import ALL
 from rocwheel.entry import Entry, parsed, rank, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.model import moment
+from rocwheel.places import FOREIGN
 from rocwheel.values import Count, Value
 
 FORMAT: Final = 1
@@ -57,9 +58,6 @@ class Action(enum.Enum):
     def removes(self) -> bool:
         """Whether listed files may leave by it. No action does both."""
         return self in {Action.ROLLBACK, Action.PRUNE}
-
-
-SPENDING: Final = frozenset({Action.PRUNE, Action.SPEND})
 
 
 class Standing(enum.Enum):
@@ -224,6 +222,12 @@ class IndexState:
         return replace(self, sets=sets)
 
     @property
+    def listed(self) -> list[Known]:
+        """The sets that are listed, each with a manifest of ours."""
+        sets = (known for name, known in self.sets.items() if name != FOREIGN)
+        return [known for known in sets if known.standing is Standing.LISTED]
+
+    @property
     def projects(self) -> frozenset[str]:
         """Every project that was ever listed; they never leave."""
         return frozenset((*self.digests, *self.listings))
@@ -342,7 +346,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         touched=state.touched | set(touched(state, entry)),
         seen=state.seen | {*(entry.families or ("",))} | ({*(entry.pages or ())} - {*state.views}),
         removes=entry.action.removes if direction else state.removes,
-        spent=entry.number if entry.action in SPENDING else state.spent,
+        spent=entry.number if entry.action in {Action.PRUNE, Action.SPEND} else state.spent,
         is_skip=entry.action is Action.SKIP,
     )
 
