@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
-from support.engines import SYSTEM
+from support.engines import PROGRAMS, SYSTEM
 from support.s3 import servers
 
+from rocwheel import files
 from rocwheel.host import machine
 
 __all__ = ["servers"]
 
 ROOT = Path(__file__).parents[2]
 EXECUTABLE = ROOT / "build" / "ci_build"
+PATH = (
+    f"{PROGRAMS}:{SYSTEM}:{os.environ['PATH']}"  # builds take the system's CPythons, as images do
+)
 
 
 @dataclass
@@ -66,6 +72,7 @@ class World:
             cwd=self.folder,
             env={
                 **os.environ,
+                "PATH": PATH,
                 "XDG_CACHE_HOME": str(self.folder / "cache"),
                 **self.env,
                 **env,
@@ -113,46 +120,75 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def disk_cache(tmp_path_factory):
-    """Bazel's disk cache of this session, of all its workers."""
+def common(tmp_path_factory):
+    """A folder of this session, of all its workers."""
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "bazel-disk"
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def disk_cache(common):
+    """Bazel's disk cache of this session, of all its workers."""
+    folder = common / "bazel-disk"
     folder.mkdir(exist_ok=True)
     return folder
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory, disk_cache, versions):
+def made(common, disk_cache, versions):
+    """What `demo` made and said, once for all workers, and a copy of it for tests that only read.
+
+    Its servers end with the last worker that uses it.
+    """
+    world, copy = World(common / "demo"), World(common / "host")
+    world.env["ROCWHEEL_DEMO_PYTHON_VERSIONS"] = versions
+    answer, used = common / "demo.json", (common / "demo.used").open("w")
+    fcntl.flock(used, fcntl.LOCK_SH)
+    with files.locked(common / "demo.lock"):
+        if not answer.exists():
+            for each in (world, copy):
+                each.folder.mkdir()
+                each.share(disk_cache)
+            done = world.run("--json", "demo")
+            assert done.returncode == 0, done.stderr[-4000:]
+            shutil.copytree(world.wheelhouse, copy.wheelhouse, symlinks=True)
+            shutil.copytree(world.cache / "demo", copy.cache / "demo", symlinks=True)
+            answer.write_text(json.dumps(asdict(done)))
+    yield world, copy, Done(**json.loads(answer.read_text()))
+    with used, suppress(BlockingIOError):
+        fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stop_servers(world)
+
+
+@pytest.fixture(scope="session")
+def demo(made):
     """A world in which `demo` has run once, for two CPythons at most, and what it said."""
-    env = {"ROCWHEEL_DEMO_PYTHON_VERSIONS": versions}
-    world = World(tmp_path_factory.mktemp("demo"), env=env).share(disk_cache)
-    done = world.run("--json", "demo")
-    assert done.returncode == 0, done.stderr[-4000:]
-    yield world, done
-    stop_servers(world)
+    world, _, done = made
+    return world, done
+
+
+@pytest.fixture(scope="session")
+def on_host(made):
+    """What that demo built, staged, gated and released, as it was then."""
+    _, copy, _ = made
+    yield copy
+    stop_servers(copy)
 
 
 @pytest.fixture(scope="session")
 def versions(runner):
     """CPythons that the host builds for: the base's, and another one where there is one."""
-    found = machine.pythons(os.environ, runner=runner)
     others = [
         str(item.version)
-        for item in found
+        for item in machine.pythons({**os.environ, "PATH": PATH}, runner=runner)
         if item.headers and str(item.version) not in {"3.11", "3.14-ft"}
     ]
     return ",".join(["3.11", *others[-1:]])
 
 
-@pytest.fixture(scope="session")
-def on_host(tmp_path_factory, disk_cache):
-    """What the host builds, stages, gates and releases, for the system's own CPython 3.11."""
-    world = World(tmp_path_factory.mktemp("host"), env={"PATH": f"{SYSTEM}:{os.environ['PATH']}"})
-    world.share(disk_cache)
-    done = world.run("--json", "demo", "--python-versions=3.11")
-    assert done.returncode == 0, done.stderr[-4000:]
-    yield world
-    stop_servers(world)
+def interpreter(version: str) -> str:
+    """Return the system's CPython, as a build of `World` finds it, or else ours."""
+    return shutil.which(f"python{version}", path=SYSTEM) or os.path.realpath(sys.executable)
 
 
 def stop_servers(world: World) -> None:

@@ -121,22 +121,6 @@ def test_a_night_builds_a_wheelhouse_that_is_gone_again(demo):
     assert (house / "manifest.json").is_file()
 
 
-def test_a_cell_that_fails_ends_it_with_what_the_cell_said(demo, tmp_path):
-    from e2e.conftest import World
-
-    shared, first = demo
-    world = World(tmp_path, env={"XDG_CACHE_HOME": str(shared.folder / "cache")})
-    python = first.document["installed"][0]["python"]
-    words = (f"--python-versions={python}", "--bazel-options=--no_such_option")
-    failed = world.run("--json", "demo", *words)
-    assert failed.returncode == 5, failed.stderr[-4000:]
-    assert "no_such_option" in failed.stderr
-    assert "error: build.miniature: fail" in failed.stderr
-    assert "Traceback" not in failed.stderr
-    mended = world.run("--json", "demo", words[0])
-    assert mended.returncode == 0, mended.stderr[-4000:]
-
-
 def test_its_night_is_one_that_the_commands_of_nights_know(demo):
     world, first = demo
     store = f"--store={(world.wheelhouse / 'demo' / 'store').as_uri()}"

@@ -100,17 +100,19 @@ class Release:
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory, disk_cache):
-    """A world in which `demo --families 3` has run, and what it said."""
+    """A world in which `demo --families 3` has failed and then run, and what it said each time."""
     world = World(tmp_path_factory.mktemp("families")).share(disk_cache)
-    done = world.run("--json", "demo", "--families=3", f"--python-versions={PYTHON}")
+    words = ("--json", "demo", "--families=3", f"--python-versions={PYTHON}")
+    failed = world.run(*words, "--bazel-options=--no_such_option")
+    done = world.run(*words)
     assert done.returncode == 0, done.stderr[-4000:]
-    yield world, done
+    yield world, done, failed
     stop_servers(world)
 
 
 @pytest.fixture(scope="module")
 def release(three) -> Release:
-    world, done = three
+    world, done, _ = three
     return Release(world, world.wheelhouse / "demo-3" / "store", done.document)
 
 
@@ -127,8 +129,16 @@ def mended(release) -> dict[str, str]:
     return {"ROCWHEEL_CI_DIR": str(folder / "ci")}
 
 
+def test_a_cell_that_fails_ends_it_with_what_the_cell_said_and_the_next_run_mends_it(three):
+    *_, failed = three
+    assert failed.returncode == 5, failed.stderr[-4000:]
+    assert "no_such_option" in failed.stderr
+    assert "error: build.miniature: fail" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
 def test_one_build_has_the_code_of_three_families_and_names_them(three):
-    _, done = three
+    _, done, _ = three
     manifest = json.loads((Path(done.document["wheelhouse"]) / "manifest.json").read_bytes())
     assert manifest["families"] == [FIRST, SECOND, THIRD]
     every = sorted(target for targets in TARGETS.values() for target in targets)
@@ -140,7 +150,7 @@ def test_one_build_has_the_code_of_three_families_and_names_them(three):
 
 
 def test_the_demo_says_which_family_has_it_and_keeps_each_wheel_once(three, release):
-    _, done = three
+    _, done, _ = three
     url = (release.store / "v2").as_uri()
     assert done.document["families"] == {
         FIRST: {"released": True, "index": f"{url}/{FIRST}/"},
@@ -221,7 +231,7 @@ def test_a_family_that_failed_is_kept_from_it_then_added_and_another_taken_back(
 
 
 def test_the_dry_run_names_the_families_and_other_numbers_are_refused(three):
-    world, _ = three
+    world, *_ = three
     several = world.run("--dry-run", "demo", "--families=2", f"--python-versions={PYTHON}")
     assert several.returncode == 0, several.stderr
     assert f"# stage once, gate for each of {FIRST}, {SECOND}, promote" in several.stdout

@@ -7,12 +7,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from e2e.conftest import ROOT, World
+from e2e.conftest import PATH, ROOT, World, interpreter
 from support.git_server import repository
 from support.tiers import merge_tries
 
@@ -37,17 +36,17 @@ def world(demo, tmp_path):
 
 def arguments(shared: World, workspace: Path) -> list[str]:
     tarball = next((shared.cache / "demo").glob("*/therock-dist-*.tar.gz"))
-    version = f"{sys.version_info.major}_{sys.version_info.minor}"
+    version = "3.11"  # the demo's
     return [
         "dist_wheels",
         f"--therock-path={tarball}",
         "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201",
-        f"--python-versions={version.replace('_', '.')}",
+        f"--python-versions={version}",
         f"--jax-source-dir={workspace}",
         "--jaxlib=built",
         "--allow-dirty",
         "--bazel-options=--config=debian_bazel",
-        f"--bazel-options=--repo_env=MINIATURE_PYTHON_{version}={os.path.realpath(sys.executable)}",
+        f"--bazel-options=--repo_env=MINIATURE_PYTHON_3_11={interpreter(version)}",
     ]
 
 
@@ -183,7 +182,7 @@ def test_every_kind_of_rocm_source_gives_the_same_wheels(demo, world, source):
     if source == "directory":
         tree = next((shared.cache / "rocm" / "trees-3").glob("*/tree"))
         line[1] = f"--therock-path={tree}"
-    line.append(f"--bazel-options=--repo_env=CC={machine.newest('clang', os.environ)}")
+    line.append(f"--bazel-options=--repo_env=CC={machine.newest('clang', {'PATH': PATH})}")
     made = world.run(*line, "--rocm-version=7.10.0a20251120", "--json")
     assert made.returncode == 0, made.stderr[-2000:]
     known = {wheel["filename"]: wheel["sha256"] for wheel in done.document["wheels"]}

@@ -21,7 +21,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-from e2e.conftest import World
+from e2e.conftest import World, interpreter
 from e2e.test_faults import WORKSPACE
 from support import slurm
 from support.s3 import program
@@ -101,7 +101,7 @@ class Show:
         config = self.world.folder / f"{night}.yaml"
         text = SETTINGS.format(
             name="set", families=families, source=source, python=PYTHON, underlined=PYTHON.replace(".", "_"),
-            tarball=self.tarball, number=number, executable=os.path.realpath(sys.executable),
+            tarball=self.tarball, number=number, executable=interpreter(PYTHON),
         )  # fmt: skip
         config.write_text(text)
         return self.ask("nightly", "plan", f"--night={night}", f"--config={config}", self.families)
