@@ -77,9 +77,6 @@ class Retention(Value, frozen=True, kw_only=True):
     pinned: tuple[Sha256, ...] = ()  # manifests that are never pruned
 
 
-KEEP_ALL: Final = Retention()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Channel:
     """One channel: store, prefixes per ROCm major, policy, retention."""
@@ -95,7 +92,7 @@ class Channel:
     public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     page_cache: str = PAGE_CACHE
     wheel_cache: str = WHEEL_CACHE
-    retention: Retention = KEEP_ALL
+    retention: Retention = field(default_factory=Retention)  # keeps all
     size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
     policy: tuple[matrix.Rule, ...] = ()
     # where its nights build; "" is the machine itself
@@ -113,7 +110,7 @@ class Channel:
 
     def requires(self, role: KeyRole) -> bool:
         """Return whether a promotion needs what a key of this role signed."""
-        return role in self.trust.required(self.name)
+        return role in self.trust.rule(self.name).required
 
     def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
         """Open the channel's store; nothing is asked of it yet."""

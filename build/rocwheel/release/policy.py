@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any, Final
 
 import msgspec
@@ -24,12 +24,12 @@ from rocwheel.index.channels import Channel
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.model import moment
+from rocwheel.trust.policy import SKEW
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import Demand, KnownSuite, State, Verdict
 
 WAITS: Final = "no approver's key has signed that it may be released"
-SKEW: Final = timedelta(minutes=10)  # clocks of runners and ours may differ by that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +170,10 @@ class _Case:
 def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> SuiteCell:
     """Return the state of one cell, before level, bypass and approvals are looked at."""
     unreadable = [item for item in verdicts if not item.verdict]
-    aside = [(item, item.verdict) for item in verdicts if item.verdict and _unofficial(item, case)]
-    told = [(it, it.verdict) for it in verdicts if it.verdict and not _unofficial(it, case)]
+    readable = [(item, item.verdict) for item in verdicts if item.verdict]
+    # what was run in a way of its own counts for nothing
+    aside = [pair for pair in readable if pair[1].ran.unofficial and case.family.proof.official]
+    told = [pair for pair in readable if pair not in aside]
     failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
                 if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
@@ -220,11 +222,6 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
             ),
         ),
     )
-
-
-def _unofficial(item: FoundVerdict, case: _Case) -> bool:
-    """Return whether it was run in a way of its own, so that it counts for nothing."""
-    return bool(item.verdict and item.verdict.ran.unofficial) and case.family.proof.official
 
 
 def _failure(verdict: Verdict, case: _Case) -> State | None:
@@ -287,7 +284,12 @@ def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
         yield f"the suite ran with JAX {verdict.jax_version or 'of no version'}"
     yield from _suite_doubts(verdict, case)
     yield from _rocm_doubts(verdict, case)
-    yield from _time_doubts(verdict, case.now)
+    try:
+        started, ended = map(moment, (verdict.started, verdict.ended))
+        if not started <= ended <= case.now + SKEW:
+            yield f"the suite began at {verdict.started} and ended at {verdict.ended}"
+    except ConfigError:
+        yield f"the verdict has no time: {verdict.started!r}, {verdict.ended!r}"
 
 
 def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
@@ -312,15 +314,6 @@ def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
     elif case.family.proof.rocm and (not brought.sha256 or brought.sha256 != wanted.sha256):
         what = brought.name or brought.origin
         yield f"the suite ran on ROCm from {what}, not on {wanted.name} with the manifest's digest"
-
-
-def _time_doubts(verdict: Verdict, now: datetime) -> Iterator[str]:
-    try:
-        started, ended = map(moment, (verdict.started, verdict.ended))
-        if not started <= ended <= now + SKEW:
-            yield f"the suite began at {verdict.started} and ended at {verdict.ended}"
-    except ConfigError:
-        yield f"the verdict has no time: {verdict.started!r}, {verdict.ended!r}"
 
 
 def _weigh(cell: SuiteCell, case: _Case, approval: Approval | None) -> SuiteCell:
