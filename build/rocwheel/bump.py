@@ -345,9 +345,8 @@ def _images(context: BumpContext) -> Iterator[Fact]:
     for at, recipes in places:
         for name, item in recipes.items():
             base, where = item["base"], (*at, name, "base")
-            role = at[0]
             yield Fact(
-                name=f"{role}.{name}", now=base["tag"], path=path, upstream=base["name"], at=where
+                name=f"{at[0]}.{name}", now=base["tag"], path=path, upstream=base["name"], at=where
             )
 
 
