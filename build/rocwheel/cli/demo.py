@@ -70,9 +70,8 @@ def demo(app: App, options: DemoOptions) -> None:
         return app.emit_plan(lines)
     with housekeeping.using(base.cache):
         prepared = _prepare(app, base)
-        if only:
-            return _wheels(app, prepared)
-        return _night(app, prepared, given_words(DemoOptions, app.cwd, leave=_OWN))
+        words = given_words(DemoOptions, app.cwd, leave=_OWN)
+        return _wheels(app, prepared) if only else _night(app, prepared, words)
 
 
 def _prepare(app: App, base: dist.Request) -> job.Prepared:
