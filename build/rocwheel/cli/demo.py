@@ -25,13 +25,14 @@ with when_run():
     from rocwheel.release.operations import Who
 
 # what the build cell is told by the night, or is not asked of it
-_OWN = frozenset({"dry_run", "wheels_only", "python_versions", "wheelhouse"})
+_OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhouse"})
 
 
 class DemoOptions(BuildOptions, DryRun):
     """Options of `demo`: sources, ROCm and compiler are the miniature's own."""
 
     wheels_only: bool = own("--wheels-only", "Build and verify; no night, no index.", default=False)
+    base: str = own("--base IMAGE", "Make the image of --executor from this one.", default="")
     # other commands mean a file by it; no such field of a build is asked for here
     number: int | None = own(
         "--families N",
@@ -61,6 +62,7 @@ def demo(app: App, options: DemoOptions) -> None:
     if base.executor.kind != "host" and base.executor.image in ("", executor.SEARCH):
         if not (image := _image(app, options)):
             line = f"rocwheel image build --engine {base.executor.kind} --recipe {job.RECIPE}"
+            line += f" --base {options.base}" if options.base else ""
             return app.emit_plan([line, "# then the demo, in that image"])
         base = dataclasses.replace(base, executor=dataclasses.replace(base.executor, image=image))
     if options.dry_run:
@@ -87,9 +89,10 @@ def _prepare(app: App, base: dist.Request) -> job.Prepared:
 def _image(app: App, options: DemoOptions) -> str:
     """Return the image of the recipe, made where need be; "" for a dry run that would make it."""
     engine = engine_of(app, EngineOptions(engine=options.executor.kind))
-    if there := builder.current(job.RECIPE, app.home, engine=engine, runner=app.runner):
+    there = builder.current(job.RECIPE, app.home, engine=engine, runner=app.runner)
+    if there and not options.base:
         return there.reference
-    wanted = BuilderOptions(recipe=job.RECIPE, locked=options.locked)
+    wanted = BuilderOptions(recipe=job.RECIPE, base=options.base, locked=options.locked)
     return "" if options.dry_run else builder.make(wanted, app, engine).name
 
 

@@ -27,8 +27,6 @@ from rocwheel.option import opt
 with when_run():
     from pathlib import Path
 
-    from securesystemslib.signer import Signer
-
     import amdgpu_family_matrix as matrix
     from rocwheel import compat, files
     from rocwheel.console import count, size
@@ -38,7 +36,7 @@ with when_run():
     from rocwheel.release import proof, retention, withdraw
     from rocwheel.release import stage as staging
     from rocwheel.release import status as standing
-    from rocwheel.trust.policy import KeyRole
+    from rocwheel.trust.policy import KeyRole, Signer
     from rocwheel.trust.statements import Approval
 
 LOOK = 10  # staged sets that `status` judges

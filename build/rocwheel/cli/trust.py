@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import ManifestOptions, PersonOptions, Target, judging
 from rocwheel.errors import ConfigError
 from rocwheel.option import OptionSet, opt
-
-if TYPE_CHECKING:
-    from securesystemslib.signer import Signer
 
 with when_run():
     from datetime import timedelta
@@ -28,7 +25,7 @@ with when_run():
     from rocwheel.download import Client, Retry
     from rocwheel.release import promote, withdraw
     from rocwheel.trust import TrustError, chain, envelope, evidence, online, policy, signers
-
+    from rocwheel.trust.policy import Signer
 
 _DAYS = click.IntRange(1, 36_500)
 

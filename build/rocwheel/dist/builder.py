@@ -43,7 +43,7 @@ def make(options: BuilderOptions, here: Workplace, engine: ContainerEngine) -> M
         options.base or chosen.base.pinned("--base"),
         engine=engine,
         locked=options.locked,
-        otherwise="choose another: image build --base",
+        otherwise="choose another: --base",
         runner=here.runner,
         console=here.console,
     )

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel.console import Console
 from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
@@ -24,10 +24,8 @@ from rocwheel.report import render
 from rocwheel.report.gate_page import verdict_text
 from rocwheel.results import CUT_SHORT, Attempt, Fault, LastRun, Results
 from rocwheel.trust import evidence
+from rocwheel.trust.policy import Signer
 from rocwheel.verdict import Verdict
-
-if TYPE_CHECKING:
-    from securesystemslib.signer import Signer
 
 NAME_WIDTH: Final = 40  # of a test in the progress line
 

@@ -77,9 +77,6 @@ class Retention(Value, frozen=True, kw_only=True):
     pinned: tuple[Sha256, ...] = ()  # manifests that are never pruned
 
 
-KEEP_ALL: Final = Retention()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Channel:
     """One channel: store, prefixes per ROCm major, policy, retention."""
@@ -95,7 +92,7 @@ class Channel:
     public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     page_cache: str = PAGE_CACHE
     wheel_cache: str = WHEEL_CACHE
-    retention: Retention = KEEP_ALL
+    retention: Retention = field(default_factory=Retention)  # keeps all
     size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
     policy: tuple[matrix.Rule, ...] = ()
     # where its nights build; "" is the machine itself
@@ -113,7 +110,7 @@ class Channel:
 
     def requires(self, role: KeyRole) -> bool:
         """Return whether a promotion needs what a key of this role signed."""
-        return role in self.trust.required(self.name)
+        return role in self.trust.rule(self.name).required
 
     def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
         """Open the channel's store; nothing is asked of it yet."""
@@ -123,10 +120,8 @@ class Channel:
         """Return the prefixes of wheels for that ROCm major. Raises ConfigError."""
         prefixes = self.prefixes.get(rocm_major) or self.prefixes.get(ANY_MAJOR)
         if prefixes is None:
-            raise ConfigError(
-                f"channel {self.name}: no prefix for ROCm {rocm_major}",
-                hint=f"add it below channels.{self.name}.prefixes in {FILE}",
-            )
+            hint = f"add it below channels.{self.name}.prefixes in {FILE}"
+            raise ConfigError(f"channel {self.name}: no prefix for ROCm {rocm_major}", hint=hint)
         return prefixes
 
     @property
@@ -217,12 +212,10 @@ class Channel:
         return staging, dataclasses.replace(staging, root=root, is_staging=False)
 
 
-def of_store(url: str, options: Options | None = None) -> Channel:
+def of_store(url: str) -> Channel:
     """Return what `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
     prefixes = {ANY_MAJOR: Prefixes(staging="v2-staging", release="v2")}
-    return Channel(
-        name="", store=url, prefixes=prefixes, layout="by set", options=options or Options()
-    )
+    return Channel(name="", store=url, prefixes=prefixes, layout="by set")
 
 
 class _Cache(Value, frozen=True, kw_only=True):
@@ -245,11 +238,9 @@ class _Rule(Value, frozen=True, kw_only=True):
         rules = ((item, rule) for item in matrix.FAMILIES.values() for rule in item.policy)
         for family, rule in rules:
             if rule.suite == self.suite and rule.level is not self.level is matrix.Level.ADVISORY:
-                raise FieldError(
-                    f"{family.name} requires {self.suite}; a channel may only tighten",
-                    "level",
-                    hint="change amdgpu_family_matrix.py, where everybody sees it",
-                )
+                what = f"{family.name} requires {self.suite}; a channel may only tighten"
+                hint = "change amdgpu_family_matrix.py, where everybody sees it"
+                raise FieldError(what, "level", hint=hint)
 
 
 class _Entry(Value, frozen=True, kw_only=True):
@@ -339,7 +330,6 @@ def channel(path: Path, name: str) -> Channel:
     """Read one channel. Raises ConfigError that names the nearest one."""
     channels = load(path)
     if name not in channels:
-        raise ConfigError(
-            f"{name!r}: no such channel in {path}", hint=suggest(name, frozenset(channels))
-        )
+        hint = suggest(name, frozenset(channels))
+        raise ConfigError(f"{name!r}: no such channel in {path}", hint=hint)
     return channels[name]

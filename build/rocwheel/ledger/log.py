@@ -17,23 +17,8 @@ from typing import Final
 import msgspec
 
 from rocwheel import files
-from rocwheel.errors import (
-    ConfigError,
-    ObjectDiffersError,
-    ObjectMissingError,
-    RefusedError,
-    StoreError,
-)
-from rocwheel.ledger.state import (
-    FORMAT,
-    IndexState,
-    Known,
-    Listing,
-    Transition,
-    apply,
-    skipped,
-    touched,
-)
+from rocwheel.errors import ConfigError, ObjectMissingError, RefusedError, StoreError
+from rocwheel.ledger.state import FORMAT, IndexState, Known, Listing, Transition, apply, touched
 from rocwheel.places import Place
 from rocwheel.store import JSON, Headers, HugeError, glance, pause, replaced, swap
 from rocwheel.values import Value, decoded
@@ -123,19 +108,16 @@ def at(place: Place, number: int, projects: Iterable[str]) -> IndexState:
     return load(place, state, projects)
 
 
-def head(place: Place, number: int) -> str:
-    """Return the digest of the log's entry of this number, as its follower should name it."""
-    state = _folded(place, _start(place), until=number)
-    return state.head if state.number == number else ""
-
-
 def skip(place: Place, entry: Transition) -> None:
-    """Write an entry in place of one that is lost or damaged. Raises StoreError.
+    """Write an entry, as what follows the one before it, in place of one that is lost or damaged.
 
-    Nothing else ever writes over an entry of a log.
+    Nothing else ever writes over an entry of a log. Raises StoreError.
     """
-    key, previous = place.log(entry.number), place.store.info(place.log(entry.number))
-    place.store.replace(key, entry.to_bytes(), previous=previous, headers=place.record_headers)
+    before = _folded(place, _start(place), until=entry.number - 1)
+    head = before.head if before.number == entry.number - 1 else ""
+    key, body = place.log(entry.number), msgspec.structs.replace(entry, previous=head).to_bytes()
+    there = place.store.info(key)
+    place.store.replace(key, body, previous=there, headers=place.record_headers)
 
 
 def differ(place: Place, state: IndexState, again: IndexState) -> bool:
@@ -323,10 +305,10 @@ def _folded(
                 return state
             data, _ = glance(place.store, place.log(state.number + 1))  # it may have come meanwhile
             if not data:
-                state = skipped(state, digest="", problem=f"{name}: missing, put it back")
+                state = state.skipped(digest="", problem=f"{name}: missing, put it back")
                 continue
         except HugeError as exc:
-            state = skipped(state, digest="", problem=f"{exc}; it changes nothing")
+            state = state.skipped(digest="", problem=f"{exc}; it changes nothing")
             continue
         digest = files.sha256(data)
         _check_format(place, data, name, state)
@@ -336,7 +318,7 @@ def _folded(
                 raise ConfigError(f"{name}: it is of {entry.family}")  # noqa: TRY301
             state = load(place, state, touched(state, entry))
         except ConfigError as exc:
-            state = skipped(state, digest=digest, problem=f"{exc}; it changes nothing")
+            state = state.skipped(digest=digest, problem=f"{exc}; it changes nothing")
             continue
         state = apply(state, entry, digest=digest)
     return state
@@ -362,10 +344,9 @@ def _check_format(place: Place, data: bytes, where: str, state: IndexState) -> N
 
 def _listing(place: Place, project: str, sha256: str) -> Listing | None:
     """Read a listing by its digest; None where it is lost or damaged."""
-    key = place.listing(sha256)
-    try:
-        data = small(place, key, sha256=sha256)
-        listing = decoded(data, Listing, name=place.store.locate(key))
-    except (ObjectMissingError, ObjectDiffersError, HugeError, ConfigError):
-        return None
-    return listing if listing.project == project else None
+    data, _ = glance(place.store, place.listing(sha256))
+    with suppress(ConfigError):
+        if files.sha256(data) == sha256:
+            listing = decoded(data, Listing, name=project)
+            return listing if listing.project == project else None
+    return None

@@ -26,6 +26,7 @@ from rocwheel.choices import ALL
 from rocwheel.entry import Entry, parsed, rank, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.model import moment
+from rocwheel.places import FOREIGN
 from rocwheel.values import Count, Value
 
 FORMAT: Final = 1
@@ -57,9 +58,6 @@ class Action(enum.Enum):
     def removes(self) -> bool:
         """Whether listed files may leave by it. No action does both."""
         return self in {Action.ROLLBACK, Action.PRUNE}
-
-
-SPENDING: Final = frozenset({Action.PRUNE, Action.SPEND})
 
 
 class Standing(enum.Enum):
@@ -224,6 +222,12 @@ class IndexState:
         return replace(self, sets=sets)
 
     @property
+    def listed(self) -> list[Known]:
+        """The sets that are listed, each with a manifest of ours."""
+        sets = (known for name, known in self.sets.items() if name != FOREIGN)
+        return [known for known in sets if known.standing is Standing.LISTED]
+
+    @property
     def projects(self) -> frozenset[str]:
         """Every project that was ever listed; they never leave."""
         return frozenset((*self.digests, *self.listings))
@@ -284,6 +288,12 @@ class IndexState:
                     "(--wheel-suffix)",
                 )
 
+    def skipped(self, *, digest: str, problem: str) -> IndexState:
+        """Return the state after an entry that is damaged or does not fit: it changes nothing."""
+        number = self.number + 1
+        damage = {**self.damage, number: problem}
+        return replace(self, damage=damage, number=number, head=digest, is_skip=not digest)
+
     def lists(self, set_id: str) -> bool:
         known = self.sets.get(set_id)
         return known is not None and known.standing is Standing.LISTED
@@ -323,7 +333,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         changed = _CHANGES[entry.action](state, entry)
     except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
         problem = f"entry {state.number + 1} of the log: {exc}; it changes nothing"
-        return skipped(state, digest=digest, problem=problem)
+        return state.skipped(digest=digest, problem=problem)
     if entry.previous != state.head and not state.is_skip:
         blamed = entry.number if state.head else state.number  # or the first entries are lost
         text = f"entry {entry.number} of the log follows another one than is there"
@@ -336,16 +346,9 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         touched=state.touched | set(touched(state, entry)),
         seen=state.seen | {*(entry.families or ("",))} | ({*(entry.pages or ())} - {*state.views}),
         removes=entry.action.removes if direction else state.removes,
-        spent=entry.number if entry.action in SPENDING else state.spent,
+        spent=entry.number if entry.action in {Action.PRUNE, Action.SPEND} else state.spent,
         is_skip=entry.action is Action.SKIP,
     )
-
-
-def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
-    """Return the state after an entry that is damaged or does not fit: it changes nothing."""
-    number = state.number + 1
-    damage = {**state.damage, number: problem}
-    return replace(state, damage=damage, number=number, head=digest, is_skip=not digest)
 
 
 # What each action does

@@ -21,8 +21,8 @@ from rocwheel.errors import ConfigError, ObjectMissingError, RocwheelError, Whee
 from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.index.publish import forms
 from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Action, IndexState, Standing, Transition
-from rocwheel.places import FOREIGN, Place
+from rocwheel.ledger.state import Action, IndexState, Transition
+from rocwheel.places import Place
 from rocwheel.release import operations, retention, status, wheelset
 from rocwheel.release.operations import Who
 from rocwheel.store import Counter, HugeError, ObjectInfo, fetch, glance
@@ -138,7 +138,7 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
 def apply_repair(repair: IndexRepair) -> IndexRepair:
     """Write every page again and delete; return the same with the keys that were deleted."""
     for entry in repair.skips:
-        log.skip(repair.place, replace(entry, previous=log.head(repair.place, entry.number - 1)))
+        log.skip(repair.place, entry)
     return replace(repair, deleted=retention.repair(repair.place))
 
 
@@ -247,9 +247,7 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
 
 def _check_sets(place: Place, state: IndexState, metadata: Mapping[str, bytes]) -> Iterator[str]:
     """Every listed set is complete and closed, for each of its CPythons."""
-    for known in state.sets.values():
-        if known.id == FOREIGN or known.standing is not Standing.LISTED:
-            continue
+    for known in state.listed:
         try:
             manifest = manifests.find(place, known.id)
             if manifest is None:

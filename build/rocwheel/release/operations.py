@@ -28,7 +28,7 @@ from rocwheel.ledger.state import Action, IndexState, Transition, apply, in_orde
 from rocwheel.manifest import WheelEntry
 from rocwheel.model import timestamp
 from rocwheel.places import OURS, Place
-from rocwheel.store import ObjectInfo, Store, replaced
+from rocwheel.store import TEXT, Headers, ObjectInfo, Store, replaced
 from rocwheel.wheel.metadata import WheelName
 
 ATTEMPTS: Final = 60  # commits that fail because another one was faster
@@ -312,7 +312,7 @@ def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, Obj
 def put_metadata(place: Place, entry: Entry, data: bytes) -> None:
     """Store the METADATA of a wheel beside it (PEP 658), once."""
     key = place.metadata(entry.filename)
-    headers = place.metadata_headers
+    headers = Headers(content_type=TEXT, cache_control=place.wheel_cache)
     place.store.create(key, data, headers=headers, sha256=entry.metadata_sha256)
 
 

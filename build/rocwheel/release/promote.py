@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -42,14 +43,9 @@ from rocwheel.release.withdraw import withdrawn
 from rocwheel.store import ObjectInfo, Store, replaced
 from rocwheel.trust import TrustError, envelope, evidence, statements
 from rocwheel.trust.evidence import Evidence, gather
-from rocwheel.trust.policy import Case, KeyRole
+from rocwheel.trust.policy import Case, KeyRole, Signer
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from securesystemslib.signer import Signer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,16 +207,15 @@ class PromotePlan:
             lines.append(f"{act:9}{store.locate(item.source.key)} -> {target} ({size})")
             lines.append(f"{act:9}its METADATA -> {target}.metadata")
         entries = [item.entry for item in self.operation.copies]
-        for view in dict.fromkeys(
-            (place.family, *(self.families("ready") if place.is_split else ()))
-        ):
+        views = (place.family, *(self.families("ready") if place.is_split else ()))
+        for view in dict.fromkeys(views):
             lines += operations.page_lines(place.shown_as(view), entries)
         return [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
 
     @property
     def signed(self) -> str:
         """The roles whose signatures were needed and are there; "" where none were."""
-        roles = self.channel.trust.required(self.channel.name)
+        roles = self.channel.trust.rule(self.channel.name).required
         return ", ".join(sorted(role.value for role in roles))
 
     def cell_lines(self) -> list[str]:
@@ -373,8 +368,7 @@ def plan(
         judged.append(replace(item, decision=decision, verdicts=results, evidence=evidence))
     _check_approvals(approvals, [item.decision for item in judged])
     looked = staging.each(lambda wheel: _source(staging, wheel, there), manifest.built)
-    names = [wheel.filename for wheel in manifest.built]
-    metadata = {name: data for name, (_, data) in zip(names, looked, strict=True)}
+    metadata = {w.filename: data for w, (_, data) in zip(manifest.built, looked, strict=True)}
     wheelset.check_closed(manifest, metadata)
     copies = tuple(
         Copy(entry=entry, source=source, metadata=data, is_there=entry.filename in whole)
@@ -502,7 +496,16 @@ def _source(
     store, key = staging.store, staging.key(wheel.filename)
     source = store.info(key)
     if source is None:
-        raise _not_staged(staging, wheel)
+        try:
+            page = log.read(staging, [wheel.project]).listing(wheel.project)
+            spent = wheel.filename in page.spent
+        except ObjectMissingError:
+            spent = False
+        why, hint = "", f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
+        if spent:
+            why, hint = " any more: it was pruned", "build the set again under a new version"
+        what = f"{staging.location}: {wheel.filename} is not staged{why}"
+        raise PromotionError(what, hint=hint)
     if source.size != wheel.size or source.sha256 not in {"", wheel.sha256}:
         raise replaced(store.locate(key), source.sha256 or f"{source.size} bytes", wheel.sha256)
     here = there.get(wheel.filename)
@@ -511,25 +514,11 @@ def _source(
     return source, wheelset.staged_metadata(staging, source)
 
 
-def _not_staged(staging: Place, wheel: WheelEntry) -> PromotionError:
-    try:
-        spent = wheel.filename in log.read(staging, [wheel.project]).listing(wheel.project).spent
-    except ObjectMissingError:
-        spent = False
-    why = " any more: it was pruned" if spent else ""
-    hint = f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
-    if spent:
-        hint = "build the set again under a new version"
-    return PromotionError(f"{staging.location}: {wheel.filename} is not staged{why}", hint=hint)
-
-
 def _check_approvals(approvals: Iterable[Approval], decisions: Iterable[Decision]) -> None:
     cells = [cell for decision in decisions for cell in decision.cells]
     for item in approvals:
         states = [c.state.value for c in cells if (c.suite, c.python) == (item.suite, item.python)]
         if "flaky" not in states:
             what = states[0] if states else "no such cell"
-            raise PromotionError(
-                f"--approve {item.suite}:{item.python}: {what}",
-                hint="only a flaky cell can be approved; look at the plan with --dry-run",
-            )
+            hint = "only a flaky cell can be approved; look at the plan with --dry-run"
+            raise PromotionError(f"--approve {item.suite}:{item.python}: {what}", hint=hint)

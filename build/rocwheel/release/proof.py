@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel import files
 from rocwheel.errors import ObjectStaleError
@@ -20,12 +20,9 @@ from rocwheel.store import glance, stale
 from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust import evidence as stored
 from rocwheel.trust.evidence import BUNDLE, Evidence
-from rocwheel.trust.policy import Case, KeyRole
+from rocwheel.trust.policy import Case, KeyRole, Signer
 from rocwheel.values import replace
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from securesystemslib.signer import Signer
 
 _PASSES: Final = frozenset({State.PASS, State.FLAKY})
 
@@ -59,9 +56,8 @@ def explained(
     for item in sorted(verdicts, key=lambda item: item.sha256 not in evidence.refused):
         if item.sha256 not in kept:
             rule = evidence.refused.get(item.sha256, stored.UNNAMED)
-            unsigned.setdefault((item.suite, item.python), []).append(
-                f"verdict {item.sha256[:12]} is unsigned: {rule}"
-            )
+            note = f"verdict {item.sha256[:12]} is unsigned: {rule}"
+            unsigned.setdefault((item.suite, item.python), []).append(note)
     cells = []
     for cell in decision.cells:
         notes = unsigned.get((cell.suite, cell.python), [])
@@ -112,14 +108,12 @@ def check_signer(
 
     What takes files out (a yank, a rollback) waits for no key.
     """
-    if not channel.requires(KeyRole.PROMOTER):
-        return
-    if signer is None:
-        if action.value not in statements.WITHDRAWALS:
-            what = f"{channel.option}: `{action.value}` needs the signature of a promoter's key"
-            raise TrustError(what, hint="add --signer")
-        return
-    check_key(channel, place, signer, who=who, role=KeyRole.PROMOTER)
+    is_needed = channel.requires(KeyRole.PROMOTER)
+    if is_needed and signer:
+        check_key(channel, place, signer, who=who, role=KeyRole.PROMOTER)
+    elif is_needed and action.value not in statements.WITHDRAWALS:
+        what = f"{channel.option}: `{action.value}` needs the signature of a promoter's key"
+        raise TrustError(what, hint="add --signer")
 
 
 def check_key(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -19,11 +19,8 @@ from msgspec import Meta
 from rocwheel import files
 from rocwheel.errors import ConfigError
 from rocwheel.trust import TrustError
-from rocwheel.trust.policy import Trust
+from rocwheel.trust.policy import Signer, Trust
 from rocwheel.values import NonEmpty, Sha256, Value, decoded
-
-if TYPE_CHECKING:
-    from securesystemslib.signer import Signer
 
 PAYLOAD: Final = "application/vnd.in-toto+json"
 LARGEST: Final = 4 << 20  # bytes of an envelope; ours have some thousand

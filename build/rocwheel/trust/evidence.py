@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -26,13 +26,10 @@ from rocwheel.places import Place
 from rocwheel.store import ObjectInfo
 from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust.envelope import LARGEST, Envelope, Statement
-from rocwheel.trust.policy import Case, KeyRole, Trust
+from rocwheel.trust.policy import Case, KeyRole, Signer, Trust
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import Verdict
-
-if TYPE_CHECKING:
-    from securesystemslib.signer import Signer
 
 ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
 BUNDLE: Final = "bundle.jsonl"
@@ -316,9 +313,8 @@ def check_approval(signed: Envelope, manifest: Manifest, case: Case, seen: datet
     """Return what an approver signed; raise TrustError unless it is about this set, here."""
     statement = _of_kind(signed, statements.APPROVAL)
     claimed, own = statements.claimed(statement), statement.own
-    if why := case.refusal(
-        signed.signatures, KeyRole.APPROVER, claimed, seen, str(own.get("suite"))
-    ):
+    suite = str(own.get("suite"))
+    if why := case.refusal(signed.signatures, KeyRole.APPROVER, claimed, seen, suite):
         raise _broken(signed.name, why)
     try:
         word = msgspec.convert({**own, "signed": signed.sha256}, Approval)

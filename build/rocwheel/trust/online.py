@@ -74,5 +74,4 @@ def _page(client: Client, url: str) -> _Page:
     data = client.read(url, limit=MOST_BYTES, fresh=True)
     if data is None:
         raise ConfigError(f"{url}: no page of an index", hint="give what --index-url takes")
-    page: _Page = decoded(data, _Page, name=url)
-    return page
+    return decoded(data, _Page, name=url)

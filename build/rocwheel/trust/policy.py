@@ -21,10 +21,12 @@ from rocwheel.values import NonEmpty, Value, replace
 from rocwheel.yaml_file import FieldError
 
 if TYPE_CHECKING:
-    from securesystemslib.signer import SSlibKey
+    from securesystemslib import signer as sslib
 
+PublicKey: TypeAlias = "sslib.SSlibKey"  # both for type checkers: the library is heavy
+Signer: TypeAlias = "sslib.Signer"
 FILE: Final = "trust.yaml"  # in ci/
-SKEW: Final = timedelta(minutes=10)  # clocks of signers and ours may differ by that
+SKEW: Final = timedelta(minutes=10)  # clocks of signers, of runners and ours may differ by that
 Sources: TypeAlias = "tuple[str, str, str]"  # commits of JAX and XLA, version of Bazel
 Algorithm = Literal["ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "rsassa-pss-sha256"]
 
@@ -69,7 +71,7 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
             raise FieldError(f"no {self.algorithm} key: {exc}", "public", hint=hint) from exc
 
     @cached_property
-    def key(self) -> SSlibKey:
+    def key(self) -> PublicKey:
         """The key that signatures are checked with; its id is the SHA-256 of its DER form."""
         from cryptography.hazmat.primitives import serialization
 
@@ -97,18 +99,16 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
         return ""
 
 
-def sslib_key(public: object, algorithm: str) -> SSlibKey:
+def sslib_key(public: Any, algorithm: str) -> PublicKey:
     """Return a public key of `cryptography` as one that checks signatures.
 
     Raises ValueError where it is of another algorithm.
     """
-    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from securesystemslib.signer import SSlibKey
 
-    der = public.public_bytes(  # type: ignore[attr-defined]
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    key = SSlibKey.from_crypto(public, files.sha256(der), algorithm)  # type: ignore[arg-type]
+    der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    key = SSlibKey.from_crypto(public, files.sha256(der), algorithm)
     sizes = {"ecdsa-sha2-nistp256": "secp256r1", "ecdsa-sha2-nistp384": "secp384r1"}
     curve = getattr(getattr(public, "curve", None), "name", "")
     if curve != sizes.get(algorithm, "") or not algorithm.startswith(key.keytype[:3]):
@@ -150,10 +150,6 @@ class Trust:
         """Return what a promotion of the channel needs."""
         return self.rules.get(channel, ChannelRule())
 
-    def required(self, channel: str) -> frozenset[KeyRole]:
-        """Return the roles whose statements a promotion of the channel needs."""
-        return frozenset(self.rule(channel).required)
-
     def with_rule_of(self, channel: str) -> Trust:
         """Return the same file in which `--store`, no channel, has this channel's rule too."""
         rules = (self.rule(""), self.rule(channel))
@@ -176,8 +172,8 @@ class Case:
     now: datetime
 
     @property
-    def required(self) -> frozenset[KeyRole]:
-        return self.trust.required(self.channel)
+    def required(self) -> tuple[KeyRole, ...]:
+        return self.trust.rule(self.channel).required
 
     def refusal(
         self,

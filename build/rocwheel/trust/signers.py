@@ -11,21 +11,17 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import ConfigError
 from rocwheel.trust import TrustError
-
-if TYPE_CHECKING:
-    from securesystemslib.signer import Signer, SSlibKey
-
-from rocwheel.trust.policy import sslib_key
+from rocwheel.trust.policy import PublicKey, Signer, sslib_key
 
 SCHEMES: Final = "file:/path/key.pem, awskms:alias/NAME or hsm:SLOT?label=TOKEN"
 OWNER_ONLY: Final = 0o600
 
 
-def generate(path: Path) -> SSlibKey:
+def generate(path: Path) -> PublicKey:
     """Write a new Ed25519 key that its owner alone can read; return its public part.
 
     Raises ConfigError where a file has that name or the folder lies in a checkout.
@@ -72,7 +68,7 @@ def signer(uri: str, *, pin: Callable[[], str] | None = None) -> Signer:
         raise TrustError(f"{scheme} key {rest}: {exc}", hint=hint) from exc
 
 
-def _own(key: SSlibKey) -> SSlibKey:
+def _own(key: PublicKey) -> PublicKey:
     """Return the same key under the id that we give it."""
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -95,11 +91,10 @@ def _of_file(path: Path) -> Signer:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) & 0o077:
-                raise ConfigError(
-                    f"{path}: mode {stat.S_IMODE(status.st_mode):04o}: others can read the key",
-                    hint=f"chmod 600 {path}, and make a new key if others were there",
-                )
+            mode = stat.S_IMODE(status.st_mode)
+            if not stat.S_ISREG(status.st_mode) or mode & 0o077:
+                hint = f"chmod 600 {path}, and make a new key if others were there"
+                raise ConfigError(f"{path}: mode {mode:04o}: others can read the key", hint=hint)
             private = load_pem_private_key(file.read(1 << 16), None)
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}", hint="check --signer") from exc
@@ -118,13 +113,11 @@ def _check_folder(path: Path) -> None:
     """Refuse a key in a checkout, where a commit, a container or a build may take it along."""
     for folder in path.absolute().parents:
         if (folder / ".git").exists():
-            raise ConfigError(
-                f"{path}: lies in the checkout {folder}",
-                hint="keep keys outside of any workspace, such as in ~/.config/rocwheel",
-            )
+            hint = "keep keys outside of any workspace, such as in ~/.config/rocwheel"
+            raise ConfigError(f"{path}: lies in the checkout {folder}", hint=hint)
 
 
-def public_pem(key: SSlibKey) -> str:
+def public_pem(key: PublicKey) -> str:
     """Return the public part as PEM."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 

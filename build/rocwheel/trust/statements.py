@@ -24,7 +24,6 @@ TEST_RESULT: Final = "https://in-toto.io/attestation/test-result/v0.1"
 SUMMARY: Final = "https://slsa.dev/verification_summary/v1"
 APPROVAL: Final = "https://in-toto.io/attestation/svr/v0.1"
 BUILD_TYPE: Final = "https://rocwheel.dev/wheel-set/v1"
-SLSA: Final = "1.0"
 OWN: Final = "rocwheel"  # the field of a predicate that is ours
 _TIMES: Final = {  # where a predicate says when it was made
     PROVENANCE: ("runDetails", "metadata", "finishedOn"),
@@ -55,8 +54,7 @@ def provenance(
 ) -> Statement:
     """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
     builder, runs = record.builder, record.bazel.invocations
-    ran = sorted(record.bazel.programs.items())
-    programs = [_resource(name, "", {"sha256": sha256}) for name, sha256 in ran]
+    programs = [_resource(*program) for program in sorted(record.bazel.programs.items())]
     uris = [{"uri": url} for url in sorted({url for run in runs for url in run.fetched})]
     digests = sorted({sha256 for run in runs for sha256 in run.unpacked})
     # Bazel's events name no digest and its cache no URL, so each is a descriptor of its own
@@ -107,17 +105,15 @@ def dependencies(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Yield everything a manifest names that the set was made from, with its digest."""
     for name in ("jax", "xla", "tool"):
         source: Source = getattr(manifest, name)
-        digests = {"gitCommit": source.commit, "sha256": source.digest}
-        yield _resource(name, source.repository, digests)
+        yield _resource(name, source.digest, uri=source.repository, commit=source.commit)
     rocm = manifest.rocm
-    yield _resource(f"rocm {rocm.name}", rocm.url, {"sha256": rocm.sha256})
-    image = manifest.builder_image
-    if image:
-        yield _resource("builder image", "", {"sha256": image.rpartition(":")[2]})
-    yield _resource(f"compiler {manifest.options.get('compiler', '')}".strip(), "", {})
+    yield _resource(f"rocm {rocm.name}", rocm.sha256, uri=rocm.url)
+    if image := manifest.builder_image:
+        yield _resource("builder image", image.rpartition(":")[2])
+    yield _resource(f"compiler {manifest.options.get('compiler', '')}".strip())
     for wheel in manifest.wheels:
         if wheel.origin == "upstream":
-            yield _resource(wheel.filename, "", {"sha256": wheel.sha256})
+            yield _resource(wheel.filename, wheel.sha256)
 
 
 def result(verdict: Verdict, *, number: int, previous: str, parts: Sequence[str] = ()) -> Statement:
@@ -126,6 +122,7 @@ def result(verdict: Verdict, *, number: int, previous: str, parts: Sequence[str]
     `previous` is the digest of the signer's statement before, `parts` are the verdicts of the
     shards that a merged one was made of.
     """
+    about = ("family", "python", "suite", "shard", "devices", "ended")
     named = {"verdict": verdict.sha256, "suite": verdict.ran.definition, "skips": verdict.ran.skips}
     return Statement(
         predicate_type=TEST_RESULT,
@@ -135,15 +132,10 @@ def result(verdict: Verdict, *, number: int, previous: str, parts: Sequence[str]
         ),
         predicate={
             "result": RESULTS.get(verdict.state, "FAILED"),
-            "configuration": [
-                _resource(name, "", {"sha256": digest}) for name, digest in named.items() if digest
-            ],
+            "configuration": [_resource(name, digest) for name, digest in named.items() if digest],
             "failedTests": [verdict.first_failure] if verdict.first_failure else [],
             OWN: {
-                **{
-                    name: _plain(getattr(verdict, name))
-                    for name in ("family", "python", "suite", "shard", "devices", "ended")
-                },
+                **{name: _plain(getattr(verdict, name)) for name in about},
                 "state": verdict.state.value,
                 "counts": verdict.counts.by_outcome(),
                 "number": number,
@@ -194,7 +186,7 @@ def summary(
             ],
             "verificationResult": "FAILED" if own.get("action") in WITHDRAWALS else "PASSED",
             "verifiedLevels": ["SLSA_BUILD_LEVEL_1"],
-            "slsaVersion": SLSA,
+            "slsaVersion": "1.0",
             OWN: dict(own),
         },
     )
@@ -216,8 +208,9 @@ def _subject(name: str, sha256: str) -> StatementSubject:
     return StatementSubject(name=name, digest=Sha256Digest(sha256=sha256))
 
 
-def _resource(name: str, uri: str, digests: Mapping[str, str]) -> dict[str, Any]:
+def _resource(name: str, sha256: str = "", *, uri: str = "", commit: str = "") -> dict[str, Any]:
     """Return a resource descriptor without the fields that are not known."""
+    digests = {"gitCommit": commit, "sha256": sha256}
     known = {algorithm: digest for algorithm, digest in digests.items() if digest}
     document = {"name": name, "uri": uri, "digest": known}
     return {key: value for key, value in document.items() if value}

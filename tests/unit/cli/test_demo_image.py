@@ -49,5 +49,15 @@ def test_a_dry_run_says_how_the_image_is_made(log, capsys, named):
 
 def test_where_the_engine_cannot_pull_the_error_names_base(log, capsys):
     assert main(["demo", "--executor=docker"]) == 8
-    assert "image build --base" in capsys.readouterr().err
+    assert "choose another: --base" in capsys.readouterr().err
     assert "pull debian@sha256:" in log.read_text()
+
+
+def test_the_base_of_the_image_can_be_named(log, capsys):
+    assert main(["--dry-run", "demo", "--executor=docker", "--base=own:1"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "rocwheel image build --engine docker --recipe debian_12 --base own:1\n"
+    )
+    assert main(["demo", "--executor=docker", "--base=own:1"]) == 8
+    assert "own:1" in capsys.readouterr().err
+    assert "pull debian@sha256:" not in log.read_text()
