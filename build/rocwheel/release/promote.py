@@ -496,25 +496,22 @@ def _source(
     store, key = staging.store, staging.key(wheel.filename)
     source = store.info(key)
     if source is None:
-        raise _not_staged(staging, wheel)
+        try:
+            spent = (
+                wheel.filename in log.read(staging, [wheel.project]).listing(wheel.project).spent
+            )
+        except ObjectMissingError:
+            spent = False
+        why, hint = "", f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
+        if spent:
+            why, hint = " any more: it was pruned", "build the set again under a new version"
+        raise PromotionError(f"{staging.location}: {wheel.filename} is not staged{why}", hint=hint)
     if source.size != wheel.size or source.sha256 not in {"", wheel.sha256}:
         raise replaced(store.locate(key), source.sha256 or f"{source.size} bytes", wheel.sha256)
     here = there.get(wheel.filename)
     if here and here.size != wheel.size:
         raise replaced(store.locate(here.key), f"{here.size} bytes", wheel.sha256)
     return source, wheelset.staged_metadata(staging, source)
-
-
-def _not_staged(staging: Place, wheel: WheelEntry) -> PromotionError:
-    try:
-        spent = wheel.filename in log.read(staging, [wheel.project]).listing(wheel.project).spent
-    except ObjectMissingError:
-        spent = False
-    why = " any more: it was pruned" if spent else ""
-    hint = f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
-    if spent:
-        hint = "build the set again under a new version"
-    return PromotionError(f"{staging.location}: {wheel.filename} is not staged{why}", hint=hint)
 
 
 def _check_approvals(approvals: Iterable[Approval], decisions: Iterable[Decision]) -> None:
