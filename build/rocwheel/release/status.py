@@ -253,12 +253,9 @@ def overview(
             one = read(staging, release, families[view], channel, now=now, look=look)
             overviews.append(one)
     sets = [item for one in overviews for item in one.sets]
-    if hours is not None:
-        limit = timedelta(hours=hours)
-        sets = [item for item in sets if item.state in {"staged", "gated"} and item.age > limit]
     problems = (*unknown, *(text for one in overviews for text in one.problems))
     return Overview(
-        sets=tuple(sets),
+        sets=tuple(sets if hours is None else waiting(sets, hours=hours)),
         problems=tuple(dict.fromkeys(problems)),
         is_damaged=any(one.is_damaged for one in overviews),
     )
@@ -274,6 +271,12 @@ def problems(place: Place, state: IndexState, damage: Mapping[int, str]) -> tupl
             f"yet: {ways} completes it"
         )
     return tuple(texts)
+
+
+def waiting(sets: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
+    """Return sets that were staged longer ago than this and are not released."""
+    limit = timedelta(hours=hours)
+    return [item for item in sets if item.state in {"staged", "gated"} and item.age > limit]
 
 
 def _file(staging: Place, set_id: str) -> tuple[Manifest | None, str, tuple[FoundVerdict, ...]]:
