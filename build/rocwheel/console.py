@@ -92,7 +92,7 @@ class Console:
             return
         self._told.add(text)
         if self.mode is ConsoleMode.GITHUB:  # where line breaks are escaped
-            self._write(_annotation("warning", text))
+            self._write(f"::warning::{_escape(text)}")
         else:
             self._labelled("warning:", printable(text), YELLOW)
 
@@ -116,7 +116,8 @@ class Console:
             self._print(error.detail)
         message, hint = printable(str(error)), printable(error.hint)
         if self.mode is ConsoleMode.GITHUB:
-            self._write(_annotation("error", f"{message}\n{hint}".strip()))
+            text = f"{message}\n{hint}".strip()
+            self._write(f"::error::{_escape(text)}")
             return
         self._labelled("error:", message, RED)
         if hint:
@@ -291,10 +292,6 @@ def duration(seconds: float) -> str:
 def _escape(text: str) -> str:
     """Escape for a GitHub workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _annotation(level: str, text: str) -> str:
-    return f"::{level}::{_escape(text)}"
 
 
 class _Bar(Progress):

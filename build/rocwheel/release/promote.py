@@ -497,15 +497,15 @@ def _source(
     source = store.info(key)
     if source is None:
         try:
-            spent = (
-                wheel.filename in log.read(staging, [wheel.project]).listing(wheel.project).spent
-            )
+            page = log.read(staging, [wheel.project]).listing(wheel.project)
+            spent = wheel.filename in page.spent
         except ObjectMissingError:
             spent = False
         why, hint = "", f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
         if spent:
             why, hint = " any more: it was pruned", "build the set again under a new version"
-        raise PromotionError(f"{staging.location}: {wheel.filename} is not staged{why}", hint=hint)
+        what = f"{staging.location}: {wheel.filename} is not staged{why}"
+        raise PromotionError(what, hint=hint)
     if source.size != wheel.size or source.sha256 not in {"", wheel.sha256}:
         raise replaced(store.locate(key), source.sha256 or f"{source.size} bytes", wheel.sha256)
     here = there.get(wheel.filename)
@@ -520,7 +520,5 @@ def _check_approvals(approvals: Iterable[Approval], decisions: Iterable[Decision
         states = [c.state.value for c in cells if (c.suite, c.python) == (item.suite, item.python)]
         if "flaky" not in states:
             what = states[0] if states else "no such cell"
-            raise PromotionError(
-                f"--approve {item.suite}:{item.python}: {what}",
-                hint="only a flaky cell can be approved; look at the plan with --dry-run",
-            )
+            hint = "only a flaky cell can be approved; look at the plan with --dry-run"
+            raise PromotionError(f"--approve {item.suite}:{item.python}: {what}", hint=hint)
