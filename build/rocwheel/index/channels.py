@@ -212,12 +212,10 @@ class Channel:
         return staging, dataclasses.replace(staging, root=root, is_staging=False)
 
 
-def of_store(url: str, options: Options | None = None) -> Channel:
+def of_store(url: str) -> Channel:
     """Return what `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
     prefixes = {ANY_MAJOR: Prefixes(staging="v2-staging", release="v2")}
-    return Channel(
-        name="", store=url, prefixes=prefixes, layout="by set", options=options or Options()
-    )
+    return Channel(name="", store=url, prefixes=prefixes, layout="by set")
 
 
 class _Cache(Value, frozen=True, kw_only=True):

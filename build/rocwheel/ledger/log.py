@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -21,7 +20,7 @@ from rocwheel.errors import ConfigError, ObjectMissingError, RefusedError, Store
 from rocwheel.ledger.state import FORMAT, IndexState, Known, Listing, Transition, apply, touched
 from rocwheel.places import Place
 from rocwheel.store import JSON, Headers, HugeError, glance, pause, replaced, swap
-from rocwheel.values import Value, decoded
+from rocwheel.values import Value, decoded, replace
 
 TRIES: Final = 5  # to learn how a commit ended
 
@@ -115,7 +114,7 @@ def skip(place: Place, entry: Transition) -> None:
     """
     before = _folded(place, _start(place), until=entry.number - 1)
     head = before.head if before.number == entry.number - 1 else ""
-    key, body = place.log(entry.number), msgspec.structs.replace(entry, previous=head).to_bytes()
+    key, body = place.log(entry.number), replace(entry, previous=head).to_bytes()
     there = place.store.info(key)
     place.store.replace(key, body, previous=there, headers=place.record_headers)
 
@@ -188,7 +187,21 @@ def save(place: Place, state: IndexState) -> IndexState:
         saved = replace(
             state, digests=digests, saved=state.number, touched=frozenset(), seen=frozenset()
         )
-        _put_snapshot(place, saved)
+        snapshot = _Snapshot(
+            number=saved.number,
+            head=saved.head,
+            sets=tuple(saved.sets.values()),
+            listings=dict(sorted(saved.digests.items())),
+            spent=saved.spent,
+        )
+        body = msgspec.json.encode(snapshot, order="sorted")
+
+        def change(data: bytes) -> bytes:
+            old = _parsed(place, data)
+            is_newer = old and old.number > state.number and _has(place, old.number, old.head)
+            return data if is_newer else body
+
+        swap(place.store, place.state, change, headers=Headers(content_type=JSON))
     except StoreError:
         return state
     return saved
@@ -249,24 +262,6 @@ def _snapshot(place: Place) -> IndexState | None:
         saved=snapshot.number,
         spent=snapshot.spent,
     )
-
-
-def _put_snapshot(place: Place, state: IndexState) -> None:
-    snapshot = _Snapshot(
-        number=state.number,
-        head=state.head,
-        sets=tuple(state.sets.values()),
-        listings=dict(sorted(state.digests.items())),
-        spent=state.spent,
-    )
-    body = msgspec.json.encode(snapshot, order="sorted")
-
-    def change(data: bytes) -> bytes:
-        there = _parsed(place, data)
-        is_newer = there and there.number > state.number and _has(place, there.number, there.head)
-        return data if is_newer else body
-
-    swap(place.store, place.state, change, headers=Headers(content_type=JSON))
 
 
 def _parsed(place: Place, data: bytes) -> _Snapshot | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -27,7 +27,7 @@ from rocwheel.entry import Entry, parsed, rank, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.model import moment
 from rocwheel.places import FOREIGN
-from rocwheel.values import Count, Value
+from rocwheel.values import Count, Value, replace
 
 FORMAT: Final = 1
 NEEDS: Final = "0.1.0"  # the first rocwheel that knows this format
@@ -144,7 +144,7 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
         standing = kinds.pop() if len(kinds) == 1 else Standing.HELD  # not by all that must
         own = dict(zip(_BY, self.last.get(view, ()), strict=False))
         changed = {"standing": standing, "families": {}, "last": {}, **own}
-        return msgspec.structs.replace(self, **changed) if standing else None
+        return replace(self, **changed) if standing else None
 
 
 _BY: Final = ("action", "time", "by", "reason")  # of an entry, that a set keeps
@@ -260,7 +260,7 @@ class IndexState:
         """Return the files a set holds, as they are listed, or would be."""
         known = self.sets.get(set_id)
         held = (
-            msgspec.structs.replace(file.entry, yanked=file.yanks.get(set_id))
+            replace(file.entry, yanked=file.yanks.get(set_id))
             for project in (known.projects if known else ())
             for file in self.listing(project).files
             if set_id in file.sets
@@ -304,7 +304,7 @@ class IndexState:
             return file.entry
         own = [item for item in file.sets if self.lists(item)]
         reasons = [file.yanks[item] for item in ("", *own) if item in file.yanks]
-        return msgspec.structs.replace(file.entry, yanked=reasons[0] if reasons else None)
+        return replace(file.entry, yanked=reasons[0] if reasons else None)
 
 
 def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
@@ -383,7 +383,7 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
         listing = state.listing(project)
         files = {file.entry.filename: file for file in listing.files}
         for item in entries:
-            plain = msgspec.structs.replace(item, yanked=None)
+            plain = replace(item, yanked=None)
             there = files.get(item.filename) or File(entry=plain, sets=())
             yanks = {} if item.yanked is None else {holding.set: item.yanked}
             files[item.filename] = File(
@@ -436,7 +436,7 @@ def _stand(standing: Standing, *, only: Collection[Standing | None]) -> Change:
             # Of several it is listed while it is for one of them.
             least = min(families.values(), key=list(Standing).index, default=standing)
             by, last = _by(entry, least), known.last | dict.fromkeys(changed, _last(entry))
-            sets[set_id] = msgspec.structs.replace(known, **by, families=families, last=last)
+            sets[set_id] = replace(known, **by, families=families, last=last)
         return replace(state, sets=sets)
 
     return change
@@ -453,7 +453,7 @@ def _prune(state: IndexState, entry: Transition) -> IndexState:
             holders = tuple(item for item in file.sets if item not in leaving)
             if holders:
                 yanks = {key: text for key, text in file.yanks.items() if key not in leaving}
-                kept.append(msgspec.structs.replace(file, sets=holders, yanks=yanks))
+                kept.append(replace(file, sets=holders, yanks=yanks))
             else:
                 spent[file.entry.filename] = state.number + 1
         listings[project] = _listing(listing, kept, spent)
@@ -483,10 +483,9 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
     for project in touched(state, entry):
         listing, files = state.listing(project), []
         for file in listing.files:
-            chosen = [item for item in entry.sets or file.sets if item in file.sets]
-            chosen = [item for item in chosen if state.lists(item)]
-            if entry.names and file.entry.filename not in entry.names:
-                chosen = []
+            is_meant = not entry.names or file.entry.filename in entry.names
+            asked = (entry.sets or file.sets) if is_meant else ()
+            chosen = [item for item in asked if item in file.sets and state.lists(item)]
             count += len(chosen)
             yanks = dict(file.yanks)
             # Where no set was named, it holds for the file itself as well.
@@ -496,8 +495,8 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
                     yanks[item] = entry.reason
                 if known := sets.get(item):
                     yanked = known.yanked + (item in yanks) - was_yanked
-                    sets[item] = msgspec.structs.replace(known, yanked=yanked)
-            files.append(msgspec.structs.replace(file, yanks=yanks))
+                    sets[item] = replace(known, yanked=yanked)
+            files.append(replace(file, yanks=yanks))
         listings[project] = _listing(listing, files)
     if not count:
         raise ValueError(f"{entry.action.value} of nothing")
@@ -522,6 +521,4 @@ def _listing(
     listing: Listing, files: Iterable[File], spent: Mapping[str, int] | None = None
 ) -> Listing:
     ordered = tuple(sorted(files, key=lambda item: item.entry.filename))
-    return msgspec.structs.replace(
-        listing, files=ordered, spent=dict(listing.spent if spent is None else spent)
-    )
+    return replace(listing, files=ordered, spent=dict(listing.spent if spent is None else spent))

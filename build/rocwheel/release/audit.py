@@ -129,8 +129,15 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
     operations.check_sound(place, state, pages=state.projects, skips=skips)
     problems = check_pages(place, state)
     problems += [f"{place.location}: entry {n} changes nothing from now on" for n in skips]
-    if skips:
-        problems += _relisted(place, state)
+    shown = operations.indexes(place, state) if skips else ()
+    for index, project in product(shown, sorted(state.projects)):
+        data, _ = glance(place.store, index.views(project, folder_keys=False)[0])
+        where, names = place.store.locate(index.index), {link.filename for link in links(data)}
+        problems += [
+            f"{where}: lists {entry.filename} again: roll its set back if not meant"
+            for entry in state.of(index.view).shown(project)
+            if entry.filename not in names
+        ]
     entries = tuple(_skip(place, number, who) for number in skips)
     return IndexRepair(place=place, problems=tuple(problems), skips=entries)
 
@@ -155,17 +162,6 @@ def _skip(place: Place, number: int, who: Who) -> Transition:
         reason=who.reason,
         evidence={"was": was.decode(errors="backslashreplace")},
     )
-
-
-def _relisted(place: Place, state: IndexState) -> Iterator[str]:
-    """Name the files that pages leave out now and would list."""
-    for index, project in product(operations.indexes(place, state), sorted(state.projects)):
-        data, _ = glance(place.store, index.views(project, folder_keys=False)[0])
-        names = {link.filename for link in links(data)}
-        for entry in state.of(index.view).shown(project):
-            if entry.filename not in names:
-                where, name = place.store.locate(index.index), entry.filename
-                yield f"{where}: lists {name} again: roll its set back if not meant"
 
 
 def check_pages(place: Place, state: IndexState) -> list[str]:

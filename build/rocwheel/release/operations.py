@@ -161,18 +161,6 @@ def check_sound(
         )
 
 
-def check_bytes(place: Place, state: IndexState) -> None:
-    """Raise StoreError where a wheel is not in the store that the pages would list."""
-    listed = [entry for project in sorted(state.projects) for entry in state.shown(project)]
-    base, there = place.key(""), {info.key for info in place.store.keys(place.key(""))}
-    for entry in listed:
-        if base + entry.filename not in there:
-            raise StoreError(
-                f"{place.store.locate(base + entry.filename)}: missing, and the log lists it",
-                hint="put the wheel back, or roll its set back or prune it",
-            )
-
-
 def read(operation: Operation) -> IndexState:
     """Return the state an operation decides on. Raises StoreError for a damaged log."""
     state = log.read(operation.place)
