@@ -162,7 +162,6 @@ def prepare(
         jax_source_dir=miniature(base.home) / "workspace",
         jaxlib="built",
         compiler="clang",
-        compiler_path=base.compiler_path,
         bazel_options=("--config=debian_bazel", *base.bazel_options),
         machine_options=(
             # The miniature downloads no compiler: its hermetic route takes what CC names.
