@@ -235,11 +235,10 @@ def _xla(context: BumpContext) -> Iterator[Fact]:
 
 def _newest_xla(fact: Fact, context: BumpContext) -> str:
     """Return the XLA that the tree of the default pin names: JAX alone chooses it."""
-    _, pins = context.pins
+    (_, pins), here = context.pins, context.here
     pin = pins.find(fact.name)
-    planned = tree.at_commit(pin.repository, pin.ref, pin.commit, context.here.cache)
+    planned = tree.at_commit(pin.repository, pin.ref, pin.commit, here.cache)
     empty = source.Pins(path="", pins=(), layouts=pins.layouts)
-    here = context.here
     return tree.resolve(planned, pins=empty, runner=here.runner, console=here.console).xla.commit
 
 
@@ -329,13 +328,11 @@ def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
                 hint="find out which of the two is wrong before the table follows",
             )
         if platform in known:
-            at = ("releases", to, platform, "verified")
-            context.set_scalars(path, {at: "true"})
+            context.set_scalars(path, {("releases", to, platform, "verified"): "true"})
         lines += [f"    {platform}:", f"      sha256: {digest}", "      verified: true"]
         yield f"{url}, SHA-256 {digest}"
     if not known:
-        text = context.text(path)
-        context.texts[path] = pin_edit.inserted(text, "releases", to, lines)
+        context.texts[path] = pin_edit.inserted(context.text(path), "releases", to, lines)
     yield from _log(fact.upstream, fact.now, to, context)
 
 
@@ -343,12 +340,9 @@ def _images(context: BumpContext) -> Iterator[Fact]:
     path, images = context.yaml("images.yaml")
     places = (("builders",), images["builders"]), (("runtime", "bases"), images["runtime"]["bases"])
     for at, recipes in places:
-        for name, item in recipes.items():
-            base, where = item["base"], (*at, name, "base")
-            role = at[0]
-            yield Fact(
-                name=f"{role}.{name}", now=base["tag"], path=path, upstream=base["name"], at=where
-            )
+        for key, item in recipes.items():
+            base, where, name = item["base"], (*at, key, "base"), f"{at[0]}.{key}"
+            yield Fact(name=name, now=base["tag"], path=path, upstream=base["name"], at=where)
 
 
 def _newest_image(fact: Fact, context: BumpContext) -> str:
@@ -401,15 +395,12 @@ def _change_action(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
                 return match[0]
             if match["tag"] == fact.now and match["commit"] != commits[fact.now]:
                 moved = f"{fact.now} is {commits[fact.now]} now, pinned is {match['commit']}"
-                raise SourceError(
-                    f"{fact.name}: {moved}",
-                    hint="find out why the tag moved before the pin follows it",
-                )
+                hint = "find out why the tag moved before the pin follows it"
+                raise SourceError(f"{fact.name}: {moved}", hint=hint)
             return f"uses: {fact.name}@{commits[to]}  # {to}"
 
         text = context.text(path)
-        new = _USES.sub(newer_line, text)
-        if new != text:
+        if (new := _USES.sub(newer_line, text)) != text:
             context.texts[path] = new
     yield from _log(fact.upstream, fact.now, to, context)
 

@@ -92,7 +92,7 @@ class Console:
             return
         self._told.add(text)
         if self.mode is ConsoleMode.GITHUB:  # where line breaks are escaped
-            self._write(_annotation("warning", text))
+            self._write(f"::warning::{_escape(text)}")
         else:
             self._labelled("warning:", printable(text), YELLOW)
 
@@ -116,7 +116,8 @@ class Console:
             self._print(error.detail)
         message, hint = printable(str(error)), printable(error.hint)
         if self.mode is ConsoleMode.GITHUB:
-            self._write(_annotation("error", f"{message}\n{hint}".strip()))
+            text = f"{message}\n{hint}".strip()
+            self._write(f"::error::{_escape(text)}")
             return
         self._labelled("error:", message, RED)
         if hint:
@@ -197,7 +198,9 @@ class Console:
     def shown(self, text: str) -> str:
         """Return lines that whatever reads this console's log shows and does not obey."""
         text = printable_lines(text)
-        return _OBEYED.sub(_as_text, text) if self.mode is ConsoleMode.GITHUB else text
+        if self.mode is ConsoleMode.GITHUB:  # the first character as Python writes it in a string
+            return _OBEYED.sub(lambda item: f"{item[1] or ''}\\x{ord(item[0][-1]):02x}", text)
+        return text
 
     def shown_json(self, text: str) -> str:
         """As `shown`, for JSON, whose meaning stays."""
@@ -253,16 +256,7 @@ def printable_json(text: str) -> str:
 
 def printable_lines(text: str) -> str:
     """Return lines that a terminal shows and does not obey; line breaks and tabs stay."""
-    return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else _escaped(odd[0]), text)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
-
-
-def _as_text(obeyed: re.Match[str]) -> str:
-    """Return the first character of what GitHub would obey, as Python writes it in a string."""
-    return f"{obeyed[1] or ''}\\x{ord(obeyed[0][-1]):02x}"
+    return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else ascii(odd[0])[1:-1], text)
 
 
 def size(count: float) -> str:
@@ -293,19 +287,13 @@ def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _annotation(level: str, text: str) -> str:
-    return f"::{level}::{_escape(text)}"
-
-
 class _Bar(Progress):
     def __init__(self, shown: object, task: object) -> None:
         self._shown, self._task = shown, task
 
     def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
-        fields: dict[str, object] = {"completed": done, "text": printable(text)}
-        if total is not None:
-            fields["total"] = total
-        self._shown.update(self._task, **fields)  # type: ignore[attr-defined]
+        shown = printable(text)
+        self._shown.update(self._task, completed=done, total=total, text=shown)  # type: ignore[attr-defined]
 
 
 class _Lines(Progress):

@@ -113,10 +113,8 @@ def _gate(place: Machine) -> Iterator[Row]:
     for line in check_install.devices(place.root):
         yield Row(name=line.what, found=line.found, remedy=line.todo)
     rocm = place.root / "opt/rocm"
-    yield Row(
-        name="ROCm",
-        found=str(rocm.resolve()) if rocm.exists() else "none: the gate brings the manifest's own",
-    )
+    where = str(rocm.resolve()) if rocm.exists() else "none: the gate brings the manifest's own"
+    yield Row(name="ROCm", found=where)
 
 
 def _credentials() -> Row:

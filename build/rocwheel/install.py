@@ -148,9 +148,8 @@ class Install:
         if self.rocm_origin == "pip" and self.rocm_url:
             # a generic target has no package of its own
             is_exact = self.targets and not any("generic" in item for item in self.targets)
-            devices = ",".join(
-                f"device-{item}" for item in (self.targets if is_exact else ("all",))
-            )
+            names = self.targets if is_exact else ("all",)
+            devices = ",".join(f"device-{item}" for item in names)
             wanted = f"rocm[libraries,{devices}]=={self.rocm}"
             lines["pip"] = _line("pip", "install", "--index-url", self.rocm_url, wanted)
         if self.rocm_origin == "tarball" and self.rocm_url:

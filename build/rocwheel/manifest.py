@@ -133,12 +133,11 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     def load(cls, path: Path) -> Manifest:
         """Read `manifest.json`, or the one in a wheelhouse folder. Raises ConfigError."""
         path = path / MANIFEST if path.is_dir() else path
+        hint = "name a wheelhouse or its manifest.json"
         if path.exists() and not path.is_file():  # a FIFO would be waited for
-            raise ConfigError(f"{path}: is no file", hint="name a wheelhouse or its manifest.json")
+            raise ConfigError(f"{path}: is no file", hint=hint)
         try:
             data = path.read_bytes()
         except OSError as exc:
-            raise ConfigError(
-                f"{path}: {exc.strerror}", hint="name a wheelhouse or its manifest.json"
-            ) from exc
+            raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
         return cls.from_bytes(data, name=str(path))

@@ -51,10 +51,6 @@ class OptionField:
         vars(self).update(settings)
 
     @property
-    def is_argument(self) -> bool:
-        return self.names[0][0] != "-"
-
-    @property
     def name(self) -> str:
         """The parameter's name, of which its environment variable is made."""
         return self.param or self.names[0].lower().lstrip("-").replace("-", "_")

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from rocwheel import parallel
 from rocwheel.choices import ALL
-from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers, Store
+from rocwheel.store import HTML, JSON, SIMPLE_JSON, WHEEL, Headers, Store
 
 COMPAT: Final = "compat.html"
 OURS: Final = "_rocwheel"
@@ -166,10 +166,6 @@ class Place:
     @property
     def wheel_headers(self) -> Headers:
         return Headers(content_type=WHEEL, cache_control=self.wheel_cache)
-
-    @property
-    def metadata_headers(self) -> Headers:
-        return Headers(content_type=TEXT, cache_control=self.wheel_cache)
 
     @property
     def json_headers(self) -> Headers:

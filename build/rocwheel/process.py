@@ -246,9 +246,8 @@ class HostRunner:
             pump.join(timeout=5.0)  # a daemon the child left behind may keep the pipe open
         done = Completed(returncode=returncode, output="\n".join(pump.lines))
         if isinstance(pump.error, (OSError, ValueError)):
-            where = (
-                log if log and not isinstance(pump.error, BrokenPipeError) else "what it printed"
-            )
+            is_gone = isinstance(pump.error, BrokenPipeError)
+            where = log if log and not is_gone else "what it printed"
             why = getattr(pump.error, "strerror", None) or pump.error
             raise HostError(
                 f"{where}: {why}, while {command.argv[0]} ran",

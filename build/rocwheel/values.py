@@ -91,10 +91,9 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 f"{name}: not canonical JSON: {exc}", hint="use the file as rocwheel wrote it"
             ) from exc
         if written != data:
-            missing = _missing(json.loads(data), msgspec.to_builtins(value))
-            problem = (
-                f"{missing}: is missing" if missing else "not in canonical form, it was edited"
-            )
+            problem = "not in canonical form, it was edited"
+            if missing := _missing(json.loads(data), msgspec.to_builtins(value)):
+                problem = f"{missing}: is missing"
             raise ConfigError(f"{name}: {problem}", hint="use the file as rocwheel wrote it")
         return value
 

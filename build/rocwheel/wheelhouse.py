@@ -31,14 +31,13 @@ def assembling(folder: Path) -> Iterator[Path]:
 
     Raises HostError when `folder` cannot be written.
     """
-    hint = "choose a folder you can write: --wheelhouse DIR"
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             scratch = stack.enter_context(folders.scratch(folder / UNFINISHED, "set"))
         except (OSError, HostError) as exc:
             what = f"{folder}: {exc.strerror}" if isinstance(exc, OSError) else str(exc)
-            raise HostError(what, hint=hint) from exc
+            raise HostError(what, hint="choose a folder you can write: --wheelhouse DIR") from exc
         yield scratch
 
 

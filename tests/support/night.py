@@ -81,8 +81,11 @@ class World:
         from rocwheel.gate.suite import history
         from rocwheel.index import channels
         from rocwheel.store import JSON, Headers
+        from rocwheel.values import replace
 
-        channel = channels.of_store(self.store, self.options)
+        channel = channels.of_store(self.store)
+        if self.options:
+            channel = replace(channel, options=self.options)
         if self.layout:
             channel = channels.channel(self.folder / "channels.yaml", "try")
         store = channel.open()

@@ -251,8 +251,8 @@ class Shop:
     def __init__(self, url: str, console, **changes) -> None:
         from rocwheel.store import Options
 
-        channel = channels.of_store(url, Options(attempts=3))
-        self.channel = replace(channel, **{"suites": SUITES, **changes})
+        about = {"options": Options(attempts=3), "suites": SUITES, **changes}
+        self.channel = replace(channels.of_store(url), **about)
         self.console = console
         self.store = self.channel.open()
         self.staging = self.channel.staging(self.store, FAMILY.name, 7)

@@ -12,25 +12,25 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_097  # lines of all rooms; fewer than 50,000
+MOST = 49_776  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
 # before its lines rise.
 ROOMS = {
-    "": (4594, 2850, 0, 1),
-    "bazel/ bump dist/ download/ git rocm/ source/": (8356, 7350, 0, 1),
-    "cli/": (5216, 4900, 0, 0),
+    "": (4569, 2850, 0, 1),
+    "bazel/ bump dist/ download/ git rocm/ source/": (8317, 7350, 0, 1),
+    "cli/": (5161, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2777, 3050, 0, 0),
-    "demo dev doctor housekeeping report/": (2118, 2100, 0, 0),
+    "demo dev doctor housekeeping report/": (2110, 2100, 0, 0),
     "gate/": (7105, 7150, 0, 0),
     "host/": (469, 400, 0, 0),
-    "index/ store/": (2500, 2510, 0, 0),
-    "ledger/ release/": (4524, 3950, 0, 0),
-    "ledger/nights pipeline/": (4030, 3500, 0, 0),
+    "index/ store/": (2468, 2510, 0, 0),
+    "ledger/ release/": (4448, 3950, 0, 0),
+    "ledger/nights pipeline/": (3983, 3500, 0, 0),
     "runtime/": (1544, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1832, 1400, 0, 0),
-    "wheel/": (5032, 5250, 0, 0),
+    "cli/trust release/proof trust/": (1830, 1400, 0, 0),
+    "wheel/": (4995, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

@@ -136,28 +136,26 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
     app = ctx.find_object(App) or start()
-    commit, is_changed = _checkout(app) or _tool(app)
+    commit, is_changed = _identity(app)
     click.echo(f"rocwheel {__version__} ({commit[:12]}{', changed' if is_changed else ''})")
     ctx.exit()
 
 
-def _checkout(app: App) -> tuple[str, bool] | None:
-    """Return the commit of a checkout and whether files differ, of one git that is asked."""
+def _identity(app: App) -> tuple[str, bool]:
+    """Return the commit of a checkout and whether files differ, of one git that is asked.
+
+    Else what an installed rocwheel was built from, or the digest of an unpacked one.
+    """
     root = os.path.abspath(f"{__file__}/../../../..")  # noqa: PTH100
-    if not os.path.exists(f"{root}/.git"):  # noqa: PTH110
-        return None
-    from rocwheel.process import Command
+    if os.path.exists(f"{root}/.git"):  # noqa: PTH110
+        from rocwheel.process import Command
 
-    safe = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")  # as `rocwheel.git` asks
-    argv = ("git", "-C", root, *safe, "--no-optional-locks", "status", "--porcelain=2", "--branch")
-    with suppress(RocwheelError):
-        head, _, *rest = app.runner.capture(Command(argv=argv)).splitlines()
-        return head.split()[-1], not all(line.startswith("#") for line in rest)
-    return None
-
-
-def _tool(app: App) -> tuple[str, bool]:
-    """Return what an installed rocwheel was built from, or the digest of an unpacked one."""
+        safe = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")  # as `rocwheel.git` asks
+        how = ("--no-optional-locks", "status", "--porcelain=2", "--branch")
+        with suppress(RocwheelError):
+            asked = Command(argv=("git", "-C", root, *safe, *how))
+            head, _, *rest = app.runner.capture(asked).splitlines()
+            return head.split()[-1], not all(line.startswith("#") for line in rest)
     from functools import partial
 
     from rocwheel import home
@@ -314,7 +312,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        return _complete(app) if COMPLETE in app.environ else _run(app, argv)
+        if COMPLETE in app.environ:  # a press of Tab: running the line shows what is wrong with it
+            from rocwheel.cli.completion import answer
+
+            click.echo(answer(ci_build, app), nl=False)
+            return 0
+        return _run(app, argv)
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except BrokenPipeError:  # who was to read this has gone: it is not known what they missed
@@ -329,14 +332,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(exc, click.ClickException):
             return _usage(app, exc)
         return _fail(app, exc if isinstance(exc, RocwheelError) else _host_error(exc))
-
-
-def _complete(app: App) -> int:
-    """Answer a press of Tab; running the line shows what is wrong with it."""
-    from rocwheel.cli.completion import answer
-
-    click.echo(answer(ci_build, app), nl=False)
-    return 0
 
 
 def _width() -> int:
@@ -380,24 +375,20 @@ def _usage(app: App, exc: click.ClickException) -> int:
 
     near, text = "", exc.format_message()
     if isinstance(exc, click.NoSuchOption):  # click counts the dashes as letters that are alike
-        near, text = _near_option(exc), f"No such option {exc.option_name!r}."
+        import difflib
+
+        params = ctx.command.params if ctx else []
+        names = {name.lstrip("-"): name for param in params for name in param.opts}
+        wrong = exc.option_name.lstrip("-").replace("_", "-")
+        close = difflib.get_close_matches(wrong, names, n=1)
+        near = f"did you mean {names[close[0]]}? " if close else ""
+        text = f"No such option {exc.option_name!r}."
     if text.endswith("is not readable."):
         near = "check its permissions; "
     message = shown_setting("", " ".join(text.split()))
     error = RocwheelError(message, hint=f"{near}see {command} --help")
-    _tell(app, error, cause=exc)
-    _tell_program(app, "usage", error)
+    _tell(app, "usage", error, cause=exc)
     return exc.exit_code
-
-
-def _near_option(exc: click.NoSuchOption) -> str:
-    """Return the option of the command that was nearly written; "" where none is near."""
-    import difflib
-
-    params = exc.ctx.command.params if exc.ctx else []
-    names = {name.lstrip("-"): name for param in params for name in param.opts}
-    close = difflib.get_close_matches(exc.option_name.lstrip("-").replace("_", "-"), names, n=1)
-    return f"did you mean {names[close[0]]}? " if close else ""
 
 
 def _fail(app: App, error: RocwheelError) -> int:
@@ -414,15 +405,14 @@ def _fail(app: App, error: RocwheelError) -> int:
         trace = "".join(traceback.format_exception(error)).splitlines()
         with suppress(OSError):
             app.console.info("\n".join(shown_setting("", line) for line in trace))
-    _tell(app, error)
-    _tell_program(app, error.kind, error)
+    _tell(app, error.kind, error)
     return error.exit_code
 
 
-def _tell(app: App, error: RocwheelError, cause: Exception | None = None) -> None:
+def _tell(app: App, kind: str, error: RocwheelError, cause: Exception | None = None) -> None:
     """Print an error on stderr, with the variable or file that set the value it is about.
 
-    A stderr that takes nothing changes no exit status.
+    With `--json` also on stdout. One of them that takes nothing more changes no exit status.
     """
     ctx = getattr(cause, "ctx", None) or app.context
     if app.command and ctx and not isinstance(error, HostError):
@@ -432,10 +422,6 @@ def _tell(app: App, error: RocwheelError, cause: Exception | None = None) -> Non
             error.hint += f"{'; ' if error.hint else ''}it is set by {where}"
     with suppress(OSError):
         app.console.fail(error)
-
-
-def _tell_program(app: App, kind: str, error: RocwheelError) -> None:
-    """Say an error on stdout, too, with `--json`; a stdout that takes nothing more is left."""
     try:
         if app.json:
             app.emit({"error": {"kind": kind, "message": str(error), "hint": error.hint}})

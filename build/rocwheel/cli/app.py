@@ -172,8 +172,7 @@ class App:
 
     def github_outputs(self, values: Mapping[str, str]) -> None:
         """Hand values to later steps of a GitHub Actions job; nothing happens elsewhere."""
-        path = self.environ.get("GITHUB_OUTPUT")
-        if path:
+        if path := self.environ.get("GITHUB_OUTPUT"):
             self.write(path, "".join(f"{name}={value}\n" for name, value in values.items()), "a")
 
     def write(self, path: Path | str, text: str, mode: str = "w") -> None:

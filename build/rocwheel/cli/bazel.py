@@ -61,8 +61,7 @@ def configure(app: App, options: ConfigureOptions) -> None:
 
 def minutes(text: str) -> int:
     """Return how long, in minutes: `30m`, `2h`; `0` is not at all. Raises BadParameter."""
-    match = re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", text)
-    if match is None:
+    if (match := re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", text)) is None:
         raise click.BadParameter(f"{text!r}: no time; write 30m or 2h")
     return int(match[1] or 0) * (60 if match[2] == "h" else 1)
 
@@ -109,14 +108,13 @@ def dev(app: App, options: DevOptions) -> None:
     """
     asked = _asked(app, options)
     if options.dry_run:
-        app.emit_plan(loop.preview_turn(asked, runner=app.runner, console=app.console))
-        return
+        return app.emit_plan(loop.preview_turn(asked, runner=app.runner, console=app.console))
     with housekeeping.using(asked.request.cache):
         done = loop.turn(asked, runner=app.runner, console=app.console)
     for line in done.bazel.lines():
         app.console.info(line)
     actions = count(done.bazel.actions_executed, "action")
-    app.emit(
+    return app.emit(
         done.document(seconds=app.console.seconds),
         f"{actions}, {count(len(done.installed), 'wheel')} installed",
     )

@@ -150,7 +150,7 @@ def _param(made: OptionField) -> click.Parameter:
         settings["type"] = click.IntRange(min=1)
     if made.default and made.nargs == 1:
         settings["default"] = made.default
-    if made.is_argument:
+    if made.names[0][0] != "-":  # an argument
         metavar = made.names[0] if made.param else None
         return click.Argument([made.name], metavar=metavar, nargs=made.nargs, **settings)
     settings |= {"help": made.about, "envvar": made.envvar}
@@ -225,8 +225,7 @@ class Sections:
         for param in self.get_params(ctx):  # type: ignore[attr-defined]
             if isinstance(param, click.Argument):  # which the usage line has
                 continue
-            row = param.get_help_record(ctx)
-            if row is not None:
+            if (row := param.get_help_record(ctx)) is not None:
                 rows[getattr(param, "section", TALK)].append(row)
         for title, records in rows.items():
             if records:

@@ -7,7 +7,7 @@ import os
 from rocwheel.build_options import BuildOptions, FamilyOptions, RocmOptions, SourceOptions
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, own
-from rocwheel.cli.dist import request_from
+from rocwheel.cli.dist import request_from, show_built
 from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import run_here, worker
@@ -71,7 +71,7 @@ def demo(app: App, options: DemoOptions) -> None:
     with housekeeping.using(base.cache):
         prepared = _prepare(app, base)
         if only:
-            return _wheels(app, prepared)
+            return show_built(app, job.wheels(prepared, runner=app.runner, console=app.console))
         return _night(app, prepared, given_words(DemoOptions, app.cwd, leave=_OWN))
 
 
@@ -94,14 +94,6 @@ def _image(app: App, options: DemoOptions) -> str:
         return there.reference
     wanted = BuilderOptions(recipe=job.RECIPE, base=options.base, locked=options.locked)
     return "" if options.dry_run else builder.make(wanted, app, engine).name
-
-
-def _wheels(app: App, prepared: job.Prepared) -> None:
-    built = job.wheels(prepared, runner=app.runner, console=app.console)
-    for line in dist.lines(built, seconds=app.console.seconds):
-        app.console.info(line)
-    document = dist.document(built, seconds=app.console.seconds)
-    app.emit(document, document["manifest"])
 
 
 def _night(app: App, prepared: job.Prepared, words: tuple[str, ...]) -> None:

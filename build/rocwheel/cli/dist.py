@@ -66,11 +66,15 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
     signer = options.key(app)
     if options.dry_run:
-        app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
-        return
+        return app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
     with housekeeping.using(planned.request.cache):
         result = dist.build(planned, runner=app.runner, console=app.console)
     evidence.state_build(result.wheelhouse, signer, finished=app.now().isoformat())
+    return show_built(app, result)
+
+
+def show_built(app: App, result: dist.Result) -> None:
+    """Say what was built, and print where its manifest is."""
     for line in dist.lines(result, seconds=app.console.seconds):
         app.console.info(line)
     document = dist.document(result, seconds=app.console.seconds)

@@ -17,6 +17,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -43,16 +44,6 @@ class _Later:
         return isinstance(value, self._meant)
 
 
-class _From:
-    """The module that a `from` names: each name of it waits."""
-
-    def __init__(self, module: str) -> None:
-        self.__name__ = module
-
-    def __getattr__(self, name: str) -> _Later:
-        return _Later(self.__name__, name)
-
-
 class _Mode:
     parsing = False
 
@@ -76,7 +67,8 @@ def when_run() -> Iterator[None]:
     ordinary = builtins.__import__
 
     def note(name: str, _scope: Any, _locals: Any, names: Any, _level: int) -> Any:
-        return _From(name) if names else _Later(name)
+        later = {item: _Later(name, item) for item in names or ()}  # each that a `from` names
+        return SimpleNamespace(**later) if names else _Later(name)
 
     builtins.__import__ = note  # type: ignore[assignment]
     try:

@@ -176,8 +176,7 @@ def run(app: App, options: NightRunOptions) -> int:
     target = NightTarget(app, options)
     book = target.nights.book(target.night(options.night))
     cells.check_tool(book)
-    held = standing.stopped(book.orders)
-    if held:
+    if held := standing.stopped(book.orders):
         raise ConfigError(
             f"{book.plan.night}: was stopped by {held.by}: {held.reason}",
             hint=f"let it go on: {target.line('retry', book.plan.night, '--reason=WHY')}",

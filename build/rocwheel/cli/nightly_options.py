@@ -67,8 +67,7 @@ class NightTarget:
         """Return a night by name; `latest` is the newest. Raises ConfigError when there is none."""
         if name != LATEST:
             return name
-        names = self.nights.names()
-        if not names:
+        if not (names := self.nights.names()):
             raise ConfigError(
                 f"{self.store.url}: has no night", hint="make one: nightly plan, or wait for it"
             )
@@ -112,12 +111,9 @@ def run_here(
     cpus = cgroup.cpus()
     logs = app.cache / "nightly" / night
     logs.mkdir(parents=True, exist_ok=True)
-
-    def waiting() -> None:
-        app.console.info(f"another engine of {night} runs here, or its cells do: waiting")
-
+    note = f"another engine of {night} runs here, or its cells do: waiting"
     lock, log = logs / "engine.lock", logs / "cells.log"
-    with locked(lock, waiting=waiting) as held, log.open("ab") as output:
+    with locked(lock, waiting=lambda: app.console.info(note)) as held, log.open("ab") as output:
         engine = local.LocalScheduler(
             nights=nights,
             night=night,

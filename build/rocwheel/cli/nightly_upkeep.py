@@ -146,12 +146,11 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
     made = upkeep.order(book, action, options.cell, options.who(app))
     said = f"{night}: {action} {options.cell}".rstrip() + f" by {made.by}: {made.reason}"
     if options.dry_run:
-        app.emit_plan([said])
-        return
+        return app.emit_plan([said])
     target.nights.order(night, made)
     if action in {"retry", "go-on"}:
         app.console.info(f"now: {target.line('run', night, *upkeep.engine_words(book))}")
-    app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
+    return app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
 
 
 class NightRetryOptions(NightOrderOptions):
@@ -191,10 +190,9 @@ def clear(app: App, options: NightClearOptions) -> None:
     mark = upkeep.clearance(target.nights, options.host, options.who(app))
     said = f"{options.host}: gets cells again"
     if options.dry_run:
-        app.emit_plan([said])
-        return
+        return app.emit_plan([said])
     target.nights.mark_host(mark)
-    app.emit({"host": options.host, "by": mark.by}, said)
+    return app.emit({"host": options.host, "by": mark.by}, said)
 
 
 class NightReproduceOptions(NightCellOptions):
@@ -237,12 +235,11 @@ def prune(app: App, options: NightPruneOptions) -> None:
     for name in plan.stay:
         app.console.info(f"{name}: is not over, stays")
     if options.dry_run:
-        app.emit_plan(plan.lines())
-        return
+        return app.emit_plan(plan.lines())
     app.console.detail("\n".join(plan.lines()))
     builds = upkeep.prune(plan, target.nights, target.channel, who)
     text = f"{count(len(plan.nights), 'night')} pruned"
-    app.emit({"nights": list(plan.nights), "builds": builds}, text)
+    return app.emit({"nights": list(plan.nights), "builds": builds}, text)
 
 
 class NightRehearseOptions(StoreOptions):
@@ -313,8 +310,7 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     night = target.night(options.night)
     message = _message(app, options, target, night)
     if options.dry_run:
-        app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
-        return
+        return app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
     if not (options.url or options.file):
         raise click.UsageError("give --url URL or --file PATH; --dry-run only shows the message")
     if message:
@@ -322,7 +318,7 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
         if options.max_age:
             notify.remember(target.store, message)
     state = "told" if message else "nothing-to-do"
-    app.emit({"night": night, "state": state}, f"{night} {state}")
+    return app.emit({"night": night, "state": state}, f"{night} {state}")
 
 
 def _message(

@@ -38,8 +38,10 @@ def rocm_index(app: App, options: RocmOptions) -> str:
     return therock.address(named, "packages", ci=app.home.ci, cwd=app.cwd) if named else ""
 
 
-def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
-    return rocm.plan(
+@command("fetch_rocm", FetchOptions)
+def fetch_rocm(app: App, options: FetchOptions) -> None:
+    """Fetch, check and cache a ROCm tree; print the path of its root."""
+    plan = rocm.plan(
         rocm_source(options, "fetch_rocm"),
         index=rocm_index(app, options),
         sha256=options.therock_sha256,
@@ -47,17 +49,10 @@ def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
         cache=options.rocm_cache or options.cache or app.cache,
         cwd=app.cwd,
     )
-
-
-@command("fetch_rocm", FetchOptions)
-def fetch_rocm(app: App, options: FetchOptions) -> None:
-    """Fetch, check and cache a ROCm tree; print the path of its root."""
-    plan = _plan(app, options)
     rocm.check_local(plan)
     if options.dry_run:
-        app.emit(plan.document(), str(plan))
-        return
+        return app.emit(plan.document(), str(plan))
     with app.console.step("ROCm", key="rocm"):
         budget = options.cache_budget
         root = rocm.fetch(plan, console=app.console, budget_bytes=budget, env=app.environ)
-    app.emit({**root.document(), "seconds": app.console.seconds["rocm"]}, str(root.root))
+    return app.emit({**root.document(), "seconds": app.console.seconds["rocm"]}, str(root.root))

@@ -22,17 +22,6 @@ with when_run():
 class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
     image: ImageOptions = nested(ImageOptions)
 
-    def check(self) -> None:
-        """Raise UsageError for what is missing."""
-        given = {
-            "manifest": self.image.manifest, "python": self.image.python, "family": self.family,
-        }  # fmt: skip
-        for name, value in given.items():
-            if not value:
-                raise click.UsageError(f"give --{name}")
-        if self.image.tags and not self.image.push:
-            raise click.UsageError("--tag needs --push")
-
 
 @group_command("runtime_images", RuntimeOptions)
 def runtime_images(app: App, options: RuntimeOptions) -> int:
@@ -41,7 +30,13 @@ def runtime_images(app: App, options: RuntimeOptions) -> int:
     Base, ROCm, CPython and wheels are layers of their own; what users pull is what was tested.
     Unchanged inputs build and push nothing. Exit status 9 when verdicts hold the push up.
     """
-    options.check()
+    image = options.image
+    given = {"manifest": image.manifest, "python": image.python, "family": options.family}
+    for name, value in given.items():
+        if not value:
+            raise click.UsageError(f"give --{name}")
+    if image.tags and not image.push:
+        raise click.UsageError("--tag needs --push")
     planned = job.plan(_request(app, options), home=app.home, here=app)
     if options.dry_run:
         app.emit_plan(planned.lines)

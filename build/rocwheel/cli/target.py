@@ -80,10 +80,9 @@ class FamiliesOptions(StoreOptions):
         is_folder = not self.store_url or self.store_url.startswith("file:")
         # a bucket of a server on loopback is on this machine, too
         if self.channel or not (is_folder or urlsplit(endpoint).hostname in LOOPBACK):
-            raise ConfigError(
-                f"{self.families}: families of your own go into a store of this machine only",
-                hint="give --store file:///folder in place of a channel or another store",
-            )
+            what = f"{self.families}: families of your own go into a store of this machine only"
+            hint = "give --store file:///folder in place of a channel or another store"
+            raise ConfigError(what, hint=hint)
         return families.load(self.families)
 
 
@@ -166,10 +165,9 @@ class Target:
             raise known.lacking("--family", known.families)
         for name in () if self.names else manifest.families:
             if name not in self.own.keys() | matrix.FAMILIES.keys():
-                raise ConfigError(
-                    f"{manifest.sha256[:12]} is for {name}: no family (any more)",
-                    hint="name with --family those that are; your own need --families FILE",
-                )
+                what = f"{manifest.sha256[:12]} is for {name}: no family (any more)"
+                hint = "name with --family those that are; your own need --families FILE"
+                raise ConfigError(what, hint=hint)
         return tuple(map(self._named, self.names or manifest.families))
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
@@ -188,10 +186,9 @@ class Target:
         matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
         if len(matches) != 1:
             tuple(map(self._named, self.names))  # of a name that is none no set is expected
-            raise ConfigError(
-                f"{text}: {len(matches)} manifests of {self.view} begin with these digits",
-                hint="give more digits" if matches else "stage the wheelhouse first",
-            )
+            what = f"{text}: {len(matches)} manifests of {self.view} begin with these digits"
+            hint = "give more digits" if matches else "stage the wheelhouse first"
+            raise ConfigError(what, hint=hint)
         sha256, place = matches.popitem()
         if manifest := manifests.find(place, sha256):
             return manifest
@@ -229,9 +226,8 @@ def must_exist(store: Store) -> None:
     A bucket says so itself, at the first request.
     """
     if isinstance(store, FileStore) and not store.root.is_dir():
-        raise StoreError(
-            f"{store.url}: no such folder", hint="check --store; `stage` makes a new one"
-        )
+        hint = "check --store; `stage` makes a new one"
+        raise StoreError(f"{store.url}: no such folder", hint=hint)
 
 
 def judging(app: App, channel: Channel) -> Channel:

@@ -218,12 +218,11 @@ def repair(app: App, options: WheelRepairOptions) -> None:
     if options.dry_run:
         parallel.each(partial(repairing.check, out=out, runner=runner, console=console), plans)
         document = {"dry_run": True, "wheels": [show.plan_document(plan) for plan in plans]}
-        app.emit(document, "\n".join(f"would repair {plan}" for plan in plans))
-        return
+        return app.emit(document, "\n".join(f"would repair {plan}" for plan in plans))
     act = partial(repairing.apply, out=out, runner=runner, console=console)
     results = parallel.each(act, plans)
     documents = [show.result_document(*both) for both in zip(plans, results, strict=True)]
-    app.emit({"wheels": documents}, "\n".join(str(result.path) for result in results))
+    return app.emit({"wheels": documents}, "\n".join(str(result.path) for result in results))
 
 
 class WheelDiffOptions(WheelsOptions):
@@ -262,6 +261,5 @@ def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) 
     if options.dry_run:
         rename.apply(plans, folder, keep=False)
         text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)
-        app.emit({"dry_run": True, "wheels": documents}, text)
-        return
-    app.emit({"wheels": documents}, "\n".join(map(str, rename.apply(plans, folder))))
+        return app.emit({"dry_run": True, "wheels": documents}, text)
+    return app.emit({"wheels": documents}, "\n".join(map(str, rename.apply(plans, folder))))

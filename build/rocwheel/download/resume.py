@@ -18,14 +18,7 @@ from typing import Final, TypeVar
 
 from rocwheel import files
 from rocwheel.console import size
-from rocwheel.download.client import (
-    BLOCK,
-    Answer,
-    Client,
-    DownloadError,
-    Fingerprint,
-    LostError,
-)
+from rocwheel.download.client import BLOCK, Answer, Client, DownloadError, Fingerprint, LostError
 from rocwheel.download.urls import without_secrets
 from rocwheel.errors import FetchError, RocmError
 

@@ -120,10 +120,8 @@ class Channel:
         """Return the prefixes of wheels for that ROCm major. Raises ConfigError."""
         prefixes = self.prefixes.get(rocm_major) or self.prefixes.get(ANY_MAJOR)
         if prefixes is None:
-            raise ConfigError(
-                f"channel {self.name}: no prefix for ROCm {rocm_major}",
-                hint=f"add it below channels.{self.name}.prefixes in {FILE}",
-            )
+            hint = f"add it below channels.{self.name}.prefixes in {FILE}"
+            raise ConfigError(f"channel {self.name}: no prefix for ROCm {rocm_major}", hint=hint)
         return prefixes
 
     @property
@@ -214,12 +212,10 @@ class Channel:
         return staging, dataclasses.replace(staging, root=root, is_staging=False)
 
 
-def of_store(url: str, options: Options | None = None) -> Channel:
+def of_store(url: str) -> Channel:
     """Return what `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
     prefixes = {ANY_MAJOR: Prefixes(staging="v2-staging", release="v2")}
-    return Channel(
-        name="", store=url, prefixes=prefixes, layout="by set", options=options or Options()
-    )
+    return Channel(name="", store=url, prefixes=prefixes, layout="by set")
 
 
 class _Cache(Value, frozen=True, kw_only=True):
@@ -242,11 +238,9 @@ class _Rule(Value, frozen=True, kw_only=True):
         rules = ((item, rule) for item in matrix.FAMILIES.values() for rule in item.policy)
         for family, rule in rules:
             if rule.suite == self.suite and rule.level is not self.level is matrix.Level.ADVISORY:
-                raise FieldError(
-                    f"{family.name} requires {self.suite}; a channel may only tighten",
-                    "level",
-                    hint="change amdgpu_family_matrix.py, where everybody sees it",
-                )
+                what = f"{family.name} requires {self.suite}; a channel may only tighten"
+                hint = "change amdgpu_family_matrix.py, where everybody sees it"
+                raise FieldError(what, "level", hint=hint)
 
 
 class _Entry(Value, frozen=True, kw_only=True):
@@ -336,7 +330,6 @@ def channel(path: Path, name: str) -> Channel:
     """Read one channel. Raises ConfigError that names the nearest one."""
     channels = load(path)
     if name not in channels:
-        raise ConfigError(
-            f"{name!r}: no such channel in {path}", hint=suggest(name, frozenset(channels))
-        )
+        hint = suggest(name, frozenset(channels))
+        raise ConfigError(f"{name!r}: no such channel in {path}", hint=hint)
     return channels[name]

@@ -103,7 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
             # It may change at any moment: size and content are read as one.
             data, _ = store.read(name)
             if content_type == HTML:  # what it says about its own address is true where it is read
-                data = data.replace(store.url.encode(), f"http://{self._host}".encode())
+                said = self.headers.get("Host", "")  # as the client named it, or as it is
+                host = said if _HOST.fullmatch(said) else urlsplit(self.site.url).netloc
+                data = data.replace(store.url.encode(), f"http://{host}".encode())
             self._send(HTTPStatus.OK, data, content_type)
         elif not key:
             self._send(HTTPStatus.OK, root_page(self.site.indexes).encode(), HTML)
@@ -112,12 +114,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.TEMPORARY_REDIRECT, b"", TEXT, Location=target)
         else:
             self._send(HTTPStatus.NOT_FOUND, f"/{key}: nothing there\n".encode(), TEXT)
-
-    @property
-    def _host(self) -> str:
-        """Host and port as the client named them, else what is listened on."""
-        said = self.headers.get("Host", "")
-        return said if _HOST.fullmatch(said) else urlsplit(self.site.url).netloc
 
     def _send(
         self, status: HTTPStatus, body: bytes | int, content_type: str, **headers: str

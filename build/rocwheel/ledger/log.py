@@ -10,33 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 import msgspec
 
 from rocwheel import files
-from rocwheel.errors import (
-    ConfigError,
-    ObjectDiffersError,
-    ObjectMissingError,
-    RefusedError,
-    StoreError,
-)
-from rocwheel.ledger.state import (
-    FORMAT,
-    IndexState,
-    Known,
-    Listing,
-    Transition,
-    apply,
-    skipped,
-    touched,
-)
+from rocwheel.errors import ConfigError, ObjectMissingError, RefusedError, StoreError
+from rocwheel.ledger.state import FORMAT, IndexState, Known, Listing, Transition, apply, touched
 from rocwheel.places import Place
 from rocwheel.store import JSON, Headers, HugeError, glance, pause, replaced, swap
-from rocwheel.values import Value, decoded
+from rocwheel.values import Value, decoded, replace
 
 TRIES: Final = 5  # to learn how a commit ended
 
@@ -123,19 +107,16 @@ def at(place: Place, number: int, projects: Iterable[str]) -> IndexState:
     return load(place, state, projects)
 
 
-def head(place: Place, number: int) -> str:
-    """Return the digest of the log's entry of this number, as its follower should name it."""
-    state = _folded(place, _start(place), until=number)
-    return state.head if state.number == number else ""
-
-
 def skip(place: Place, entry: Transition) -> None:
-    """Write an entry in place of one that is lost or damaged. Raises StoreError.
+    """Write an entry, as what follows the one before it, in place of one that is lost or damaged.
 
-    Nothing else ever writes over an entry of a log.
+    Nothing else ever writes over an entry of a log. Raises StoreError.
     """
-    key, previous = place.log(entry.number), place.store.info(place.log(entry.number))
-    place.store.replace(key, entry.to_bytes(), previous=previous, headers=place.record_headers)
+    before = _folded(place, _start(place), until=entry.number - 1)
+    head = before.head if before.number == entry.number - 1 else ""
+    key, body = place.log(entry.number), replace(entry, previous=head).to_bytes()
+    there = place.store.info(key)
+    place.store.replace(key, body, previous=there, headers=place.record_headers)
 
 
 def differ(place: Place, state: IndexState, again: IndexState) -> bool:
@@ -206,7 +187,21 @@ def save(place: Place, state: IndexState) -> IndexState:
         saved = replace(
             state, digests=digests, saved=state.number, touched=frozenset(), seen=frozenset()
         )
-        _put_snapshot(place, saved)
+        snapshot = _Snapshot(
+            number=saved.number,
+            head=saved.head,
+            sets=tuple(saved.sets.values()),
+            listings=dict(sorted(saved.digests.items())),
+            spent=saved.spent,
+        )
+        body = msgspec.json.encode(snapshot, order="sorted")
+
+        def change(data: bytes) -> bytes:
+            old = _parsed(place, data)
+            is_newer = old and old.number > state.number and _has(place, old.number, old.head)
+            return data if is_newer else body
+
+        swap(place.store, place.state, change, headers=Headers(content_type=JSON))
     except StoreError:
         return state
     return saved
@@ -269,24 +264,6 @@ def _snapshot(place: Place) -> IndexState | None:
     )
 
 
-def _put_snapshot(place: Place, state: IndexState) -> None:
-    snapshot = _Snapshot(
-        number=state.number,
-        head=state.head,
-        sets=tuple(state.sets.values()),
-        listings=dict(sorted(state.digests.items())),
-        spent=state.spent,
-    )
-    body = msgspec.json.encode(snapshot, order="sorted")
-
-    def change(data: bytes) -> bytes:
-        there = _parsed(place, data)
-        is_newer = there and there.number > state.number and _has(place, there.number, there.head)
-        return data if is_newer else body
-
-    swap(place.store, place.state, change, headers=Headers(content_type=JSON))
-
-
 def _parsed(place: Place, data: bytes) -> _Snapshot | None:
     """Parse a snapshot in our format; None for anything else: it only saves time."""
     with suppress(ConfigError):
@@ -323,10 +300,10 @@ def _folded(
                 return state
             data, _ = glance(place.store, place.log(state.number + 1))  # it may have come meanwhile
             if not data:
-                state = skipped(state, digest="", problem=f"{name}: missing, put it back")
+                state = state.skipped(digest="", problem=f"{name}: missing, put it back")
                 continue
         except HugeError as exc:
-            state = skipped(state, digest="", problem=f"{exc}; it changes nothing")
+            state = state.skipped(digest="", problem=f"{exc}; it changes nothing")
             continue
         digest = files.sha256(data)
         _check_format(place, data, name, state)
@@ -336,7 +313,7 @@ def _folded(
                 raise ConfigError(f"{name}: it is of {entry.family}")  # noqa: TRY301
             state = load(place, state, touched(state, entry))
         except ConfigError as exc:
-            state = skipped(state, digest=digest, problem=f"{exc}; it changes nothing")
+            state = state.skipped(digest=digest, problem=f"{exc}; it changes nothing")
             continue
         state = apply(state, entry, digest=digest)
     return state
@@ -362,10 +339,9 @@ def _check_format(place: Place, data: bytes, where: str, state: IndexState) -> N
 
 def _listing(place: Place, project: str, sha256: str) -> Listing | None:
     """Read a listing by its digest; None where it is lost or damaged."""
-    key = place.listing(sha256)
-    try:
-        data = small(place, key, sha256=sha256)
-        listing = decoded(data, Listing, name=place.store.locate(key))
-    except (ObjectMissingError, ObjectDiffersError, HugeError, ConfigError):
-        return None
-    return listing if listing.project == project else None
+    data, _ = glance(place.store, place.listing(sha256))
+    with suppress(ConfigError):
+        if files.sha256(data) == sha256:
+            listing = decoded(data, Listing, name=project)
+            return listing if listing.project == project else None
+    return None

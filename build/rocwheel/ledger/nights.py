@@ -12,6 +12,7 @@ import enum
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Final, Literal
@@ -246,11 +247,8 @@ class Nights:
     def add(self, plan: NightPlan) -> bool:
         """Store a plan, once; False when exactly this one was there. Raises ConfigError."""
         check_name(plan.night)
-        try:
-            key = self.key(plan.night, "plan.json")
-            fresh, there = self.store.create(key, plan.to_bytes(), headers=AS_JSON), None
-        except ObjectDiffersError:
-            fresh, there = False, self.plan(plan.night)[0]
+        fresh = self._create(self.key(plan.night, "plan.json"), plan)
+        there = self.plan(plan.night)[0] if fresh is None else None
         # also of one that was there: the client that stored it may have been killed before this
         self._index(lambda names: names if plan.night in names else (*names, plan.night))
         if there:
@@ -258,7 +256,7 @@ class Nights:
                 f"{plan.night}: this night has another plan, made by {there.by} at {there.made}",
                 hint=f"run that one (`nightly run {plan.night}`), or choose a name: --night",
             )
-        return fresh
+        return bool(fresh)
 
     def plan(self, night: str) -> tuple[NightPlan, str]:
         """Read a night's plan and its SHA-256. Raises ConfigError for an unknown or edited one."""
@@ -306,19 +304,12 @@ class Nights:
     def begin(self, night: str, begun: Begun, *, known: int = 0) -> int:
         """Take the number after `known`, the last; return 0 when another attempt took it."""
         key = self.key(night, f"cells/{begun.cell}/{known + 1}.begun.json")
-        try:
-            self.store.create(key, begun.to_bytes(), headers=AS_JSON)
-        except ObjectDiffersError:
-            return 0
-        return known + 1
+        return 0 if self._create(key, begun) is None else known + 1
 
     def end(self, night: str, number: int, ended: Ended) -> bool:
         """Record how an attempt ended; return False if an end is recorded already."""
         key = self.key(night, f"cells/{ended.cell}/{number}.json")
-        try:
-            return self.store.create(key, ended.to_bytes(), headers=AS_JSON)
-        except ObjectDiffersError:
-            return False
+        return bool(self._create(key, ended))
 
     def keep_log(self, night: str, cell: str, number: int, log: bytes) -> str:
         """Store what an attempt printed; return its key."""
@@ -387,13 +378,14 @@ class Nights:
         A put that was applied although its answer was lost is found again by its bytes.
         """
         number = 1 + max((_number(info.key) for info in self.store.keys(prefix)), default=0)
-        while True:
-            try:
-                self.store.create(f"{prefix}{number}.json", record.to_bytes(), headers=AS_JSON)
-            except ObjectDiffersError:
-                number += 1
-            else:
-                return
+        while self._create(f"{prefix}{number}.json", record) is None:
+            number += 1
+
+    def _create(self, key: str, record: Value) -> bool | None:
+        """Return whether a record is new under a key; None where another one has it."""
+        with suppress(ObjectDiffersError):
+            return self.store.create(key, record.to_bytes(), headers=AS_JSON)
+        return None
 
 
 def check_name(night: str) -> None:

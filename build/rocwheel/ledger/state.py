@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -26,7 +26,8 @@ from rocwheel.choices import ALL
 from rocwheel.entry import Entry, parsed, rank, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.model import moment
-from rocwheel.values import Count, Value
+from rocwheel.places import FOREIGN
+from rocwheel.values import Count, Value, replace
 
 FORMAT: Final = 1
 NEEDS: Final = "0.1.0"  # the first rocwheel that knows this format
@@ -57,9 +58,6 @@ class Action(enum.Enum):
     def removes(self) -> bool:
         """Whether listed files may leave by it. No action does both."""
         return self in {Action.ROLLBACK, Action.PRUNE}
-
-
-SPENDING: Final = frozenset({Action.PRUNE, Action.SPEND})
 
 
 class Standing(enum.Enum):
@@ -146,7 +144,7 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
         standing = kinds.pop() if len(kinds) == 1 else Standing.HELD  # not by all that must
         own = dict(zip(_BY, self.last.get(view, ()), strict=False))
         changed = {"standing": standing, "families": {}, "last": {}, **own}
-        return msgspec.structs.replace(self, **changed) if standing else None
+        return replace(self, **changed) if standing else None
 
 
 _BY: Final = ("action", "time", "by", "reason")  # of an entry, that a set keeps
@@ -224,6 +222,12 @@ class IndexState:
         return replace(self, sets=sets)
 
     @property
+    def listed(self) -> list[Known]:
+        """The sets that are listed, each with a manifest of ours."""
+        sets = (known for name, known in self.sets.items() if name != FOREIGN)
+        return [known for known in sets if known.standing is Standing.LISTED]
+
+    @property
     def projects(self) -> frozenset[str]:
         """Every project that was ever listed; they never leave."""
         return frozenset((*self.digests, *self.listings))
@@ -256,7 +260,7 @@ class IndexState:
         """Return the files a set holds, as they are listed, or would be."""
         known = self.sets.get(set_id)
         held = (
-            msgspec.structs.replace(file.entry, yanked=file.yanks.get(set_id))
+            replace(file.entry, yanked=file.yanks.get(set_id))
             for project in (known.projects if known else ())
             for file in self.listing(project).files
             if set_id in file.sets
@@ -284,6 +288,12 @@ class IndexState:
                     "(--wheel-suffix)",
                 )
 
+    def skipped(self, *, digest: str, problem: str) -> IndexState:
+        """Return the state after an entry that is damaged or does not fit: it changes nothing."""
+        number = self.number + 1
+        damage = {**self.damage, number: problem}
+        return replace(self, damage=damage, number=number, head=digest, is_skip=not digest)
+
     def lists(self, set_id: str) -> bool:
         known = self.sets.get(set_id)
         return known is not None and known.standing is Standing.LISTED
@@ -294,7 +304,7 @@ class IndexState:
             return file.entry
         own = [item for item in file.sets if self.lists(item)]
         reasons = [file.yanks[item] for item in ("", *own) if item in file.yanks]
-        return msgspec.structs.replace(file.entry, yanked=reasons[0] if reasons else None)
+        return replace(file.entry, yanked=reasons[0] if reasons else None)
 
 
 def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
@@ -323,7 +333,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         changed = _CHANGES[entry.action](state, entry)
     except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
         problem = f"entry {state.number + 1} of the log: {exc}; it changes nothing"
-        return skipped(state, digest=digest, problem=problem)
+        return state.skipped(digest=digest, problem=problem)
     if entry.previous != state.head and not state.is_skip:
         blamed = entry.number if state.head else state.number  # or the first entries are lost
         text = f"entry {entry.number} of the log follows another one than is there"
@@ -336,16 +346,9 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         touched=state.touched | set(touched(state, entry)),
         seen=state.seen | {*(entry.families or ("",))} | ({*(entry.pages or ())} - {*state.views}),
         removes=entry.action.removes if direction else state.removes,
-        spent=entry.number if entry.action in SPENDING else state.spent,
+        spent=entry.number if entry.action in {Action.PRUNE, Action.SPEND} else state.spent,
         is_skip=entry.action is Action.SKIP,
     )
-
-
-def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
-    """Return the state after an entry that is damaged or does not fit: it changes nothing."""
-    number = state.number + 1
-    damage = {**state.damage, number: problem}
-    return replace(state, damage=damage, number=number, head=digest, is_skip=not digest)
 
 
 # What each action does
@@ -380,7 +383,7 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
         listing = state.listing(project)
         files = {file.entry.filename: file for file in listing.files}
         for item in entries:
-            plain = msgspec.structs.replace(item, yanked=None)
+            plain = replace(item, yanked=None)
             there = files.get(item.filename) or File(entry=plain, sets=())
             yanks = {} if item.yanked is None else {holding.set: item.yanked}
             files[item.filename] = File(
@@ -433,7 +436,7 @@ def _stand(standing: Standing, *, only: Collection[Standing | None]) -> Change:
             # Of several it is listed while it is for one of them.
             least = min(families.values(), key=list(Standing).index, default=standing)
             by, last = _by(entry, least), known.last | dict.fromkeys(changed, _last(entry))
-            sets[set_id] = msgspec.structs.replace(known, **by, families=families, last=last)
+            sets[set_id] = replace(known, **by, families=families, last=last)
         return replace(state, sets=sets)
 
     return change
@@ -450,7 +453,7 @@ def _prune(state: IndexState, entry: Transition) -> IndexState:
             holders = tuple(item for item in file.sets if item not in leaving)
             if holders:
                 yanks = {key: text for key, text in file.yanks.items() if key not in leaving}
-                kept.append(msgspec.structs.replace(file, sets=holders, yanks=yanks))
+                kept.append(replace(file, sets=holders, yanks=yanks))
             else:
                 spent[file.entry.filename] = state.number + 1
         listings[project] = _listing(listing, kept, spent)
@@ -480,10 +483,9 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
     for project in touched(state, entry):
         listing, files = state.listing(project), []
         for file in listing.files:
-            chosen = [item for item in entry.sets or file.sets if item in file.sets]
-            chosen = [item for item in chosen if state.lists(item)]
-            if entry.names and file.entry.filename not in entry.names:
-                chosen = []
+            is_meant = not entry.names or file.entry.filename in entry.names
+            asked = (entry.sets or file.sets) if is_meant else ()
+            chosen = [item for item in asked if item in file.sets and state.lists(item)]
             count += len(chosen)
             yanks = dict(file.yanks)
             # Where no set was named, it holds for the file itself as well.
@@ -493,8 +495,8 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
                     yanks[item] = entry.reason
                 if known := sets.get(item):
                     yanked = known.yanked + (item in yanks) - was_yanked
-                    sets[item] = msgspec.structs.replace(known, yanked=yanked)
-            files.append(msgspec.structs.replace(file, yanks=yanks))
+                    sets[item] = replace(known, yanked=yanked)
+            files.append(replace(file, yanks=yanks))
         listings[project] = _listing(listing, files)
     if not count:
         raise ValueError(f"{entry.action.value} of nothing")
@@ -519,6 +521,4 @@ def _listing(
     listing: Listing, files: Iterable[File], spent: Mapping[str, int] | None = None
 ) -> Listing:
     ordered = tuple(sorted(files, key=lambda item: item.entry.filename))
-    return msgspec.structs.replace(
-        listing, files=ordered, spent=dict(listing.spent if spent is None else spent)
-    )
+    return replace(listing, files=ordered, spent=dict(listing.spent if spent is None else spent))

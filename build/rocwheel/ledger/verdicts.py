@@ -11,14 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from rocwheel import files
 from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError
 from rocwheel.ledger.log import small
 from rocwheel.ledger.state import IndexState, Standing
 from rocwheel.places import Place
-from rocwheel.store import TEXT, Headers, HugeError, ObjectInfo
+from rocwheel.store import TEXT, Headers, HugeError
+from rocwheel.values import replace
 from rocwheel.verdict import State, Verdict
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
@@ -35,7 +36,7 @@ class FoundVerdict:
     python: str  # of the cell it lies in
     suite: str
     sha256: str  # its name
-    verdict: Verdict | None
+    verdict: Verdict | None = None
     problem: str = ""  # why it is none
     tests: frozenset[str] = frozenset()  # that a whole, passing verdict is about
 
@@ -82,7 +83,7 @@ def cells(verdicts: Iterable[FoundVerdict]) -> set[Cell]:
 
 def keys(place: Place, manifest: str) -> list[str]:
     """List the keys of what lies where verdicts on a manifest do. Raises StoreError."""
-    return [item.key for _, _, _, item in _cells(place, manifest)]
+    return [item.key for item, _ in _cells(place, manifest)]
 
 
 def lost(verdicts: Sequence[FoundVerdict], before: Coverage) -> dict[Cell, tuple[str, ...]]:
@@ -96,14 +97,15 @@ def lost(verdicts: Sequence[FoundVerdict], before: Coverage) -> dict[Cell, tuple
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
     """Read all that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
     cells = _cells(place, manifest)
-    return tuple(place.each(lambda cell: _read(place, manifest, cell), cells))
+    return tuple(place.each(lambda cell: _read(place, manifest, *cell), cells))
 
 
-def _cells(place: Place, manifest: str) -> list[tuple[str, str, str, ObjectInfo]]:
+def _cells(place: Place, manifest: str) -> list[tuple[FoundVerdict, int]]:
+    """Return what lies where verdicts do, none of it read, with its size."""
     prefix = place.verdicts(manifest)
     pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/([^/]+)\.json")
     return [
-        (match[1], match[2], match[3], item)
+        (FoundVerdict(key=item.key, python=match[1], suite=match[2], sha256=match[3]), item.size)
         for item in place.store.keys(prefix)
         if (match := pattern.fullmatch(item.key))
     ]
@@ -124,27 +126,24 @@ def _tests(place: Place, verdict: Verdict) -> str:
     return place.report(verdict.manifest, verdict.python, verdict.suite, name)
 
 
-def _read(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -> FoundVerdict:
-    python, suite, name, info = cell
-    fields: dict[str, Any] = {"key": info.key, "python": python, "suite": suite, "sha256": name}
+def _read(place: Place, manifest: str, item: FoundVerdict, size: int) -> FoundVerdict:
     try:
-        verdict = _verdict(place, manifest, cell)
-        return FoundVerdict(**fields, verdict=verdict, tests=_listed(place, verdict))
+        verdict = _verdict(place, manifest, item, size)
+        return replace(item, verdict=verdict, tests=_listed(place, verdict))
     except ConfigError as exc:
-        return FoundVerdict(**fields, verdict=None, problem=str(exc))
+        return replace(item, problem=str(exc))
 
 
-def _verdict(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -> Verdict:
+def _verdict(place: Place, manifest: str, item: FoundVerdict, size: int) -> Verdict:
     """Read a verdict of a cell. Raises ConfigError for what is none, or is of another cell."""
-    python, suite, name, info = cell
-    if info.size > LARGEST:
-        raise ConfigError(f"{info.size} bytes are no verdict")
-    data, _ = place.store.read(info.key)
-    if files.sha256(data) != name:
+    if size > LARGEST:
+        raise ConfigError(f"{size} bytes are no verdict")
+    data, _ = place.store.read(item.key)
+    if files.sha256(data) != item.sha256:
         raise ConfigError("its contents differ from its name: it was changed")
-    verdict = Verdict.from_bytes(data, name=place.store.locate(info.key))
+    verdict = Verdict.from_bytes(data, name=place.store.locate(item.key))
     about = (verdict.manifest, verdict.family, verdict.python, verdict.suite)
-    if about != (manifest, place.view, python, suite):
+    if about != (manifest, place.view, item.python, item.suite):
         raise ConfigError("it is about another manifest, family, CPython or suite")
     return verdict
 

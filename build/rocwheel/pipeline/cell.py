@@ -21,19 +21,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from rocwheel import __version__, git
+from rocwheel import __version__, errors, git
 from rocwheel.choices import TEST_KINDS
 from rocwheel.console import Console, count
 from rocwheel.container.owner import is_alive, owner
-from rocwheel.errors import (
-    ConfigError,
-    FetchError,
-    HostError,
-    InterruptError,
-    PromotionError,
-    RocwheelError,
-    StoreError,
-)
+from rocwheel.errors import ConfigError, FetchError, HostError, RocwheelError, StoreError
 from rocwheel.gate import subject
 from rocwheel.ledger.nights import Begun, Book, Cell, CellAttempt, Ended, HostMark, Nights, Phase
 from rocwheel.model import moment, timestamp
@@ -167,7 +159,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     if ended.state is State.INFRA and _tells_of_host(cell):
         quarantine(nights, night, worker)
     if signals:
-        raise InterruptError(f"{name}: {signals.reason}", hint="run the night again")
+        raise errors.InterruptError(f"{name}: {signals.reason}", hint="run the night again")
     return ended
 
 
@@ -232,12 +224,10 @@ def command(
     for word in cell.argv:
         text = word
         for place, value in filled.items():
-            if place in text:
-                if not value:
-                    raise ConfigError(
-                        f"{cell.name}: {place[1:-1]} left no manifest", hint="look at its log"
-                    )
-                text = text.replace(place, value)
+            if place in text and not value:
+                why = f"{cell.name}: {place[1:-1]} left no manifest"
+                raise ConfigError(why, hint="look at its log")
+            text = text.replace(place, value)
         words.append(text)
     return (*worker.program, *words)
 
@@ -270,9 +260,7 @@ class _Attempt:
     def ended(self, state: State, reason: str = "", **fields: Any) -> Ended:
         """Return the record of an end that is now."""
         seconds = time.monotonic() - self.started
-        return _end_of(
-            self.begun, self.worker, seconds=seconds, state=state, reason=reason, **fields
-        )
+        return _end_of(self.begun, self.worker, seconds, state=state, reason=reason, **fields)
 
     def work(self) -> tuple[Ended, bytes]:
         """Do what the cell is for; whatever goes wrong is an end. The log comes with it."""
@@ -311,7 +299,7 @@ class _Attempt:
         code, document = self._child((*argv, "--json"), folder)
         if self.signals:
             end = worker.why_ended() if worker.why_ended else (State.NOT_RUN, self.signals.reason)
-            return self.ended(*end, exit_code=InterruptError.exit_code)
+            return self.ended(*end, exit_code=errors.InterruptError.exit_code)
         if code is None:
             return self.ended(State.TIMEOUT, f"no end after {cell.limit} s")
         state, reason = judge(code, document)
@@ -367,9 +355,9 @@ def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
         return State.INFRA, f"ended by {name}: {HINTS.get(signal.Signals(-code), 'see the log')}"
     if code in MACHINE:
         return State.INFRA, reason
-    if code == InterruptError.exit_code:
+    if code == errors.InterruptError.exit_code:
         return State.NOT_RUN, reason or "interrupted"
-    blocked = code == PromotionError.exit_code
+    blocked = code == errors.PromotionError.exit_code
     return State.FAIL, reason or ("blocked" if blocked else f"exit status {code}")
 
 
@@ -406,11 +394,11 @@ def lost(
     if begun is None or attempt.ended:
         return False
     took = max(0.0, (worker.now() - moment(begun.time)).total_seconds())
-    ended = _end_of(begun, worker, seconds=took, state=state, reason=why, written_by=worker.engine)
+    ended = _end_of(begun, worker, took, state=state, reason=why, written_by=worker.engine)
     return nights.end(book.plan.night, attempt.number, ended)
 
 
-def _end_of(begun: Begun, worker: Worker, *, seconds: float, **fields: Any) -> Ended:
+def _end_of(begun: Begun, worker: Worker, seconds: float, **fields: Any) -> Ended:
     """Return the end of an attempt that began so."""
     return Ended(
         cell=begun.cell,

@@ -69,8 +69,7 @@ def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
         else replace(cell, kept="", why=f"repeats {old.night}")
         for cell in old.cells
     )
-    made = timestamp(now)
-    return replace(old, night=night, made=made, by=by, tool=__version__, cells=cells)
+    return replace(old, night=night, made=timestamp(now), by=by, tool=__version__, cells=cells)
 
 
 @dataclass(frozen=True)
@@ -364,9 +363,8 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     Without a family only what is not a family's own: each family has a limit of jobs of its own. A
     set for several families is staged for all of them, so that is no family's own.
     """
-    values = {"night": plan.night}
     names = sorted({cell.family for cell in plan.cells if cell.family and is_to_run(cell)})
-    values["families"] = json.dumps(names)
+    values = {"night": plan.night, "families": json.dumps(names)}
     for kind in CELL_KINDS:
         rows = github_matrix(plan, kind, family)
         values[kind] = json.dumps(rows)

@@ -15,16 +15,9 @@ from functools import partial
 from typing import Final
 
 import amdgpu_family_matrix as matrix
+from rocwheel import errors
 from rocwheel.download import Client, proxies, reason, session
-from rocwheel.errors import (
-    ConfigError,
-    FetchError,
-    ObjectMissingError,
-    ObjectStaleError,
-    RefusedError,
-    RocwheelError,
-    StoreError,
-)
+from rocwheel.errors import ConfigError, FetchError, RefusedError, RocwheelError, StoreError
 from rocwheel.image import registry
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.nights import PROBE, ROOT, Nights
@@ -229,7 +222,7 @@ def _right(store: Store, role: str, action: str, pattern: str, *, wanted: bool) 
     word = action.removeprefix("s3:").removesuffix("Object").lower()
     what = f"{role}: {word} {pattern}"
     try:
-        with suppress(ObjectMissingError, ObjectStaleError):
+        with suppress(errors.ObjectMissingError, errors.ObjectStaleError):
             if action == READ:
                 store.read(key)
             elif action == DELETE:

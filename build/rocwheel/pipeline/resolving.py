@@ -17,17 +17,10 @@ from packaging.version import Version
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
-from rocwheel import __version__, files, git, home, rocm, source
+from rocwheel import __version__, errors, files, git, home, rocm, source
 from rocwheel.bazel import check_rocm
 from rocwheel.download import Client, without_secrets
-from rocwheel.errors import (
-    ConfigError,
-    FetchError,
-    HostError,
-    RocwheelError,
-    SourceError,
-    StoreError,
-)
+from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.home import Home
 from rocwheel.image import registry
 from rocwheel.ledger.nights import Cell, WheelRecipe
@@ -153,7 +146,7 @@ class _Resolver:
                 continue
             try:
                 yield self._recipe(item, f"{item.name}-{name}", (name,), newest[name].source)
-            except (FetchError, SourceError, StoreError, HostError) as exc:
+            except (FetchError, SourceError, errors.StoreError, errors.HostError) as exc:
                 world.note(f"{item.name}-{name}: {exc}")
                 yield _absent(item, str(exc), name)
 
@@ -252,17 +245,14 @@ def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> Tarba
     version = str(name.version) if name and name.version else asked
     if asked and RocmVersion.parse(asked) != RocmVersion.parse(version):
         raise ConfigError(f"{where}: is ROCm {version}, not {asked}", hint="correct `rocm.version`")
-    if sha256:
-        return Tarball(source=where, version=version, sha256=sha256)
-    if "://" not in where:
+    if not sha256 and "://" in where:
+        sha256 = rocm.digest_of(where, client=world.client, cache=world.cache, note=world.note)
+    elif not sha256:
         path = (world.cwd / where).resolve()
-        if path.is_dir():
-            return Tarball(source=str(path), version=version, sha256="")
-        if not path.is_file():
+        if not (path.is_dir() or path.is_file()):
             raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
-        return Tarball(source=str(path), version=version, sha256=files.sha256(path))
-    digest = rocm.digest_of(where, client=world.client, cache=world.cache, note=world.note)
-    return Tarball(source=where, version=version, sha256=digest)
+        where, sha256 = str(path), "" if path.is_dir() else files.sha256(path)
+    return Tarball(source=where, version=version, sha256=sha256)
 
 
 def one_image(name: str, world: World) -> str:

@@ -22,14 +22,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from rocwheel import files
-from rocwheel.errors import (
-    CommandError,
-    ConfigError,
-    HostError,
-    ObjectDiffersError,
-    ObjectMissingError,
-)
+from rocwheel import errors, files
+from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.ledger.nights import AS_JSON, Begun, Book, Cell, CellAttempt, Needs, Nights, Phase
 from rocwheel.model import moment, timestamp
 from rocwheel.parallel import each
@@ -158,9 +152,8 @@ class SlurmScheduler:
                 Command(argv=("sinfo", "--noheader", "--format=%R|%G"), timeout=60.0)
             )
         except CommandError as exc:
-            raise HostError(
-                f"sinfo: {_last_line(exc)}", hint="is slurmctld up? see `scontrol ping`"
-            ) from exc
+            hint = "is slurmctld up? see `scontrol ping`"
+            raise HostError(f"sinfo: {_last_line(exc)}", hint=hint) from exc
         has: dict[str, set[str]] = {}
         for line in answer.splitlines():
             partition, _, resources = line.partition("|")
@@ -221,9 +214,8 @@ class SlurmScheduler:
 
     def _note(self, name: str) -> None:
         """Store an object whose name says all."""
-        self.nights.store.create(
-            self.nights.key(self.night, f"slurm/{name}"), b"{}\n", headers=AS_JSON
-        )
+        key = self.nights.key(self.night, f"slurm/{name}")
+        self.nights.store.create(key, b"{}\n", headers=AS_JSON)
 
     def _claim(self, record: Submission) -> tuple[int, str]:
         """Store a submission, create-only, as the claim to make it.
@@ -237,7 +229,7 @@ class SlurmScheduler:
             key = f"{stem}json"
             try:
                 store.create(key, record.to_bytes(), headers=AS_JSON)
-            except ObjectDiffersError:
+            except errors.ObjectDiffersError:
                 theirs = Submission.from_bytes(store.read(key)[0], name=store.locate(key))
                 is_old = self.worker.now() - moment(theirs.time) > CLAIMED
                 if job := _job_named(record.token, self.worker.runner):
@@ -316,7 +308,7 @@ def submissions(nights: Nights, night: str) -> list[Submission]:
     def read(key: str) -> Submission:
         try:
             data = nights.store.read(key)[0]
-        except ObjectMissingError:
+        except errors.ObjectMissingError:
             raise ConfigError(f"{key}: went away", hint="the night was pruned") from None
         made = Submission.from_bytes(data, name=nights.store.locate(key))
         return replace(made, job=jobs.get(made.token, ""))

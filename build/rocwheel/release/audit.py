@@ -21,8 +21,8 @@ from rocwheel.errors import ConfigError, ObjectMissingError, RocwheelError, Whee
 from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.index.publish import forms
 from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Action, IndexState, Standing, Transition
-from rocwheel.places import FOREIGN, Place
+from rocwheel.ledger.state import Action, IndexState, Transition
+from rocwheel.places import Place
 from rocwheel.release import operations, retention, status, wheelset
 from rocwheel.release.operations import Who
 from rocwheel.store import Counter, HugeError, ObjectInfo, fetch, glance
@@ -129,8 +129,15 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
     operations.check_sound(place, state, pages=state.projects, skips=skips)
     problems = check_pages(place, state)
     problems += [f"{place.location}: entry {n} changes nothing from now on" for n in skips]
-    if skips:
-        problems += _relisted(place, state)
+    shown = operations.indexes(place, state) if skips else ()
+    for index, project in product(shown, sorted(state.projects)):
+        data, _ = glance(place.store, index.views(project, folder_keys=False)[0])
+        where, names = place.store.locate(index.index), {link.filename for link in links(data)}
+        problems += [
+            f"{where}: lists {entry.filename} again: roll its set back if not meant"
+            for entry in state.of(index.view).shown(project)
+            if entry.filename not in names
+        ]
     entries = tuple(_skip(place, number, who) for number in skips)
     return IndexRepair(place=place, problems=tuple(problems), skips=entries)
 
@@ -138,7 +145,7 @@ def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
 def apply_repair(repair: IndexRepair) -> IndexRepair:
     """Write every page again and delete; return the same with the keys that were deleted."""
     for entry in repair.skips:
-        log.skip(repair.place, replace(entry, previous=log.head(repair.place, entry.number - 1)))
+        log.skip(repair.place, entry)
     return replace(repair, deleted=retention.repair(repair.place))
 
 
@@ -155,17 +162,6 @@ def _skip(place: Place, number: int, who: Who) -> Transition:
         reason=who.reason,
         evidence={"was": was.decode(errors="backslashreplace")},
     )
-
-
-def _relisted(place: Place, state: IndexState) -> Iterator[str]:
-    """Name the files that pages leave out now and would list."""
-    for index, project in product(operations.indexes(place, state), sorted(state.projects)):
-        data, _ = glance(place.store, index.views(project, folder_keys=False)[0])
-        names = {link.filename for link in links(data)}
-        for entry in state.of(index.view).shown(project):
-            if entry.filename not in names:
-                where, name = place.store.locate(index.index), entry.filename
-                yield f"{where}: lists {name} again: roll its set back if not meant"
 
 
 def check_pages(place: Place, state: IndexState) -> list[str]:
@@ -247,9 +243,7 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
 
 def _check_sets(place: Place, state: IndexState, metadata: Mapping[str, bytes]) -> Iterator[str]:
     """Every listed set is complete and closed, for each of its CPythons."""
-    for known in state.sets.values():
-        if known.id == FOREIGN or known.standing is not Standing.LISTED:
-            continue
+    for known in state.listed:
         try:
             manifest = manifests.find(place, known.id)
             if manifest is None:

@@ -28,7 +28,7 @@ from rocwheel.ledger.state import Action, IndexState, Transition, apply, in_orde
 from rocwheel.manifest import WheelEntry
 from rocwheel.model import timestamp
 from rocwheel.places import OURS, Place
-from rocwheel.store import ObjectInfo, Store, replaced
+from rocwheel.store import TEXT, Headers, ObjectInfo, Store, replaced
 from rocwheel.wheel.metadata import WheelName
 
 ATTEMPTS: Final = 60  # commits that fail because another one was faster
@@ -159,18 +159,6 @@ def check_sound(
             f"`index repair {' '.join(f'--skip-entry {n}' for n in (*skips, number))} --reason …`, "
             "which the log keeps",
         )
-
-
-def check_bytes(place: Place, state: IndexState) -> None:
-    """Raise StoreError where a wheel is not in the store that the pages would list."""
-    listed = [entry for project in sorted(state.projects) for entry in state.shown(project)]
-    base, there = place.key(""), {info.key for info in place.store.keys(place.key(""))}
-    for entry in listed:
-        if base + entry.filename not in there:
-            raise StoreError(
-                f"{place.store.locate(base + entry.filename)}: missing, and the log lists it",
-                hint="put the wheel back, or roll its set back or prune it",
-            )
 
 
 def read(operation: Operation) -> IndexState:
@@ -312,7 +300,7 @@ def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, Obj
 def put_metadata(place: Place, entry: Entry, data: bytes) -> None:
     """Store the METADATA of a wheel beside it (PEP 658), once."""
     key = place.metadata(entry.filename)
-    headers = place.metadata_headers
+    headers = Headers(content_type=TEXT, cache_control=place.wheel_cache)
     place.store.create(key, data, headers=headers, sha256=entry.metadata_sha256)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +17,9 @@ from packaging.utils import canonicalize_name
 from rocwheel.errors import CommandError
 from rocwheel.index.serve import Site
 from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
-from rocwheel.places import FOREIGN, Place
+from rocwheel.places import Place
 from rocwheel.process import Command, Runner
 
 SECONDS: Final = 600.0  # for one resolution
@@ -40,21 +38,14 @@ def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> lis
             pip = (str(python), "-m", "pip", "install", "--index-url", index)
             said = [
                 (version, _problem(manifest, version, runner, pip))
-                for manifest in _listed(place)
+                for known in log.read(place).of(place.view).listed
+                if (manifest := manifests.find(place, known.id))
                 for version in manifest.pythons
             ]
         finally:
             site.shutdown()
             thread.join()
     return [f"{place.location}: CPython {version}: {text}" for version, text in said if text]
-
-
-def _listed(place: Place) -> Iterator[Manifest]:
-    for known in log.read(place).of(place.view).sets.values():
-        if known.id != FOREIGN and known.standing is Standing.LISTED:
-            manifest = manifests.find(place, known.id)
-            if manifest:
-                yield manifest
 
 
 def _problem(manifest: Manifest, version: str, runner: Runner, pip: tuple[str, ...]) -> str:

@@ -29,6 +29,7 @@ from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import Demand, KnownSuite, State, Verdict
 
+_PASSED: Final = frozenset({State.PASS, State.FLAKY, State.UNCALIBRATED})  # and may yet count
 WAITS: Final = "no approver's key has signed that it may be released"
 
 
@@ -121,26 +122,22 @@ def decide(
                     why = f"{weighed.why}; {WAITS}"
                     weighed = replace(weighed, is_blocking=True, excused=False, why=why)
             cells.append(weighed)
-        if Level.REQUIRED not in levels.values():
-            cells.append(_demands_nothing(family, python))
+        if Level.REQUIRED not in levels.values():  # it would be released untested
+            barred = SuiteCell(
+                suite="any",
+                python=python,
+                level=Level.REQUIRED,
+                state=State.NOT_RUN,
+                is_blocking=True,
+                why=f"the policy of {family.name} requires no suite for this CPython: add a rule "
+                "to amdgpu_family_matrix.py",
+            )
+            cells.append(barred)
     needed = any(cell.excused for cell in cells)
     return Decision(
         cells=tuple(cells),
         bypass=family.bypass_tests_for_releases if needed else None,
         approvals=tuple(used),
-    )
-
-
-def _demands_nothing(family: Family, python: str) -> SuiteCell:
-    """Block a CPython of which no rule asks anything: it would be released untested."""
-    return SuiteCell(
-        suite="any",
-        python=python,
-        level=Level.REQUIRED,
-        state=State.NOT_RUN,
-        is_blocking=True,
-        why=f"the policy of {family.name} requires no suite for this CPython: add a rule to "
-        "amdgpu_family_matrix.py",
     )
 
 
@@ -177,10 +174,9 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
     failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
                 if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
-    passes: list[tuple[str, State, str]] = []
-    doubts: list[tuple[str, State, str]] = []
+    passes, doubts = list[tuple[str, State, str]](), list[tuple[str, State, str]]()
     for item, verdict in told:
-        if verdict.shard or verdict.state not in {State.PASS, State.FLAKY, State.UNCALIBRATED}:
+        if verdict.shard or verdict.state not in _PASSED:
             continue
         doubt = next(_doubts(verdict, case), "")
         # what was counted since then, or is not any more, this checkout says
@@ -238,9 +234,7 @@ def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
     said = f"gone since the last released set: {count(len(lost), 'test')}: {names}"
     cell = replace(cell, notes=(*cell.notes, said))
     allowed = case.demand.may_lose if case.demand else 0
-    if len(lost) <= allowed or cell.state not in {
-        State.PASS, State.FLAKY, State.UNCALIBRATED,
-    }:  # fmt: skip
+    if len(lost) <= allowed or cell.state not in _PASSED:
         return cell
     why = f"{said}; may_lose is {allowed}"
     return replace(cell, state=State.TOO_FEW_RAN, is_blocking=True, why=why)
@@ -307,12 +301,11 @@ def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
 def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
     """Only the ROCm the wheels were built against shows that they run on it, or its packages."""
     brought, wanted = verdict.rocm, case.manifest.rocm
+    what = brought.name or brought.origin
     if case.family.proof.rocm and case.known and case.known.rocm == "pip":
         if (brought.origin, brought.version) != ("pip", wanted.version):
-            what = brought.name or brought.origin
             yield f"the suite ran on ROCm from {what}, not on {wanted.version} by pip"
     elif case.family.proof.rocm and (not brought.sha256 or brought.sha256 != wanted.sha256):
-        what = brought.name or brought.origin
         yield f"the suite ran on ROCm from {what}, not on {wanted.name} with the manifest's digest"
 
 
@@ -331,8 +324,7 @@ def _weigh(cell: SuiteCell, case: _Case, approval: Approval | None) -> SuiteCell
         is_excused = cell.state is State.UNCALIBRATED or approval is not None
         return _excused(cell, excuse, "excuse", today) if is_excused else cell
     if cell.state is State.NO_RUNNER and not cell.sha256:
-        bypass = case.family.bypass_tests_for_releases
-        bypassed = _excused(cell, bypass, "bypass", today)
+        bypassed = _excused(cell, case.family.bypass_tests_for_releases, "bypass", today)
         return replace(bypassed, excused=not bypassed.is_blocking)
     return cell
 

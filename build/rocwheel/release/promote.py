@@ -496,7 +496,16 @@ def _source(
     store, key = staging.store, staging.key(wheel.filename)
     source = store.info(key)
     if source is None:
-        raise _not_staged(staging, wheel)
+        try:
+            page = log.read(staging, [wheel.project]).listing(wheel.project)
+            spent = wheel.filename in page.spent
+        except ObjectMissingError:
+            spent = False
+        why, hint = "", f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
+        if spent:
+            why, hint = " any more: it was pruned", "build the set again under a new version"
+        what = f"{staging.location}: {wheel.filename} is not staged{why}"
+        raise PromotionError(what, hint=hint)
     if source.size != wheel.size or source.sha256 not in {"", wheel.sha256}:
         raise replaced(store.locate(key), source.sha256 or f"{source.size} bytes", wheel.sha256)
     here = there.get(wheel.filename)
@@ -505,25 +514,11 @@ def _source(
     return source, wheelset.staged_metadata(staging, source)
 
 
-def _not_staged(staging: Place, wheel: WheelEntry) -> PromotionError:
-    try:
-        spent = wheel.filename in log.read(staging, [wheel.project]).listing(wheel.project).spent
-    except ObjectMissingError:
-        spent = False
-    why = " any more: it was pruned" if spent else ""
-    hint = f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
-    if spent:
-        hint = "build the set again under a new version"
-    return PromotionError(f"{staging.location}: {wheel.filename} is not staged{why}", hint=hint)
-
-
 def _check_approvals(approvals: Iterable[Approval], decisions: Iterable[Decision]) -> None:
     cells = [cell for decision in decisions for cell in decision.cells]
     for item in approvals:
         states = [c.state.value for c in cells if (c.suite, c.python) == (item.suite, item.python)]
         if "flaky" not in states:
             what = states[0] if states else "no such cell"
-            raise PromotionError(
-                f"--approve {item.suite}:{item.python}: {what}",
-                hint="only a flaky cell can be approved; look at the plan with --dry-run",
-            )
+            hint = "only a flaky cell can be approved; look at the plan with --dry-run"
+            raise PromotionError(f"--approve {item.suite}:{item.python}: {what}", hint=hint)

@@ -108,14 +108,12 @@ def check_signer(
 
     What takes files out (a yank, a rollback) waits for no key.
     """
-    if not channel.requires(KeyRole.PROMOTER):
-        return
-    if signer is None:
-        if action.value not in statements.WITHDRAWALS:
-            what = f"{channel.option}: `{action.value}` needs the signature of a promoter's key"
-            raise TrustError(what, hint="add --signer")
-        return
-    check_key(channel, place, signer, who=who, role=KeyRole.PROMOTER)
+    is_needed = channel.requires(KeyRole.PROMOTER)
+    if is_needed and signer:
+        check_key(channel, place, signer, who=who, role=KeyRole.PROMOTER)
+    elif is_needed and action.value not in statements.WITHDRAWALS:
+        what = f"{channel.option}: `{action.value}` needs the signature of a promoter's key"
+        raise TrustError(what, hint="add --signer")
 
 
 def check_key(

@@ -16,7 +16,7 @@ from typing import Any
 
 from rocwheel.choices import ALL
 from rocwheel.entry import version_of
-from rocwheel.errors import ConfigError
+from rocwheel.errors import ConfigError, StoreError
 from rocwheel.index import publish
 from rocwheel.index.channels import Channel, Retention
 from rocwheel.ledger import log, manifests
@@ -193,7 +193,13 @@ def repair(place: Place) -> tuple[str, ...]:
     again = log.load(place, log.read(place, afresh=True), None)
     if log.differ(place, state, again):
         state = again
-    operations.check_bytes(place, state)
+    there = {info.key for info in place.store.keys(place.key(""))}
+    for entry in [item for project in sorted(state.projects) for item in state.shown(project)]:
+        if place.key(entry.filename) not in there:
+            raise StoreError(
+                f"{place.locate(entry.filename)}: missing, and the log lists it",
+                hint="put the wheel back, or roll its set back or prune it",
+            )
     state = recalled(place, state)
     projects = in_order(state.projects, removing=False)
     state = operations.repair(place, state, projects, mends=True)

@@ -47,18 +47,17 @@ PROBE: Final = f"{OURS}/probe*"
 # A night. Who runs a cell tells of cells of its kind, whose names begin with it; a plan is
 # commands, so only who builds makes one.
 NIGHT: Final = (f"{nights.ROOT}/*", f"{nights.HOSTS}/*")
-NIGHT_PROBE: Final = f"{nights.PROBE}*"
 HOSTS: Final = f"{nights.HOSTS}/*"
 BUILDS: Final = f"{OURS}/builds/*"
 PAGE: Final = "status/*"
 PLANS: Final = (nights.INDEX, *(f"{nights.ROOT}/{name}" for name in ("clock.json", "*/plan.json")))
 SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
-SUBMISSIONS: Final = f"{nights.ROOT}/*/slurm/*"  # a cell that ends `infra` submits itself again
 
 
 def _cells(*kinds: str) -> tuple[str, ...]:
     """Return the keys that cells of these kinds write: the probe, their records, submissions."""
-    return (NIGHT_PROBE, SUBMISSIONS, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
+    submissions = f"{nights.ROOT}/*/slurm/*"  # a cell that ends `infra` submits itself again
+    return (f"{nights.PROBE}*", submissions, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
 
 
 @dataclass(frozen=True)

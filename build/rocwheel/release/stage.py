@@ -152,13 +152,18 @@ def plan(
                 f"{place.store.locate(info.key)}: {info.size} bytes are stored, not {entry.size}",
                 hint="a name is never used for other bytes: build with a new version",
             )
+        others = [  # of the same CPython
+            item
+            for item in state.shown(entry.project)
+            if item.version != entry.version and item.python == entry.python
+        ]
         uploads.append(
             Upload(
                 path=paths[entry.filename],
                 entry=entry,
                 metadata=metadata[entry.filename],
                 is_there=info is not None and f"{entry.filename}.metadata" in there,
-                before=_before(state, entry),
+                before=max(others, key=lambda item: parsed(item.version), default=None),
             )
         )
     operation = Stage(
@@ -193,16 +198,6 @@ def holding(manifest: Manifest, entries: tuple[Entry, ...]) -> Holding:
         rocm=manifest.rocm.version,
         pythons=tuple(manifest.pythons),
     )
-
-
-def _before(state: IndexState, entry: Entry) -> Entry | None:
-    """Return the newest other version's wheel of the same CPython."""
-    others = [
-        item
-        for item in state.shown(entry.project)
-        if item.version != entry.version and item.python == entry.python
-    ]
-    return max(others, key=lambda item: parsed(item.version), default=None)
 
 
 def _check_sizes(manifest: Manifest, channel: Channel, store: Store) -> None:

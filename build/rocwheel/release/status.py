@@ -165,13 +165,7 @@ def read(
     staged, released = (log.read(place).of(place.view) for place in (staging, release))
     damage = operations.damage(release, released, released.projects if asks_pages else ())
     waiting = sorted(
-        (
-            known
-            for known in staged.sets.values()
-            if known.standing is Standing.LISTED
-            and known.id not in released.sets
-            and known.id != FOREIGN
-        ),
+        (known for known in staged.listed if known.id not in released.sets),
         key=lambda known: (known.first, known.id),
         reverse=True,
     )

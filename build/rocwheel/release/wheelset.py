@@ -36,6 +36,8 @@ from rocwheel.wheel.zip_reader import ZipArchive
 
 HASH_THREADS: Final = 4
 AGAIN: Final = "build the set again, and stage it under a new version"
+# What an index says of a wheel as the manifest does.
+SAME: Final = ("filename", "project", "version", "size", "sha256", "kind", "python", "gfx_targets")
 METADATA_LIMIT: Final = 1 << 20  # bytes
 HEADER_LIMIT: Final = 64 << 10  # of a member of a wheel; bytes
 # Bytes at the end of a wheel that hold its directory: mostly, with METADATA; and at most.
@@ -219,17 +221,10 @@ def entries(
     """List the wheels as the index does: all from the manifest and the wheels' own bytes."""
     return tuple(
         Entry(
-            filename=wheel.filename,
-            project=wheel.project,
-            version=wheel.version,
-            size=wheel.size,
-            sha256=wheel.sha256,
+            **{name: getattr(wheel, name) for name in SAME},
             metadata_sha256=files.sha256(metadata[wheel.filename]),
             uploaded=uploaded,
             requires_python=requires_python(metadata[wheel.filename], name=wheel.filename),
-            kind=wheel.kind,
-            python=wheel.python,
-            gfx_targets=wheel.gfx_targets,
             rocm=manifest.rocm.version,
             manifest=manifest.sha256,
         )

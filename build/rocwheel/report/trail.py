@@ -38,7 +38,25 @@ class Trails:
     def __init__(self, results: Results, last: LastRun | None) -> None:
         self._command = results.environment.get("command", "")
         self._last = last
-        self._places = _places(results)
+        # by lane, process, start and test
+        self._places: dict[tuple[str, int, int, str], AttemptPlace] = {}
+        processes = {(item.lane, item.number): item for item in results.processes}
+        ran = [(attempt, test.test) for test in results.tests for attempt in test.attempts]
+        ran.sort(key=lambda item: item[0].start_ms)  # at the same millisecond in the file's order
+        before: dict[tuple[str, int], tuple[int, str]] = {}  # in a process: number of a test, name
+        for attempt, name in ran:
+            where = attempt.lane, attempt.process
+            known, (number, earlier) = processes.get(where), before.get(where, (0, ""))
+            before[where] = (number + 1, name)
+            self._places[attempt.lane, attempt.process, attempt.start_ms, name] = AttemptPlace(
+                lane=attempt.lane,
+                process=attempt.process,
+                ended=known.ended if known else "",
+                log=known.log if known else "",
+                number=number + 1,
+                before=earlier,
+                ms=attempt.duration_ms,
+            )
 
     def of(self, test: TestResult) -> Trail:
         change = ""
@@ -69,27 +87,3 @@ def summary(results: Results, last: LastRun | None) -> str:
         f"Against the last run ({last.state.value}, {last.ended}): {count(new, 'new failure')}, "
         f"{old} known from it, {len(mended)} mended."
     )
-
-
-def _places(results: Results) -> dict[tuple[str, int, int, str], AttemptPlace]:
-    """Return where each attempt ran, by lane, process, start and test."""
-    processes = {(item.lane, item.number): item for item in results.processes}
-    ran = [(attempt, test.test) for test in results.tests for attempt in test.attempts]
-    ran.sort(key=lambda item: item[0].start_ms)  # at the same millisecond in the file's order
-    places: dict[tuple[str, int, int, str], AttemptPlace] = {}
-    last: dict[tuple[str, int], tuple[int, str]] = {}  # in each process: number of a test, name
-    for attempt, name in ran:
-        where = attempt.lane, attempt.process
-        known = processes.get(where)
-        number, before = last.get(where, (0, ""))
-        last[where] = (number + 1, name)
-        places[attempt.lane, attempt.process, attempt.start_ms, name] = AttemptPlace(
-            lane=attempt.lane,
-            process=attempt.process,
-            ended=known.ended if known else "",
-            log=known.log if known else "",
-            number=number + 1,
-            before=before,
-            ms=attempt.duration_ms,
-        )
-    return places

@@ -138,7 +138,7 @@ class Pip:
         Nothing in that root names the environment's place, so it may be moved. Raises FetchError,
         RocmError.
         """
-        runner = self._runner
+        runner = HostRunner(virtualenv.plain(self.env))
         runner.run(Command(argv=(sys.executable, "-m", "venv", "--without-pip", str(environment))))
         paths = map(str, sorted(packages.iterdir()))
         words = ("--python", str(environment), "install", "--quiet", "--no-deps")
@@ -164,13 +164,10 @@ class Pip:
     def _index(self) -> tuple[str, ...]:
         return ("--index-url", self.index) if self.index else ()
 
-    @property
-    def _runner(self) -> HostRunner:
-        return HostRunner(virtualenv.plain(self.env))
-
     def _run(self, words: tuple[str, ...], problem: str) -> None:
+        pip = Command(argv=(sys.executable, *_PIP, *words))
         try:
-            self._runner.run(Command(argv=(sys.executable, *_PIP, *words)))
+            HostRunner(virtualenv.plain(self.env)).run(pip)
         except CommandError as exc:
             lines = [line for line in exc.detail.splitlines() if line.startswith("ERROR:")]
             why = lines[-1].removeprefix("ERROR:").strip() if lines else str(exc)

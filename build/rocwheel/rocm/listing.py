@@ -109,8 +109,7 @@ def read(text: str, url: str) -> Iterator[ListedTarball]:
     if "<ListBucketResult" in text:
         yield from _bucket(text, url)
         return
-    constant = _formats().constant.search(text)
-    if constant is None:
+    if (constant := _formats().constant.search(text)) is None:
         for href in _formats().link.findall(text):
             yield from _listed(unquote(unescape(href)), unescape(href), page=url)
         return

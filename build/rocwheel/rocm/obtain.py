@@ -353,8 +353,7 @@ def digest_of(url: str, *, client: Client, cache: Path, note: Callable[[str], No
     What the server calls the file (ETag, size) is remembered with its digest, so that a tarball
     that stays the same is read once. Raises FetchError.
     """
-    published = _published(client, url)
-    if published:
+    if published := _published(client, url):
         return published
     kept, key = Cache(cache), source_key(url)
     seen = kept.recall(key)
@@ -371,8 +370,7 @@ def _published(client: Client, source: str) -> str | None:
     """Return the digest at `<URL>.sha256`; None where the server has none."""
     parts = urlsplit(source)
     url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
-    data = client.read(url, beside=source)
-    if data is None:
+    if (data := client.read(url, beside=source)) is None:
         return None
     name = tarball_name.base_name(source)
     return _digest_in(data.decode("utf-8", "replace"), name=name, where=without_secrets(url))

@@ -56,8 +56,7 @@ def inflate(packed: Iterable[bytes], *, name: str) -> Blocks:
         head += block
         if len(head) >= tarfile.BLOCKSIZE:
             break
-    compression = Compression.of(head)
-    if compression is None:
+    if (compression := Compression.of(head)) is None:
         raise WrongBytesError(
             f"{name}: neither .tar.gz, .tar.xz nor .tar.zst",
             hint="check the address; a web page may have come instead of the tarball",
@@ -68,18 +67,12 @@ def inflate(packed: Iterable[bytes], *, name: str) -> Blocks:
         if compression is Compression.NONE:
             yield from iter(lambda: source.read(INFLATED), b"")
         else:
-            yield from decoders[compression](source)
+            yield from decoders[compression](source, name)
     except EOFError as exc:
         raise cut(name) from exc
-    except _Damaged as exc:
-        raise damaged(name, str(exc)) from exc
 
 
-class _Damaged(Exception):  # noqa: N818
-    """The decoders' many errors as one."""
-
-
-def _gzip(source: _Raw) -> Iterator[bytes]:
+def _gzip(source: _Raw, name: str) -> Iterator[bytes]:
     from isal import igzip
 
     try:
@@ -87,10 +80,10 @@ def _gzip(source: _Raw) -> Iterator[bytes]:
             while block := stream.read(INFLATED):
                 yield block
     except (igzip.BadGzipFile, zlib.error) as exc:
-        raise _Damaged(exc) from exc
+        raise damaged(name, str(exc)) from exc
 
 
-def _xz(source: _Raw) -> Iterator[bytes]:
+def _xz(source: _Raw, name: str) -> Iterator[bytes]:
     """Yield any number of xz streams with zero padding between them (xz file format, section 2)."""
     import lzma
 
@@ -114,10 +107,10 @@ def _xz(source: _Raw) -> Iterator[bytes]:
                 if not pending:
                     raise EOFError
     except lzma.LZMAError as exc:
-        raise _Damaged(exc) from exc
+        raise damaged(name, str(exc)) from exc
 
 
-def _zstd(source: _Raw) -> Iterator[bytes]:
+def _zstd(source: _Raw, name: str) -> Iterator[bytes]:
     import zstandard
 
     decoder = zstandard.ZstdDecompressor(max_window_size=WINDOW)
@@ -128,7 +121,7 @@ def _zstd(source: _Raw) -> Iterator[bytes]:
             while block := stream.read(INFLATED):
                 yield block
     except zstandard.ZstdError as exc:
-        raise _Damaged(exc) from exc
+        raise damaged(name, str(exc)) from exc
 
 
 class _Raw(io.RawIOBase):
@@ -143,8 +136,7 @@ class _Raw(io.RawIOBase):
 
     def readinto(self, target: bytearray | memoryview) -> int:  # type: ignore[override]
         while not self._rest:
-            block = next(self._blocks, None)
-            if block is None:
+            if (block := next(self._blocks, None)) is None:
                 return 0
             self._rest = memoryview(block)
         count = min(len(target), len(self._rest))
@@ -259,8 +251,7 @@ class TarReader:
         if info.type in _REFUSED or info.sparse is not None:
             what = _REFUSED.get(info.type, "a sparse file, as `tar --sparse` makes")
             raise refused(self._name, name, f"is {what}")
-        kind = _KINDS.get(info.type)
-        if kind is None:
+        if (kind := _KINDS.get(info.type)) is None:
             raise refused(self._name, name, f"is of the unknown type {info.type!r}")
         if kind is MemberKind.FILE and name.endswith(b"/"):
             kind = MemberKind.DIRECTORY  # as archives of before 1988 say it
@@ -334,8 +325,7 @@ class _Forward:
 
     def _more(self) -> bool:
         while self._at == len(self._block):
-            block = next(self._blocks, None)
-            if block is None:
+            if (block := next(self._blocks, None)) is None:
                 return False
             self._block, self._at = memoryview(block), 0
         return True

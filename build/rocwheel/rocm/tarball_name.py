@@ -44,8 +44,7 @@ class TarballName:
 
 def parse(name: str) -> TarballName | None:
     """Take a tarball's name apart; None where TheRock made no such name."""
-    match = therock.known().names.pattern.fullmatch(name)
-    if match is None:
+    if (match := therock.known().names.pattern.fullmatch(name)) is None:
         return None
     try:
         version = RocmVersion.parse(match["version"])

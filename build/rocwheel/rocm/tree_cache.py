@@ -82,8 +82,7 @@ class Cache:
         if self._entry(sha256) is None:
             return None
         lease = self._lease(sha256)
-        entry = self._entry(sha256)
-        if entry is None:
+        if (entry := self._entry(sha256)) is None:
             lease.close()
             return None
         return entry, self.trees / sha256 / TREE, lease

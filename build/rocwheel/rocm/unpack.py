@@ -247,8 +247,7 @@ class _Writer:
                     here.pop()
                 elif part not in (b"", b"."):
                     here.append(part)
-                    onward = self._links.get(b"/".join(here))
-                    if onward is not None:
+                    if (onward := self._links.get(b"/".join(here))) is not None:
                         hops += 1
                         if hops > LINK_HOPS:
                             raise refused(self._name, link, "leads round in circles")

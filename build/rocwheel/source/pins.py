@@ -116,8 +116,7 @@ class Pins:
 
         Raises ConfigError that says how the release would be built, and how a pin is added.
         """
-        pin = next((pin for pin in self.pins if pin.name == version), None)
-        if pin is None:
+        if (pin := next((pin for pin in self.pins if pin.name == version), None)) is None:
             known = tuple(pin.name for pin in self.pins)
             built_as = self._class(version)
             raise ConfigError(
@@ -158,8 +157,7 @@ def load(path: Path, *, layouts: Layouts, text: str = "") -> Pins:
     pins = []
     for name, entry in entries.items():
         pin = replace(entry, name=name, version=entry.version or name)
-        mistake = _mistake(pin, layouts)
-        if mistake:
+        if mistake := _mistake(pin, layouts):
             raise document.error(str(mistake), "pins", name, *mistake.at, hint=mistake.hint)
         pins.append(pin)
     ordered = sorted(pins, key=lambda pin: (Version(pin.version), pin.name))

@@ -395,8 +395,7 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
 
 
 def _class_by_version(root: Path, layout: Layout, version: Version) -> VersionClass:
-    version_class = layout.version_class(version)
-    if version_class is None:
+    if (version_class := layout.version_class(version)) is None:
         raise SourceError(
             f"{root}: JAX {version} has no class in layout {layout.name}",
             hint="add one to ci/layouts.yaml: docs/how-to/add-a-jax-version.md",
@@ -405,8 +404,7 @@ def _class_by_version(root: Path, layout: Layout, version: Version) -> VersionCl
 
 
 def _version(root: Path, where: Assignment) -> Version:
-    text = _assigned(root / where.file, where.variable)
-    if text is None:
+    if (text := _assigned(root / where.file, where.variable)) is None:
         raise SourceError(
             f'{root / where.file}: has no line `{where.variable} = "…"`',
             hint="use the file as JAX has it",

@@ -194,17 +194,21 @@ def whole(store: Store, key: str) -> tuple[bytes, ObjectInfo]:
     return b"".join(blocks), info
 
 
-def fetch(store: Store, key: str, file: IO[bytes], count: Counter | None = None) -> ObjectInfo:
-    """Write an object to a file; return its info with the SHA-256 of what came."""
+def fetch(
+    store: Store, key: str, file: IO[bytes] | None, count: Counter | None = None
+) -> ObjectInfo:
+    """Write an object to a file, if any; return its info with the SHA-256 of what came."""
     digest = hashlib.sha256()
 
     def keep(block: bytes) -> None:
         digest.update(block)
-        file.write(block)
+        if file:
+            file.write(block)
         advance(count, len(block))
 
     info = store.stream(key, keep)
-    file.flush()
+    if file:
+        file.flush()
     return replace(info, sha256=digest.hexdigest())
 
 

@@ -20,18 +20,7 @@ from urllib.parse import quote
 
 from rocwheel import ending
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
-from rocwheel.store import (
-    BLOCK,
-    TEXT,
-    Body,
-    Counter,
-    Headers,
-    ObjectInfo,
-    Options,
-    advance,
-    pause,
-    stale,
-)
+from rocwheel.store import BLOCK, Body, Counter, Headers, ObjectInfo, Options, advance, pause, stale
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -52,6 +41,7 @@ RIGHTS: Final = {
     "HeadObject": "GetObject",
     "ListObjectsV2": "ListBucket",
 }
+REFUSALS: Final = frozenset({BAD_REQUEST, PRECONDITION_FAILED, NOT_IMPLEMENTED})  # of a condition
 PASSING: Final = frozenset({408, CONFLICT, 429})  # a retry may be answered otherwise
 
 
@@ -208,12 +198,11 @@ class Bucket:
         key: str,
         body: Body,
         *,
-        headers: Headers | None = None,
+        headers: Headers,
         count: Counter | None = None,
         **extra: Any,
     ) -> str:
         """Return one PUT, untranslated; return the ETag."""
-        headers = headers or Headers(content_type=TEXT)
         kwargs: Any = {**self.at(key), "ContentType": headers.content_type, **extra}
         if headers.cache_control:
             kwargs["CacheControl"] = headers.cache_control

@@ -13,18 +13,11 @@ from typing import Any, Final
 
 from rocwheel import files
 from rocwheel.errors import ObjectMissingError
-from rocwheel.store import Abilities
-from rocwheel.store.bucket import (
-    BAD_REQUEST,
-    NOT_IMPLEMENTED,
-    PRECONDITION_FAILED,
-    Bucket,
-    checksum,
-    status,
-)
+from rocwheel.store import TEXT, Abilities, Headers
+from rocwheel.store.bucket import REFUSALS, Bucket, checksum, status
 
 BODY: Final = b"rocwheel tries here what this store can do; see docs/layout.md\n"
-REFUSALS: Final = {BAD_REQUEST, PRECONDITION_FAILED, NOT_IMPLEMENTED}
+HEADERS: Final = Headers(content_type=TEXT)
 OTHER_ETAG: Final = "0" * 32
 # RFC 9110 8.8.3, and what Ceph's RGW takes: https://github.com/slatedb/slatedb/issues/1818
 QUOTED, BARE = '"{}"', "{}"
@@ -62,7 +55,7 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
         )
 
     def puts(body_sha256: str, **condition: str) -> bool:
-        extra: Any = {"ChecksumSHA256": body_sha256, **kind, **condition}
+        extra: Any = {"headers": HEADERS, "ChecksumSHA256": body_sha256, **kind, **condition}
         return _accepted(bucket, key, "PutObject", lambda: bucket.put(key, BODY, **extra))
 
     # Of two create-only writes the first may find nothing; the second cannot.
@@ -70,7 +63,7 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
     if bucket.info(key) is None:  # the server knows no such condition at all
         puts(sha256)
     copy_create_only = not all(copies(IfNoneMatch="*") for _ in range(2))
-    sums: Any = {"ChecksumSHA256": sha256, **kind}
+    sums: Any = {"headers": HEADERS, "ChecksumSHA256": sha256, **kind}
     _accepted(bucket, folder, "PutObject", lambda: bucket.put(folder, BODY, **sums))
     listed = [(item.key, item.size) for item in bucket.keys(folder.rstrip("/"))]
     write = _spelling(bucket, key, lambda tag: puts(sha256, IfMatch=tag))

@@ -86,14 +86,7 @@ class S3Store(Bucket):
     def digest(self, info: ObjectInfo, /, *, count: Counter | None = None) -> str:
         if info.sha256 and self._seen and self._seen.checksums:
             return info.sha256
-        digest = hashlib.sha256()
-
-        def both(block: bytes) -> None:
-            digest.update(block)
-            advance(count, len(block))
-
-        self.stream(info.key, both)
-        return digest.hexdigest()
+        return fetch(self, info.key, None, count).sha256
 
     # Writing
 

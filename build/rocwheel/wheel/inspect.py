@@ -19,20 +19,11 @@ from typing import Final, NamedTuple
 from rocwheel import files
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import WheelKind
+from rocwheel.wheel import metadata
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
 from rocwheel.wheel.hip import in_all, sum_of_objects
 from rocwheel.wheel.limits import LIMITS
-from rocwheel.wheel.metadata import (
-    STRONG,
-    KeyValueText,
-    RecordRow,
-    WheelName,
-    dist_info,
-    read_record,
-    record_digest,
-    release_of,
-    row_problems,
-)
+from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName
 from rocwheel.wheel.python_source import Compiled, compile_members
 from rocwheel.wheel.sbom import Component, read
 from rocwheel.wheel.zip_reader import CHUNK, Stamp, ZipArchive, ZipMember
@@ -139,14 +130,13 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
     filename = WheelName.parse(path.name)
     with ZipArchive(path) as archive, ThreadPoolExecutor(1) as beside:
         whole = beside.submit(files.sha256, archive.raw(0, archive.size, step=CHUNK))
-        folder = dist_info(archive.by_name, path=path)
+        folder = metadata.dist_info(archive.by_name, path=path)
         texts = {
             name: KeyValueText(archive.read(f"{folder}/{name}"), name=f"{path}: {name}")
             for name in ("METADATA", "WHEEL")
         }
-        rows = read_record(
-            archive.read(f"{folder}/RECORD"), name=f"{path}: RECORD", files=len(archive.members)
-        )
+        record, number = archive.read(f"{folder}/RECORD"), len(archive.members)
+        rows = metadata.read_record(record, name=f"{path}: RECORD", files=number)
         reader = _Reader(archive, {row.path: row for row in rows} if hashes else None)
         elf = [facts for member in archive.members if (facts := reader.read(member))]
         provenance, releases = _provenance(archive, folder, texts)
@@ -170,7 +160,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         provenance=provenance,
         releases=releases,
         sboms=sboms,
-        rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
+        rows=tuple(metadata.row_problems(archive.by_name, rows, folder)) if hashes else (),
         digests=tuple(reader.problems),
         compiled=compile_members(path) if hashes and kind_of(filename.project) else Compiled(),
     )
@@ -231,14 +221,14 @@ class _Reader:
     def _checked(self, member: ZipMember) -> Iterator[bytes]:
         """Yield a member's content; at its end, compare it with its row."""
         row = (self._rows or {}).get(member.name)
-        if row is None or member.is_dir or row.algorithm not in STRONG:
+        if row is None or member.is_dir or row.algorithm not in metadata.STRONG:
             yield from self._archive.stream(member)
             return
         digest = hashlib.new(row.algorithm)
         for piece in self._archive.stream(member):
             digest.update(piece)
             yield piece
-        is_now = record_digest(digest.digest(), algorithm=row.algorithm)
+        is_now = metadata.record_digest(digest.digest(), algorithm=row.algorithm)
         if is_now != row.digest:
             self.problems.append(f"{member.name}: is {is_now}, RECORD says {row.digest}")
         elif row.size != str(member.size):
@@ -288,7 +278,7 @@ def _provenance(
         if member.name.endswith("commit_info.py"):
             facts |= _commits(text)
             continue
-        releases[member.name] = release_of(content)
+        releases[member.name] = metadata.release_of(content)
         if match := _GIT_HASH.search(text):
             facts["git"] = match[1]
     if match := _SUMMARY_ROCM.search("".join(texts["METADATA"].all("Summary")[:1])):

@@ -18,21 +18,8 @@ from packaging.version import Version
 from rocwheel import parallel
 from rocwheel.console import brief
 from rocwheel.errors import ConfigError, WheelError
-from rocwheel.wheel import requirements
-from rocwheel.wheel.metadata import (
-    UNHASHED,
-    KeyValueText,
-    RecordRow,
-    WheelName,
-    dist_info,
-    edit_record,
-    normal_name,
-    read_record,
-    release_of,
-    row_of,
-    row_problems,
-    with_release,
-)
+from rocwheel.wheel import metadata, requirements
+from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName, normal_name, row_of
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
 from rocwheel.wheel.zip_writer import Outbox, ZipPart
 
@@ -95,11 +82,8 @@ class NewVersion(NamedTuple):
                 f"{old}: a pre-release has no post-releases", hint="give --version instead"
             )
         local = f"+{old.local}" if old.local else ""
-        text = self.version or (
-            f"{old.public}+{self.local}"
-            if self.local
-            else f"{old.base_version}.post{self.post}{local}"
-        )
+        post = f"{old.base_version}.post{self.post}{local}"
+        text = self.version or (f"{old.public}+{self.local}" if self.local else post)
         new = requirements.version(text)
         if new is None:
             raise ConfigError(
@@ -162,11 +146,11 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
         _, new = versions[name.project]
         with ZipArchive(path) as archive:
             draft = _Draft(archive)
-            metadata = draft.texts["METADATA"]
-            metadata.replace("Version", {metadata.get("Version"): str(new)})
-            pins, alone = _pins(metadata.all("Requires-Dist"), name, versions)
-            metadata.replace("Requires-Dist", pins)
-            draft.edit(f"{draft.folder}/METADATA", metadata.to_bytes())
+            core = draft.texts["METADATA"]
+            core.replace("Version", {core.get("Version"): str(new)})
+            pins, alone = _pins(core.all("Requires-Dist"), name, versions)
+            core.replace("Requires-Dist", pins)
+            draft.edit(f"{draft.folder}/METADATA", core.to_bytes())
             notes = (
                 *draft.edit_version_modules(name.version, new),
                 *(
@@ -205,15 +189,16 @@ class _Draft:
     def __init__(self, archive: ZipArchive) -> None:
         self._archive = archive
         self.name = WheelName.parse(archive.path.name)
-        self.folder = dist_info(archive.by_name, path=archive.path)
+        self.folder = metadata.dist_info(archive.by_name, path=archive.path)
         if self.folder != f"{self.name.stem}.dist-info":
             archive.refuse(f"its dist-info folder is {self.folder}")
-        for signature in UNHASHED[1:]:
+        for signature in metadata.UNHASHED[1:]:
             if f"{self.folder}/{signature}" in archive.by_name:
                 archive.refuse(f"{signature}: a signed wheel cannot be changed")
         self._record = archive.read(f"{self.folder}/RECORD")
-        rows = read_record(self._record, name=f"{archive.path}: RECORD", files=len(archive.members))
-        for problem in row_problems(archive.by_name, rows, self.folder):
+        name, number = f"{archive.path}: RECORD", len(archive.members)
+        rows = metadata.read_record(self._record, name=name, files=number)
+        for problem in metadata.row_problems(archive.by_name, rows, self.folder):
             archive.refuse(problem)
         self.texts = {
             name: KeyValueText(
@@ -221,8 +206,8 @@ class _Draft:
             )
             for name in ("METADATA", "WHEEL")
         }
-        metadata = self.texts["METADATA"]
-        own = normal_name(metadata.get("Name")), metadata.get("Version")
+        core = self.texts["METADATA"]
+        own = normal_name(core.get("Name")), core.get("Version")
         if own != (self.name.project, self.name.version_text):
             archive.refuse(f"METADATA is of {' '.join(own)}")
         self._rows = {row.path: row for row in rows}
@@ -262,10 +247,10 @@ class _Draft:
             if member.size > TEXT:  # a version in it would stay as it is
                 self._archive.refuse(f"{member.name}: {member.size} bytes, too large to be edited")
             content = self._archive.read(member.name)
-            text = release_of(content)
+            text = metadata.release_of(content)
             release = requirements.version(text or "")
             if text == "" or (release and release.base_version == old.base_version):
-                self.edit(member.name, with_release(content, str(new)))
+                self.edit(member.name, metadata.with_release(content, str(new)))
             elif re.match(_SET, self.name.project):
                 yield f"{member.name} keeps {text or 'no version'}: it is not of {old}"
 
@@ -287,7 +272,7 @@ class _Draft:
             elif path != row.path:
                 changes[row.path] = row._replace(path=path)
         if changes:
-            self._edits[f"{self.folder}/RECORD"] = edit_record(self._record, changes)
+            self._edits[f"{self.folder}/RECORD"] = metadata.edit_record(self._record, changes)
         return plan
 
 

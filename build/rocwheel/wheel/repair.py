@@ -23,17 +23,10 @@ from rocwheel.errors import WheelError
 from rocwheel.manifest import Source
 from rocwheel.model import WheelKind
 from rocwheel.process import Command, Runner
-from rocwheel.wheel import requirements, sbom
+from rocwheel.wheel import metadata, requirements, sbom
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect, kind_of
-from rocwheel.wheel.metadata import (
-    KeyValueText,
-    WheelName,
-    edit_record,
-    row_of,
-    sound_mode,
-    with_release,
-)
+from rocwheel.wheel.metadata import KeyValueText, WheelName, sound_mode, with_release
 from rocwheel.wheel.sbom import Component
 from rocwheel.wheel.verify.libraries import is_found
 from rocwheel.wheel.wheel_policy import WheelPolicy
@@ -281,8 +274,8 @@ def _parts(
     if plan.components:
         changes[own] = sbom.make(plan.components)
     if changes:
-        rows = {name: row_of(name, pieces(content)) for name, content in changes.items()}
-        changes[record] = edit_record(archive.read(record), rows)
+        rows = {name: metadata.row_of(name, pieces(content)) for name, content in changes.items()}
+        changes[record] = metadata.edit_record(archive.read(record), rows)
     # A list that is new lies before RECORD, with its time and mode.
     like = {record: (own, record)} if plan.components and own not in archive.by_name else {}
     return [

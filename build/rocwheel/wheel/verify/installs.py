@@ -92,9 +92,8 @@ def installs(paths: Sequence[Path], by: Installers) -> Mapping[Path, tuple[Findi
     names = {path: WheelName.parse(path.name) for path in paths}
     targets = {target for name in names.values() if (target := _target(name))}
     problems: dict[Path, list[Finding]] = defaultdict(list)
-    for target in sorted(targets) or [
-        InstallTarget(sys.version_info.minor, f"cp3{sys.version_info.minor}")
-    ]:
+    own = InstallTarget(sys.version_info.minor, f"cp3{sys.version_info.minor}")
+    for target in sorted(targets) or [own]:
         fitting = [path for path, name in names.items() if _target(name) in (None, target)]
         for path, item in _tried(fitting, target, by):
             problems[path].append(item)
@@ -104,11 +103,9 @@ def installs(paths: Sequence[Path], by: Installers) -> Mapping[Path, tuple[Findi
 def _target(name: WheelName) -> InstallTarget | None:
     """Return the one CPython a wheel is for; None where it is for several."""
     match = _CPYTHON.match(name.pythons[0])
-    return (
-        InstallTarget(int(match[1]), name.abis[0])
-        if match and name.abis[0].startswith("cp")
-        else None
-    )
+    if match and name.abis[0].startswith("cp"):
+        return InstallTarget(int(match[1]), name.abis[0])
+    return None
 
 
 def _tried(

@@ -111,10 +111,8 @@ class Judge(JudgedWheel):
 
     def _layout(self) -> Iterator[Finding]:
         """Find files that have no place in this wheel; JAX's wheels have no `.data` folder."""
-        folders: list[str] = []
-        if self.kind is not None:
-            packages = self.policy.kinds[self.kind].packages
-            folders = [text.format(rocm=self.rocm) for text in packages]
+        packages = self.policy.kinds[self.kind].packages if self.kind is not None else ()
+        folders = [text.format(rocm=self.rocm) for text in packages]
         own = (
             *(f"{each}/" for each in (*folders, self.report.dist_info)),
             f"{self.report.filename.distribution}{LIBRARIES}/",
