@@ -69,10 +69,7 @@ def demo(app: App, options: DemoOptions) -> None:
         lines = job.dry_run(base, wheels_only=only, runner=app.runner, console=app.console)
         return app.emit_plan(lines)
     with housekeeping.using(base.cache):
-        prepared = _prepare(app, base)
-        if only:
-            return show_built(app, job.wheels(prepared, runner=app.runner, console=app.console))
-        return _night(app, prepared, given_words(DemoOptions, app.cwd, leave=_OWN))
+        return _run(app, _prepare(app, base), wheels_only=only)
 
 
 def _prepare(app: App, base: dist.Request) -> job.Prepared:
@@ -96,8 +93,14 @@ def _image(app: App, options: DemoOptions) -> str:
     return "" if options.dry_run else builder.make(wanted, app, engine).name
 
 
-def _night(app: App, prepared: job.Prepared, words: tuple[str, ...]) -> None:
-    """Plan a night, run it with the engine of this machine, install what it released."""
+def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
+    """Plan a night, run it with the engine of this machine, install what it released.
+
+    Or build the wheels alone.
+    """
+    if wheels_only:
+        return show_built(app, job.wheels(prepared, runner=app.runner, console=app.console))
+    words = given_words(DemoOptions, app.cwd, leave=_OWN)
     with app.console.step("Make a ROCm tarball from this machine's packages", key="tarball"):
         tarball = job.make_tarball(prepared.request, runner=app.runner, console=app.console)
     who = Who(by=app.user, now=app.now(), reason="demo")
@@ -123,4 +126,4 @@ def _night(app: App, prepared: job.Prepared, words: tuple[str, ...]) -> None:
         app.console.info(line)
     document = result.document() | {"new": not built.cell.kept, "seconds": app.console.seconds}
     document["night"] = planned.night
-    app.emit(document, document["manifest"])
+    return app.emit(document, document["manifest"])
