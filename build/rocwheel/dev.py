@@ -86,12 +86,11 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
     Raises what building raises; HostError for an environment that is none; CommandError when pip
     or a test fails.
     """
-    python, hashes = _about(loop, runner)
-    planned = _plan(loop, python)
+    planned, hashes = _begin(loop, runner)
     inputs = dist.gather(planned, runner=runner, console=console)
     with bazel.explained(planned.failures), inputs.place.running(runner) as inside:
         runs = bazel.build_all(
-            bazel.invocations(_spec(loop, python, inputs.spec)),
+            bazel.invocations(_spec(loop, inputs.spec)),
             folder=loop.request.cache / "logs",
             into=loop.request.cache / "dev" / inputs.spec.output_base.name,
             runner=inside,
@@ -115,12 +114,11 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
 
 def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterator[str]:
     """Yield every command `turn` would run; changes nothing."""
-    python, _ = _about(loop, runner)
-    planned = _plan(loop, python)
+    planned, _ = _begin(loop, runner)
     seen = dist.preview(planned, runner=runner, console=console)
     yield from dist.fetching(planned, seen)
     yield from (f"# {note}" for note in seen.notes)
-    for title, command in seen.commands(bazel.invocations(_spec(loop, python, seen.spec))):
+    for title, command in seen.commands(bazel.invocations(_spec(loop, seen.spec))):
         yield f"# {title}"
         yield dist.pasteable(command)
     for command in _install(loop, ["WHEEL..."]):
@@ -154,7 +152,8 @@ def configure(
     Bazel run by hand with it shares output base and caches with rocwheel, so neither rebuilds what
     the other built. Raises ConfigError for a file below the workspace.
     """
-    inputs = _gather(request, runner, console)
+    planned_build = dist.plan(replace(request, allow_dirty=True))
+    inputs = dist.gather(planned_build, runner=runner, console=console)
     path = rc_file or _default_rc(request, inputs.spec)
     if path.resolve().is_relative_to(inputs.tree.root.resolve()):
         raise ConfigError(
@@ -183,7 +182,8 @@ def shell(
             hint="add --executor=docker or podman with --builder-image",
         )
     executor = replace(request.executor, devices=devices())
-    inputs = _gather(replace(request, executor=executor), runner, console)
+    planned = dist.plan(replace(request, executor=executor, allow_dirty=True))
+    inputs = dist.gather(planned, runner=runner, console=console)
     rc_file = _default_rc(request, inputs.spec)
     place = inputs.place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
     for invocation in _write_rc(request, inputs.spec, rc_file):
@@ -191,11 +191,6 @@ def shell(
     with place.running(runner) as inside:
         command = Command(argv=tuple(words), cwd=inputs.spec.workspace)
         return inside.interact(command, tty=tty)
-
-
-def _gather(request: dist.Request, runner: HostRunner, console: Console) -> dist.Inputs:
-    planned = dist.plan(replace(request, allow_dirty=True))
-    return dist.gather(planned, runner=runner, console=console)
 
 
 def _write_rc(
@@ -228,17 +223,11 @@ def _default_rc(request: dist.Request, spec: bazel.BuildSpec) -> Path:
     return request.cache / "configure" / f"{spec.output_base.name}.bazelrc"
 
 
-def _plan(loop: Loop, python: PythonVersion) -> dist.Plan:
-    request = replace(loop.request, pythons=(python,), allow_dirty=True, is_snapshot=True)
-    return dist.plan(request)
-
-
-def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.BuildSpec:
+def _spec(loop: Loop, spec: bazel.BuildSpec) -> bazel.BuildSpec:
     """Return a snapshot: with date or commit the version would be a reason to rebuild."""
     return replace(
         spec,
         kinds=loop.kinds or spec.kinds,
-        pythons=(python,),
         wheel_type="snapshot",
         wheel_suffix="",
         git_hash="",
@@ -278,8 +267,8 @@ def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
     )
 
 
-def _about(loop: Loop, runner: Runner) -> tuple[PythonVersion, frozenset[str]]:
-    """Return the CPython of an environment, and the digests of the wheels it was filled from.
+def _begin(loop: Loop, runner: Runner) -> tuple[dist.Plan, frozenset[str]]:
+    """Plan for the CPython of an environment; return the digests it was filled from, too.
 
     Raises HostError for an environment that is none, or that lacks what the turn will run in it.
     """
@@ -303,7 +292,9 @@ def _about(loop: Loop, runner: Runner) -> tuple[PythonVersion, frozenset[str]]:
     for test in loop.tests:
         if not test.exists():
             raise ConfigError(f"{test}: no such file", hint="check --test")
-    return PythonVersion.parse(answer["python"]), frozenset(filter(None, installed.values()))
+    pythons = (PythonVersion.parse(answer["python"]),)
+    request = replace(loop.request, pythons=pythons, allow_dirty=True, is_snapshot=True)
+    return dist.plan(request), frozenset(filter(None, installed.values()))
 
 
 def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -64,15 +64,20 @@ def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
     wanted: set[Purpose] = set(Purpose) if purpose is Purpose.ALL else {purpose}
     yield Row(name="rocwheel runs on", found=f"Python {sys.version.split()[0]}, {sys.executable}")
     yield from _pythons(place, headers=Purpose.BUILD in wanted)
+    # network names that purposes need: sources, packages, the channels' public addresses
+    hosts = list(place.hosts) if Purpose.RELEASE in wanted else []
     if Purpose.BUILD in wanted:
+        hosts += HOSTS
         yield from _build(place)
     if Purpose.GATE in wanted:
+        index = urlsplit(place.environ.get("PIP_INDEX_URL", "")).hostname
+        hosts += ["github.com", index or "pypi.org"]
         yield from _gate(place)
     if wanted & {Purpose.GATE, Purpose.RELEASE}:
         if place.store is None or isinstance(place.store, S3Store):
             yield _credentials()
         yield from _rights(place)
-    yield from _names(_needed(place, wanted), place.environ)
+    yield from _names(dict.fromkeys(hosts), place.environ)
     yield _clock(place)
     yield disk(place.cache, WHOLE_DISK if Purpose.BUILD in wanted else 15 * GIB)
 
@@ -160,18 +165,7 @@ def _clock(place: Machine) -> Row:
     )
 
 
-def _needed(place: Machine, wanted: set[Purpose]) -> tuple[str, ...]:
-    """Network names that purposes need: sources, packages, the channels' public addresses."""
-    hosts = list(place.hosts) if Purpose.RELEASE in wanted else []
-    if Purpose.BUILD in wanted:
-        hosts += HOSTS
-    if Purpose.GATE in wanted:
-        index = urlsplit(place.environ.get("PIP_INDEX_URL", "")).hostname
-        hosts += ["github.com", index or "pypi.org"]
-    return tuple(dict.fromkeys(hosts))
-
-
-def _names(hosts: Sequence[str], environ: Mapping[str, str]) -> Iterator[Row]:
+def _names(hosts: Iterable[str], environ: Mapping[str, str]) -> Iterator[Row]:
     for host in hosts:
         way, remedy = "through the proxy", ""
         if not proxies(f"https://{host}/", environ):  # which looks the name up itself

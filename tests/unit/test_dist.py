@@ -180,9 +180,8 @@ def test_a_manifest_names_the_families_of_a_set_for_several(chosen, named, tmp_p
     shown = output.contents(tmp_path, made)
     assert shown.get("families", []) == list(named)
     result = dist.Result(
-        wheelhouse=tmp_path, manifest=made, is_new=True, rocm_root=tmp_path, rocm_number="7",
-        bazel=bazel.Runs(done=()), findings=(),
-    )  # fmt: skip
+        wheelhouse=tmp_path, manifest=made, is_new=True, bazel=bazel.Runs(done=()), findings=()
+    )
     told = next(line for line in output.lines(result, seconds={}) if "gfx targets" in line)
     assert told.endswith(", for gfx1151, gfx90a" if named else "gfx targets gfx90a")
 

@@ -115,13 +115,9 @@ def _release(
     wanted: str, downloads: Downloads, runner: Runner, console: Console | None
 ) -> BazelBinary:
     release = downloads.releases.find(wanted, mirror=downloads.mirror)
-    path = releases.place(release, downloads.folder)
-    is_here = path.is_file()
-    releases.check(release, downloads, console=console or silent())
-    if console:
-        releases.fetch(release, downloads, console=console)
+    is_here = releases.place(release, downloads.folder).is_file()
     return BazelBinary(
-        path=runner.path(path),
+        path=runner.path(releases.fetch(release, downloads, console=console)),
         version=wanted,
         origin="cache" if is_here else "download",
         url="" if is_here else release.url,

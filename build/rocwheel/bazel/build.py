@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -199,7 +199,7 @@ def _run(
     with console.progress("Bazel's actions") as bar:
         shown = _Shown(read, bar, console, secrets, warnings)
         try:
-            with _Tail(files.events, read, shown.events):
+            with _following(files.events, read, shown.events):
                 done = runner.run(command, log=files.log, on_line=shown.line, check=False)
         except BaseException:  # Ctrl-C, a deadline: the client has ended, the server may still work
             shutdown(invocation, runner=runner)
@@ -285,47 +285,40 @@ class _Shown:
         self._bar.update(self._read.actions, text=text)
 
 
-class _Tail(threading.Thread):
-    """Feeds what is written to a file to `BuildEvents`, meanwhile and, when it ends, to its end."""
+@contextmanager
+def _following(path: Path, read: BuildEvents, changed: Callable[[], None]) -> Iterator[None]:
+    """Feed what is written to a file to `BuildEvents`, meanwhile and, when it ends, to its end."""
+    from concurrent.futures import ThreadPoolExecutor
 
-    def __init__(self, path: Path, read: BuildEvents, changed: Callable[[], None]) -> None:
-        super().__init__(daemon=True)
-        self._path, self._read, self._changed = path, read, changed
-        self._over = threading.Event()
-        self._problem: Exception | None = None
-
-    def __enter__(self) -> None:
-        self.start()
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._over.set()
-        self.join()
-        if self._problem and kind is None:
-            raise self._problem
-
-    def run(self) -> None:
+    over = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        following = pool.submit(_follow, path, read, changed, over)
         try:
-            self._follow()
-        except Exception as exc:  # noqa: BLE001 - raised again in the thread that waits
-            self._problem = exc
+            yield
+        finally:
+            over.set()
+        following.result()  # raises what went wrong in that thread
 
-    def _follow(self) -> None:
-        while not self._path.exists() and not self._over.wait(POLL_SECONDS):
-            pass
-        if not self._path.exists():  # Bazel did not come that far
-            return
-        pending = ""
-        with self._path.open(encoding="utf-8", errors="replace") as file:
-            while True:
-                last = self._over.is_set()  # asked before reading: what was written is read
-                *lines, pending = (pending + file.read()).split("\n")
-                for line in lines:
-                    self._read.feed(line)
-                if lines:
-                    self._changed()
-                if last:
-                    return
-                self._over.wait(POLL_SECONDS)
+
+def _follow(
+    path: Path, read: BuildEvents, changed: Callable[[], None], over: threading.Event
+) -> None:
+    while not path.exists() and not over.wait(POLL_SECONDS):
+        pass
+    if not path.exists():  # Bazel did not come that far
+        return
+    pending = ""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        while True:
+            last = over.is_set()  # asked before reading: what was written is read
+            *lines, pending = (pending + file.read()).split("\n")
+            for line in lines:
+                read.feed(line)
+            if lines:
+                changed()
+            if last:
+                return
+            over.wait(POLL_SECONDS)
 
 
 def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from rocwheel.build_record import InvocationRecord, TimedAction
+from rocwheel.build_record import TimedAction
 from rocwheel.errors import HostError
 from rocwheel.process import GuestPath
 
@@ -193,13 +193,6 @@ def read_spawns(log: Path) -> Spawned:
             hits += 1
             cached += size
     return Spawned(cache_hits=hits, bytes_made=made, bytes_cached=cached)
-
-
-def critical_lines(record: InvocationRecord) -> Iterator[str]:
-    """Yield the critical path for people; nothing when nothing ran."""
-    if record.critical_path:
-        yield f"critical path {record.critical_path_milliseconds / 1000:.1f} s:"
-        yield from map(line, record.critical_path)
 
 
 def line(action: TimedAction) -> str:

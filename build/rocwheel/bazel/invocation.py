@@ -135,7 +135,18 @@ class BazelInvocation:
             *expand(
                 spec.layout.recipe,
                 conditions=_conditions(spec, self.python, rocm=rocm),
-                values={**_values(spec, self.python), **spec.version_class.values},
+                values={
+                    "cc": str(spec.compiler.cc or ""),
+                    "cxx": str(spec.compiler.cxx or ""),
+                    "gfx_targets": ",".join(spec.gfx_targets),
+                    "git_hash": spec.git_hash,
+                    "python": str(self.python),
+                    "rocm_path": str(spec.rocm_root),
+                    "wheel_suffix": spec.wheel_suffix,
+                    "wheel_type": spec.wheel_type,
+                    "xla_dir": str(spec.xla_dir or ""),
+                    **spec.version_class.values,
+                },
             ),
         )
 
@@ -248,17 +259,3 @@ def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozen
         "xla-dir": spec.xla_dir is not None,
     }
     return frozenset(name for name, true in holds.items() if true) | spec.version_class.features
-
-
-def _values(spec: BuildSpec, python: PythonVersion) -> dict[str, str]:
-    return {
-        "cc": str(spec.compiler.cc or ""),
-        "cxx": str(spec.compiler.cxx or ""),
-        "gfx_targets": ",".join(spec.gfx_targets),
-        "git_hash": spec.git_hash,
-        "python": str(python),
-        "rocm_path": str(spec.rocm_root),
-        "wheel_suffix": spec.wheel_suffix,
-        "wheel_type": spec.wheel_type,
-        "xla_dir": str(spec.xla_dir or ""),
-    }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from rocwheel import files, yaml_file
-from rocwheel.console import Console, Unit
+from rocwheel.console import Console, Unit, silent
 from rocwheel.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
@@ -106,22 +106,22 @@ def place(release: Release, folder: Path) -> Path:
     return folder / release.sha256 / f"bazel-{release.version}"
 
 
-def check(release: Release, downloads: Downloads, *, console: Console) -> None:
-    """Warn of a digest that was not verified; refuse it where only verified ones may be used."""
-    if release.verified:
-        return
-    text = f"Bazel {release.version}: its SHA-256 was never compared with the release"
-    if downloads.only_verified:
-        raise ConfigError(text, hint="compare it as ci/bazel_binaries.yaml says, or drop --locked")
-    console.warn(text)
-
-
-def fetch(release: Release, downloads: Downloads, *, console: Console) -> Path:
+def fetch(release: Release, downloads: Downloads, *, console: Console | None) -> Path:
     """Download a release unless it is there; compare its bytes; make it executable.
 
-    Raises FetchError when it cannot be had or is not what it should be.
+    Warns of a digest that was not verified. Without `console` nothing is downloaded. Raises
+    ConfigError where only verified ones may be used, FetchError when it cannot be had or is not
+    what it should be.
     """
+    if not release.verified:
+        text = f"Bazel {release.version}: its SHA-256 was never compared with the release"
+        if downloads.only_verified:
+            hint = "compare it as ci/bazel_binaries.yaml says, or drop --locked"
+            raise ConfigError(text, hint=hint)
+        (console or silent()).warn(text)
     path = place(release, downloads.folder)
+    if console is None:
+        return path
     with files.locked(path.parent.with_suffix(".lock")):
         if not path.is_file():
             with (

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from rocwheel.bazel.build import BazelResult, build
-from rocwheel.bazel.events import SLOWEST, critical_lines, line
+from rocwheel.bazel.events import SLOWEST, line
 from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.build_record import InvocationRecord, TimedAction
 from rocwheel.console import Console, count, size
@@ -98,7 +98,10 @@ def build_all(
                 console=console,
             )
             console.info(f"   {result.summary}")
-            for line in critical_lines(result.record):
-                console.detail(f"   {line}")
+            if path := result.record.critical_path:
+                seconds = result.record.critical_path_milliseconds / 1000
+                console.detail(f"   critical path {seconds:.1f} s:")
+                for action in path:
+                    console.detail(f"   {line(action)}")
             done.append((invocation, result))
     return Runs(done=tuple(done))

@@ -34,6 +34,7 @@ CLIENT_ENV: Final = {
 CLIENT_HOST: Final = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}  # of those
 ANSWER_SECONDS: Final = 60.0
 ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+RUNC: Final = 'runtime = "runc" and cgroup_manager = "cgroupfs" in containers.conf'
 PACKAGES: Final = {"docker": "docker.io", "podman": "podman"}  # of Debian and Ubuntu
 
 
@@ -156,29 +157,25 @@ def _elsewhere(program: str, where: str) -> HostError:
 def _unusable(kind: EngineKind, output: str) -> HostError:
     """Return the error of an engine that did not answer."""
     program, line = kind.value, headline(output)
-    match words.first(output, Trouble.NO_PERMISSION, Trouble.NO_DAEMON, Trouble.CGROUP):
-        case Trouble.NO_PERMISSION:
-            return HostError(
-                f"{program}: this user may not use it: {line}",
-                hint=f"ask for membership in the group {program}, or use --executor=podman or host"
-                if kind is EngineKind.DOCKER
-                else "check the permissions of its storage, or use --executor=host",
-            )
-        case Trouble.NO_DAEMON:
-            return HostError(
-                f"{program}: its daemon does not answer: {line}",
-                hint="start it (systemctl start docker), set DOCKER_HOST, or use --executor=host",
-            )
-        case Trouble.CGROUP:
-            return HostError(
-                f"{program}: refuses the layout of control groups here: {line}",
-                hint='run it as root with runtime = "runc" and cgroup_manager = "cgroupfs" in '
-                "containers.conf, or use --executor=docker or host",
-            )
-        case _ if "no end after" in output:  # of rocwheel.process, not of an engine
-            return HostError(
-                f"{program}: no answer within {ANSWER_SECONDS:g} s",
-                hint=f"restart its daemon, and try: {program} info",
-            )
-        case _:
-            return HostError(f"{program}: does not work: {line}", hint=f"try: {program} info")
+    known = {
+        Trouble.NO_PERMISSION: (
+            f"this user may not use it: {line}",
+            f"ask for membership in the group {program}, or use --executor=podman or host"
+            if kind is EngineKind.DOCKER
+            else "check the permissions of its storage, or use --executor=host",
+        ),
+        Trouble.NO_DAEMON: (
+            f"its daemon does not answer: {line}",
+            "start it (systemctl start docker), set DOCKER_HOST, or use --executor=host",
+        ),
+        Trouble.CGROUP: (
+            f"refuses the layout of control groups here: {line}",
+            f"run it as root with {RUNC}, or use --executor=docker or host",
+        ),
+        None: (f"does not work: {line}", f"try: {program} info"),
+    }
+    if "no end after" in output:  # of rocwheel.process, not of an engine
+        late = f"no answer within {ANSWER_SECONDS:g} s"
+        known[None] = (late, f"restart its daemon, and try: {program} info")
+    problem, hint = words.meaning(output, known)
+    return HostError(f"{program}: {problem}", hint=hint)

@@ -30,17 +30,13 @@ def claimed(folder: Path) -> Iterator[Path]:
     at any moment leaves nothing without a name. Raises HostError.
     """
     claim = _claim(folder)
-    try:
+    with refusing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         clear(folder.parent)
         claim.symlink_to(owner())
-    except OSError as exc:
-        raise refused(folder, exc) from exc
     try:
-        try:
+        with refusing(folder):
             folder.mkdir(mode=0o755, exist_ok=True)
-        except OSError as exc:
-            raise refused(folder, exc) from exc
         yield folder
     finally:
         with suppress(OSError):  # the next one tries again
@@ -95,7 +91,11 @@ def _remove(folder: Path) -> None:
     _claim(folder).unlink(missing_ok=True)
 
 
-def refused(folder: Path, exc: OSError) -> HostError:
-    """Return the error for a folder of a container that cannot be made or written."""
-    where = exc.filename2 or exc.filename or folder  # of a link its name, not what it says
-    return HostError(f"{where}: {exc.strerror}", hint=ANOTHER_CACHE)
+@contextmanager
+def refusing(folder: Path) -> Iterator[None]:
+    """Raise HostError where the folder of a container cannot be made or written."""
+    try:
+        yield
+    except OSError as exc:
+        where = exc.filename2 or exc.filename or folder  # of a link its name, not what it says
+        raise HostError(f"{where}: {exc.strerror}", hint=ANOTHER_CACHE) from exc

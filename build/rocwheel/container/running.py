@@ -10,13 +10,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Final
 
 from rocwheel.container import words
-from rocwheel.container.engine import ANSWER_SECONDS
-from rocwheel.container.folders import LOCK, claimed, clear, refused
+from rocwheel.container.engine import ANSWER_SECONDS, RUNC
+from rocwheel.container.folders import LOCK, claimed, clear, refusing
 from rocwheel.container.owner import owner
 from rocwheel.container.spec import LABEL, RUN, ContainerSpec
 from rocwheel.container.words import Trouble, headline
@@ -26,32 +26,20 @@ from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostR
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0
-# crun takes no cgroups that mix v1 and v2: https://github.com/containers/crun/issues/617
-CGROUPS: Final = (
-    'set runtime = "runc" and cgroup_manager = "cgroupfs" in containers.conf, or use the other '
-    "engine"
-)
 # What a shell and the engines say of a program that is not there:
 # https://docs.docker.com/engine/containers/run/#exit-status
 NOT_STARTED: Final = (126, 127)
 
 
+@dataclass(eq=False)
 class Container:
     """A container that runs: commands run in it, and paths are seen as it sees them."""
 
     isolated = True
-
-    def __init__(
-        self,
-        spec: ContainerSpec,
-        runner: HostRunner,
-        first: subprocess.Popen[bytes] | None,
-    ) -> None:
-        """`first` is the client of the first process; None for a container that is kept."""
-        self.spec = spec
-        self._runner = runner
-        self._first = first
-        self._numbers = itertools.count(os.getpid() * 10_000)
+    spec: ContainerSpec
+    _runner: HostRunner
+    _first: subprocess.Popen[bytes] | None  # client of the first process; None for one that is kept
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(os.getpid() * 10_000))
 
     def path(self, host: Path, /) -> GuestPath:
         return self.spec.guest(host)
@@ -180,10 +168,8 @@ def running(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
     """
     ours = replace(spec, owner=owner())
     with claimed(ours.folder):
-        try:
+        with refusing(ours.folder):
             _write(ours)
-        except OSError as exc:
-            raise refused(ours.folder, exc) from exc
         read, write = os.pipe()
         process: subprocess.Popen[bytes] | None = None
         try:
@@ -247,14 +233,15 @@ def refusal(spec: ContainerSpec, said: str) -> HostError:
         Trouble.NO_IMAGE: f"get it first: rocwheel image build, or {kind} pull {spec.image}",
         Trouble.NO_MOUNT: "a folder cannot be mounted: check that it exists and that the engine "
         "may read it",
-        Trouble.CGROUP: CGROUPS,
+        # crun takes no cgroups that mix v1 and v2: https://github.com/containers/crun/issues/617
+        Trouble.CGROUP: f"set {RUNC}, or use the other engine",
         Trouble.OTHER_ARCHITECTURE: "the image is for another architecture: build one for this",
         Trouble.LIMIT: "set default_ulimits in containers.conf to what this user may have",
         None: f"what {kind} said is above"
         if said.strip()
         else f"look at what it does: {kind} ps --all",
     }
-    hint = remedies[words.first(said, *(trouble for trouble in remedies if trouble))]
+    hint = words.meaning(said, remedies)
     return HostError(f"{kind}: the container does not start: {last}", hint=hint, detail=said)
 
 
@@ -323,10 +310,8 @@ def kept(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
 
     Raises what `running` raises.
     """
-    try:
+    with refusing(spec.folder):
         ours, turn = _kept(spec, runner)
-    except OSError as exc:
-        raise refused(spec.folder, exc) from exc
     with turn:
         yield Container(ours, runner, None)
 

@@ -8,9 +8,11 @@ something in another way gets its line here and there.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
+_Meaning = TypeVar("_Meaning")
 _HELP: Final = re.compile(r"(See|Run) '\S+ .*help|(Usage|Examples?):", re.IGNORECASE)
 _ERROR: Final = re.compile(r"\b(error|invalid argument|failed)\b", re.IGNORECASE)
 
@@ -49,9 +51,9 @@ class Trouble(Enum):
         return any(words in output.lower() for words in self.value)
 
 
-def first(output: str, *troubles: Trouble) -> Trouble | None:
-    """Return the first of `troubles` that `output` reports."""
-    return next((trouble for trouble in troubles if trouble.is_in(output)), None)
+def meaning(output: str, known: Mapping[Trouble | None, _Meaning]) -> _Meaning:
+    """Return what is known of the first trouble that `output` reports; of None without one."""
+    return known[next((trouble for trouble in known if trouble and trouble.is_in(output)), None)]
 
 
 def headline(output: str) -> str:

@@ -44,8 +44,6 @@ class Result:
     wheelhouse: Path
     manifest: Manifest
     is_new: bool  # False: the same set was there already
-    rocm_root: Path
-    rocm_number: str
     bazel: bazel.Runs
     findings: tuple[Finding, ...]  # warnings; errors end a build
 
@@ -70,12 +68,8 @@ def build(
                 runner=inside,
                 console=console,
             )
-            base = inside.host(inputs.spec.output_base)
-            xla = (
-                [inputs.tree.xla_dir]
-                if inputs.tree.xla_dir
-                else sorted(base.glob("external/*xla*"))
-            )
+            base, own = inside.host(inputs.spec.output_base), inputs.tree.xla_dir
+            xla = [own] if own else sorted(base.glob("external/*xla*"))
             inputs = replace(inputs, llvm=next(filter(None, map(_llvm, xla)), ""))
             with console.step("Wheels: repair and verify", key="wheels"):
                 by = Installers(runner, folder=scratch)
@@ -89,8 +83,6 @@ def build(
         wheelhouse=folder,
         manifest=manifest,
         is_new=is_new,
-        rocm_root=inputs.root.root,
-        rocm_number=inputs.spec.rocm_number,
         bazel=runs,
         findings=findings,
     )

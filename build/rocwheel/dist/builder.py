@@ -26,13 +26,11 @@ def current(name: str, home: Home, *, engine: ContainerEngine, runner: Runner) -
     images = []
     listed = engine.command("images", "--quiet", "--no-trunc", f"--filter=label={BUILDER}={name}")
     for identity in dict.fromkeys(runner.capture(listed).split()):
-        image = inspect(identity, engine=engine, runner=runner)
-        if image is None:
-            continue
-        base = image.labels.get(f"{LABEL}.base", "")
-        inputs = recipe.gather(wanted, checkout=home.sources, base=base, bazel=binary)
-        if image.labels.get(INPUTS) == inputs.digest:
-            images.append(image)
+        if image := inspect(identity, engine=engine, runner=runner):
+            base = image.labels.get(f"{LABEL}.base", "")
+            inputs = recipe.gather(wanted, checkout=home.sources, base=base, bazel=binary)
+            if image.labels.get(INPUTS) == inputs.digest:
+                images.append(image)
     return max(images, key=lambda image: image.created, default=None)
 
 
@@ -63,9 +61,18 @@ def _builds(
     here: Workplace,
     engine: ContainerEngine,
 ) -> Iterator[tuple[Command]]:
-    checkout, runner = here.home.sources, here.runner
-    binary = _binary(inputs.recipe.bazel, here, locked=options.locked)
+    """Return the engine's `build` of a builder image on a base that is named for it."""
+    checkout, runner, chosen = here.home.sources, here.runner, inputs.recipe
+    binary = _binary(chosen.bazel, here, locked=options.locked)
     labels = {
+        INPUTS: inputs.digest,
+        BUILDER: chosen.name,
+        f"{LABEL}.glibc": chosen.glibc,
+        f"{LABEL}.base": inputs.base,
+        f"{LABEL}.tool": inputs.tool,
+        f"{OCI}.title": "rocwheel builder",
+        f"{OCI}.base.name": base.reference,
+        f"{OCI}.base.digest": inputs.base,
         f"{OCI}.revision": git.head(here.home.root, runner=runner),
         f"{OCI}.created": here.now().isoformat(timespec="seconds"),
     }
@@ -74,15 +81,21 @@ def _builds(
         building.context(inputs, checkout, place, bazel=binary, runner=runner) as context,
         building.named(base, engine=engine, runner=runner) as name,
     ):
+        arguments = {
+            "BASE": name,
+            "INPUTS": inputs.digest,
+            "PACKAGES": " ".join(chosen.packages),
+            "CLANG": chosen.clang,
+            "TOOL_PYTHON": chosen.tool.python,
+        }
         yield (
-            building.command_line(
-                inputs,
-                engine=engine,
-                base=base,
-                name=name,
-                context=context,
-                labels=labels,
+            building.engine_build(
+                engine,
+                context / recipe.DOCKERFILE,
+                tag=inputs.reference,
                 network=options.build_network,
+                arguments=arguments,
+                labels=labels,
             ),
         )
 
@@ -125,6 +138,4 @@ def _binary(version: str, here: Workplace, *, locked: bool) -> Path | None:
         only_verified=locked,
         env=here.environ,
     )
-    release = downloads.releases.find(version)
-    releases.check(release, downloads, console=here.console)
-    return releases.fetch(release, downloads, console=here.console)
+    return releases.fetch(downloads.releases.find(version), downloads, console=here.console)

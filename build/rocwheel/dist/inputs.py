@@ -57,8 +57,7 @@ def gather(
         preview(planned, runner=runner, console=console, place=place)
     with console.step("Sources", key="source"):
         tree = source.resolve(planned.sources, pins=planned.pins, runner=runner, console=console)
-        tool = _own(request, runner)
-        _refuse_dirty(request, tree, tool)
+        tool = _own(request, tree, runner)
         tree.accept(request.pythons)
     executor.check(place, request, bazel_version=tree.bazel)
     place = place.with_tree(tree)
@@ -148,7 +147,7 @@ def preview(
     request, notes = planned.request, []
     place = place or executor.choose(request, runner=runner, console=silent(), pull=False)
     tree = source.preview(planned.sources, pins=planned.pins, runner=runner)
-    _refuse_dirty(request, tree, _own(request, runner))
+    _own(request, tree, runner)
     tree.accept(request.pythons)
     executor.check(place, request, bazel_version=tree.bazel)
     version, root = _expected_rocm(planned)
@@ -203,21 +202,21 @@ def _expected_rocm(planned: Plan) -> tuple[RocmVersion, Path]:
     return planned.rocm.version, planned.rocm.cached or ROCM_LATER
 
 
-def _own(request: Request, runner: Runner) -> Source:
-    """Which rocwheel this is; nothing is looked at where nothing asks: a developer's turn."""
+def _own(request: Request, tree: source.SourceTree, runner: Runner) -> Source:
+    """Return which rocwheel this is; refuse sources that no manifest could name again (R36).
+
+    Nothing is looked at where nothing asks: a developer's turn.
+    """
     if request.allow_dirty and request.is_snapshot:
         return Source(repository="", commit="")
-    return home.tool(request.home, partial(git.identify, runner=runner))
-
-
-def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> None:
-    """Refuse sources that no manifest could name again (R36)."""
+    tool = home.tool(request.home, partial(git.identify, runner=runner))
     dirty = [*tree.dirty, *(["rocwheel"] if tool.dirty else [])]
     if dirty and not request.allow_dirty:
         raise ConfigError(
             f"{' and '.join(dirty)}: changes that no commit has",
             hint="commit them, or add --allow-dirty: the wheels' version will say so",
         )
+    return tool
 
 
 def find_bazel(

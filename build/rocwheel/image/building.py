@@ -14,7 +14,6 @@ from typing import Final, Protocol
 from rocwheel.console import Console, size
 from rocwheel.container import ContainerEngine, headline, scratch, words
 from rocwheel.container.leftovers import base_name, untag
-from rocwheel.container.spec import LABEL
 from rocwheel.container.words import Trouble
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.home import Home
@@ -110,42 +109,6 @@ def make(
     return Made(name=name, inputs=inputs, image=image, is_new=True)
 
 
-def command_line(
-    inputs: ImageInputs,
-    *,
-    engine: ContainerEngine,
-    base: Found,
-    name: str,
-    context: Path,
-    labels: Mapping[str, str],
-    network: str,
-) -> Command:
-    """Return the engine's `build` of a builder image on a base that has this name."""
-    recipe = inputs.recipe
-    arguments = {
-        "BASE": name,
-        "INPUTS": inputs.digest,
-        "PACKAGES": " ".join(recipe.packages),
-        "CLANG": recipe.clang,
-        "TOOL_PYTHON": recipe.tool.python,
-    }
-    own = {
-        INPUTS: inputs.digest,
-        f"{LABEL}.builder": recipe.name,
-        f"{LABEL}.glibc": recipe.glibc,
-        f"{LABEL}.base": inputs.base,
-        f"{LABEL}.tool": inputs.tool,
-        f"{OCI}.title": "rocwheel builder",
-        f"{OCI}.base.name": base.reference,
-        f"{OCI}.base.digest": inputs.base,
-        **labels,
-    }
-    file = context / DOCKERFILE
-    return engine_build(
-        engine, file, tag=inputs.reference, network=network, arguments=arguments, labels=own
-    )
-
-
 def engine_build(
     engine: ContainerEngine,
     file: Path,
@@ -228,5 +191,5 @@ def explained(what: str, base: str, exc: CommandError) -> HostError:
         None: (f"{what}: was not built: {headline(exc.detail)}",
          "what the engine said is above; nothing was tagged"),
     }  # fmt: skip
-    message, hint = known[words.first(exc.detail, *(trouble for trouble in known if trouble))]
+    message, hint = words.meaning(exc.detail, known)
     return HostError(message, hint=hint, detail=exc.detail)

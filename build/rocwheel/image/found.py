@@ -157,5 +157,5 @@ def _not_pulled(reference: str, said: str, otherwise: str) -> HostError:
         Trouble.NOT_LOGGED_IN: "log in to its registry, or check the name",
         None: f"check the name and the network, or {otherwise}",
     }
-    hint = remedies[words.first(said, *(trouble for trouble in remedies if trouble))]
+    hint = words.meaning(said, remedies)
     return HostError(f"{reference}: cannot be pulled: {headline(said)}", hint=hint)

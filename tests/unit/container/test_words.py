@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocwheel.container.words import Trouble, first, headline
+from rocwheel.container.words import Trouble, headline, meaning
 
 DOCKER, PODMAN = "Docker 20.10.24", "Podman 4.3.1"
 SOURCES = "sources"
@@ -89,13 +89,13 @@ def test_no_two_troubles_are_one():
 
 @pytest.mark.parametrize("output", ["", "Error: a container is in the way", "exit status 1"])
 def test_other_output_is_no_known_trouble(output):
-    assert first(output, *Trouble) is None
+    assert meaning(output, {None: None, **{item: item for item in Trouble}}) is None
 
 
 def test_the_first_trouble_asked_for_is_told():
     both = "statfs /x: no space left on device"
-    assert first(both, Trouble.NO_SPACE, Trouble.NO_MOUNT) is Trouble.NO_SPACE
-    assert first(both, Trouble.NO_MOUNT, Trouble.NO_SPACE) is Trouble.NO_MOUNT
+    assert meaning(both, {None: 0, Trouble.NO_SPACE: 1, Trouble.NO_MOUNT: 2}) == 1
+    assert meaning(both, {None: 0, Trouble.NO_MOUNT: 2, Trouble.NO_SPACE: 1}) == 2
 
 
 @pytest.mark.parametrize(
