@@ -75,7 +75,8 @@ class Release:
     def told(self, view: str) -> list[str]:
         """Return the families of the released sets on the page of what fits together."""
         page = (self.store / "v2" / view / "compat.html").read_text()
-        return re.findall(r"<tr><td>([\w-]+)</td>", page.partition("<h2>Released")[2])
+        first = re.findall(r"<tr><td>([\w-]+)</td>", page.partition("<h2>Released")[2])
+        return [] if first == ["none"] else first
 
     def has(self, client: str, url: str) -> bool:
         """Ask an installer for the set; it has all of it or none."""
