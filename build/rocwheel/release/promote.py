@@ -252,7 +252,7 @@ class PromotePlan:
         }
 
     def _all(self, families: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the document about the index of all, and for whom it waits."""
+        """Return the document about the index of all, with the families that it waits for."""
         sha256, index = self.operation.manifest.sha256, self.operation.place.of(ALL)
         known = self.before.sets.get(sha256)
         must = known.must if known else self.operation.must or self.operation.families

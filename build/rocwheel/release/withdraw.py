@@ -218,7 +218,7 @@ def apply(plan: ChangePlan) -> None:
 
 
 def withdrawn(place: Place, known: Known) -> PromotionError:
-    """Return the error for a set that was taken back at a place: by whom, and what to do."""
+    """Return the error for a set taken back at a place; it names the person and the remedy."""
     why, hint = REFUSED[known.standing]
     told = f"{known.by}: {known.reason}" if known.reason else known.by
     return PromotionError(f"{place.location}: {known.id[:12]} {why} by {told}", hint=hint)

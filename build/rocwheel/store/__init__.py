@@ -60,7 +60,7 @@ class Headers:
 
     content_type: str
     cache_control: str = ""
-    is_record: bool = False  # is kept, whoever deletes it, where the bucket has Object Lock
+    is_record: bool = False  # locked against deletion where the bucket has Object Lock
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,16 @@ def name_of(group: str) -> str:
     return f"therock-dist-linux-{group}-{VERSION}.tar.gz"
 
 
+def resolve(folder, runner, **world):
+    """Resolve the night that a folder's `nightly.yaml` asks for, on a day in July."""
+    usual = {
+        "ci": CI, "cwd": folder, "cache": folder, "runner": runner, "client": None, "note": print,
+        "now": datetime(2026, 7, 1, tzinfo=timezone.utc), "environ": {}, "tool": "",
+    }  # fmt: skip
+    setting = settings_file.load(folder / "nightly.yaml")
+    return resolving.resolve(setting, matrix.FAMILIES, resolving.World(**(usual | world)))
+
+
 def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, runner):
     (tmp_path / "jax").mkdir()
     (tmp_path / "rocm").mkdir()
@@ -49,15 +59,9 @@ def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, ru
         (tmp_path / "nightly.yaml").write_text(
             SETS.format(page=page, together=together, gone=gone), encoding="utf-8"
         )
-        recipes, absent = resolving.resolve(
-            settings_file.load(tmp_path / "nightly.yaml"),
-            matrix.FAMILIES,
-            resolving.World(
-                ci=CI, cwd=tmp_path, cache=tmp_path / "cache", runner=runner, client=client,
-                now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=lambda _: None, environ={},
-                tool="",
-            ),
-        )  # fmt: skip
+        recipes, absent = resolve(
+            tmp_path, runner, cache=tmp_path / "cache", client=client, note=lambda _: None
+        )
     assert {recipe.name: (recipe.rocm, recipe.rocm_sha256) for recipe in recipes} == {
         "listed-gfx94X-dcgpu": (there, hashlib.sha256(b"ROCm").hexdigest()),
         "local": (str(tmp_path / "rocm"), ""),
@@ -90,14 +94,7 @@ def test_a_version_that_cannot_be_is_refused_by_the_plan(rocm, problem, tmp_path
         f"sets:\n  - {{name: x, jax: default, families: [gfx90a], rocm: {rocm}}}\n"
     )
     with pytest.raises(ConfigError, match=problem):
-        resolving.resolve(
-            settings_file.load(tmp_path / "nightly.yaml"),
-            matrix.FAMILIES,
-            resolving.World(
-                ci=CI, cwd=tmp_path, cache=tmp_path, runner=runner, client=None,
-                now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=print, environ={}, tool="",
-            ),
-        )  # fmt: skip
+        resolve(tmp_path, runner)
 
 
 @pytest.mark.parametrize(
@@ -144,15 +141,9 @@ def test_a_shared_channel_builds_the_newest_multiarch_tarball_once_for_all_famil
         "  - {name: one, source_dir: jax, pythons: ['3.12'], families: [gfx90a],\n"
         f"     rocm: {{source: {name_of('gfx90a')}}}}}\n"
     )
-    recipes, absent = resolving.resolve(
-        settings_file.load(tmp_path / "nightly.yaml"),
-        matrix.FAMILIES,
-        resolving.World(
-            ci=CI, cwd=tmp_path, cache=tmp_path, runner=runner, client=None, tool="", environ={},
-            now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=print,
-            is_shared=layout == "shared", own=("--families=/own.yaml",),
-        ),
-    )  # fmt: skip
+    recipes, absent = resolve(
+        tmp_path, runner, is_shared=layout == "shared", own=("--families=/own.yaml",)
+    )
     chosen = {
         recipe.name: " ".join(w for w in recipe.argv if w.startswith(("--gfx", "--famil")))
         for recipe in recipes
@@ -197,14 +188,7 @@ def test_a_rocm_that_the_pinned_jax_never_loads_is_an_absent_build(
     (tmp_path / "nightly.yaml").write_text(
         f"sets:\n  - {{name: x, jax: {jax}, families: [gfx90a], rocm: {{{rocm}}}}}\n"
     )
-    recipes, absent = resolving.resolve(
-        settings_file.load(tmp_path / "nightly.yaml"),
-        matrix.FAMILIES,
-        resolving.World(
-            ci=CI, cwd=tmp_path, cache=tmp_path, runner=runner, client=None,
-            now=datetime(2026, 8, 20, tzinfo=timezone.utc), note=print, environ={}, tool="",
-        ),
-    )  # fmt: skip
+    recipes, absent = resolve(tmp_path, runner, now=datetime(2026, 8, 20, tzinfo=timezone.utc))
     assert [problem in cell.absent for cell in absent] == ([True] if problem else [])
     assert len(recipes) == (not problem)
     assert all(UNVERIFIED[11:-2] in recipe.argv for recipe in recipes if UNVERIFIED in jax)
@@ -216,14 +200,7 @@ def test_an_unverified_pin_is_no_nights_without_the_option(tmp_path, runner):
         "sets:\n  - {name: x, jax: rocm-jaxlib-v0.11.1, rocm: {source: rocm}}\n"
     )
     with pytest.raises(ConfigError, match="is unverified") as caught:
-        resolving.resolve(
-            settings_file.load(tmp_path / "nightly.yaml"),
-            matrix.FAMILIES,
-            resolving.World(
-                ci=CI, cwd=tmp_path, cache=tmp_path, runner=runner, client=None,
-                now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=print, environ={}, tool="",
-            ),
-        )  # fmt: skip
+        resolve(tmp_path, runner)
     assert "--allow-unverified-pin" in caught.value.hint
 
 
@@ -243,15 +220,9 @@ def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_s
         f"  - {{name: all, {branch}, families: [gfx90a], rocm: {{source: rocm}}}}\n"
     )
     with Client({}, retry=Retry(attempts=1), note=lambda _: None) as client:
-        recipes, absent = resolving.resolve(
-            settings_file.load(tmp_path / "nightly.yaml"),
-            matrix.FAMILIES,
-            resolving.World(
-                ci=CI, cwd=tmp_path, cache=tmp_path / "cache", runner=runner, client=client,
-                now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=lambda _: None, environ={},
-                tool="",
-            ),
-        )  # fmt: skip
+        recipes, absent = resolve(
+            tmp_path, runner, cache=tmp_path / "cache", client=client, note=lambda _: None
+        )
     assert not absent
     assert [recipe.name for recipe in recipes] == ["each-gfx90a", "each-gfx94X-dcgpu", "all"]
     assert {recipe.jax_commit for recipe in recipes} == {"a" * 40}
