@@ -23,6 +23,7 @@ import re
 import sys
 from dataclasses import dataclass
 from datetime import date
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _once(where: str, field: str, items: Sequence[object]) -> None:
             raise ValueError(f"{where}: {field}: {item!r} is there twice")
 
 
-def _by_name(families: Iterable[Family]) -> dict[str, Family]:
+def _by_name(families: Iterable[Family]) -> MappingProxyType[str, Family]:
     found: dict[str, Family] = {}
     owner: dict[str, str] = {}
     for family in families:
@@ -256,10 +257,10 @@ def _by_name(families: Iterable[Family]) -> dict[str, Family]:
                 raise ValueError(f"{target}: in {owner[target]} and in {family.name}")
             owner[target] = family.name
         found[family.name] = family
-    return found
+    return MappingProxyType(found)
 
 
-FAMILIES: dict[str, Family] = _by_name(
+FAMILIES: MappingProxyType[str, Family] = _by_name(
     (
         Family(
             "gfx94X-dcgpu",

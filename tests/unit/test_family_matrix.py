@@ -28,6 +28,11 @@ def test_all_families_are_there():
     assert [runner.weight for runner in runners] == [5, 28]
 
 
+def test_nobody_changes_the_table_or_its_order():
+    with pytest.raises(TypeError):
+        del matrix.FAMILIES["gfx1151"]
+
+
 def test_no_family_starts_with_a_bypass():
     assert not [f.name for f in matrix.FAMILIES.values() if f.bypass_tests_for_releases]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +40,7 @@ def count(runs: Iterable[Results]) -> Numbers:
 
 
 def calibrated(
-    ci: Path, runs: Iterable[tuple[str, Results]], families: dict[str, Family]
+    ci: Path, runs: Iterable[tuple[str, Results]], families: Mapping[str, Family]
 ) -> dict[str, dict[str, dict[str, Numbers]]]:
     """Return what is counted once these runs, each with its name, are. Raises ConfigError."""
     known = suites.calibration(ci)
@@ -63,7 +63,7 @@ def write(ci: Path, counted: dict[str, dict[str, dict[str, Numbers]]]) -> Path:
     return path
 
 
-def _unfit(ci: Path, run: Results, families: dict[str, Family]) -> str:
+def _unfit(ci: Path, run: Results, families: Mapping[str, Family]) -> str:
     """Return why a run counts nothing, "" where it does."""
     about = run.environment
     if suites.load(ci, run.suite).counted is None:
