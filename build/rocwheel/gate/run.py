@@ -263,11 +263,12 @@ def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
 
 
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
-    interpreters = machines.pythons(host.environ, runner=host.runner)
-    for interpreter in interpreters:
+    known = machines.pythons(host.environ, runner=host.runner, only=request.python)
+    for interpreter in known:
         if interpreter.version == request.python:
             return interpreter
-    here = ", ".join(str(item.version) for item in interpreters) or "none"
+    every = machines.pythons(host.environ, runner=host.runner)
+    here = ", ".join(str(item.version) for item in every) or "none"
     raise InfraError(
         f"this machine has no CPython {request.python}; it has {here}",
         hint=f"install {request.python.executable}, or put it on PATH",
