@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import io
-import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -251,6 +250,7 @@ def brief(text: str) -> str:
 
 def printable_json(text: str) -> str:
     """JSON of the same meaning that a terminal shows and does not obey."""
+    import json  # `retag` takes as long as its imports
     return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
 
 
