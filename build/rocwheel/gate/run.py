@@ -263,10 +263,9 @@ def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
 
 
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
-    known = machines.pythons(host.environ, runner=host.runner, only=request.python)
-    for interpreter in known:
-        if interpreter.version == request.python:
-            return interpreter
+    for known in machines.pythons(host.environ, runner=host.runner, only=request.python):
+        if known.version == request.python:
+            return known
     every = machines.pythons(host.environ, runner=host.runner)
     here = ", ".join(str(item.version) for item in every) or "none"
     raise InfraError(

@@ -65,15 +65,13 @@ def pythons(
     """
     answers: list[Interpreter] = []
     asked = set[tuple[Path, Path]]()
-    for version, path in _candidates(environ):
-        if only and version not in (None, only):
-            continue
+    versions = [only] if only else [PythonVersion.parse(text) for text in CPYTHONS]
+    for version, path in _candidates(environ, versions):
         program = path.parent.resolve(), path.resolve()  # a link from another folder is another one
-        if program in asked or {version, only} & {item.version for item in answers if item.headers}:
-            continue
-        asked.add(program)
-        if answer := ask(runner.path(path), runner=runner):
-            answers.append(answer)
+        settled = {item.version for item in answers if item.headers}
+        if program not in asked and not {version, only} & settled:
+            asked.add(program)
+            answers += filter(None, [ask(runner.path(path), runner=runner)])
     return best(answers)
 
 
@@ -84,9 +82,10 @@ def best(answers: Iterable[Interpreter | None]) -> tuple[Interpreter, ...]:
     return tuple(chosen[version] for version in sorted(chosen))
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterable[tuple[PythonVersion | None, Path]]:
+def _candidates(
+    environ: Mapping[str, str], versions: list[PythonVersion]
+) -> Iterable[tuple[PythonVersion | None, Path]]:
     """Find the programs that may be CPythons, with the version that their name promises."""
-    versions = [PythonVersion.parse(text) for text in CPYTHONS]
     folders = [Path(part) for part in environ.get("PATH", "").split(":") if part]
     root = environ.get("PYENV_ROOT") or str(Path(environ.get("HOME", "/")) / ".pyenv")
     with suppress(OSError):  # inherited of another user, who keeps it to himself
@@ -130,8 +129,7 @@ def newest(name: str, environ: Mapping[str, str]) -> Path:
     Raises HostError when there is none.
     """
     path = environ.get("PATH", "")
-    plain = shutil.which(name, path=path)
-    if plain:
+    if plain := shutil.which(name, path=path):
         return Path(plain)
     variants = [
         file
