@@ -69,6 +69,29 @@ def found_in(text: str) -> int:
     return names.count("found")
 
 
+# What begins a docstring that names a thing where a function does something.
+NO_VERB = re.compile(
+    r"(An?|All|Another|At|Base64|Bytes|Container|Direct|Each|Exit|Explicit|Family|File|For|Hosts|JSON"
+    r"|Jaxlib|Keys|Lanes|Lines|Masks|Modules|Nothing|Old|Only|Plans|Printable|Projects?|Repository"
+    r"|Signal handlers|Size of|Step|Tells|Text|The|Those|Topology|Tracked|Version|Wh[aoy]t?(ever)?|Which"
+    r"|Workflow)\b|[^A-Z]"
+)
+
+
+def test_the_docstring_of_a_function_begins_with_a_verb():
+    """A property is what it is, and `__init__` explains its arguments."""
+    things = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef) or node.name == "__init__":
+                continue
+            made = "".join(map(ast.unparse, node.decorator_list))
+            text = ast.get_docstring(node) or "Say nothing."
+            if "property" not in made and NO_VERB.match(text):
+                things.append(f"{path.relative_to(PACKAGE)}:{node.lineno}: {text[:40]}")
+    assert not things, "\n".join(things)
+
+
 def test_every_room_keeps_its_budget():
     lines, unclear, found = Counter[str](), Counter[str](), Counter[str]()
     for path in PACKAGE.rglob("*.py"):

@@ -251,7 +251,7 @@ def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
 
 
 def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
-    """Which tests these are: SHA-256 of our folder, a commit of JAX, or the user's checkout."""
+    """Identify the tests: SHA-256 of our folder, a commit of JAX, or the user's checkout."""
     if request.suite.source.folder:
         return request.known.tests if request.known else ""
     if request.jax_tests and request.installed:  # an image has no git
