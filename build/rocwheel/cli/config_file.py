@@ -96,7 +96,7 @@ class Settings:
     def lines(
         self, path: str = "", table: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[str, str, str]]:
-        """Yield each value that is set: its key, the value without credentials, and where it stands."""
+        """Yield each value that is set: key, value without credentials, and where it stands."""
         for key, value in (self.values if table is None else table).items():
             name = f"{path}.{key}" if path else key
             if isinstance(value, dict):
