@@ -142,7 +142,8 @@ def refresh(place: Place, ci: Path) -> None:
         among = {known.id for known in sets if known.standing is Standing.LISTED}
         names = sorted({name for set_id in among for name in state.sets[set_id].families})
     families = [matrix.FAMILIES[name] for name in names if name in matrix.FAMILIES]
-    shown = (buildable(ci), gpus(families), released(map(place.of, names), among=among))
+    sets = released(map(place.of, names), among=among)  # first what users can install
+    shown = (sets, *((gpus(families),) if families else ()), buildable(ci))
     previous = place.store.info(place.compat)
     body = f"{render(shown, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new
@@ -151,7 +152,8 @@ def refresh(place: Place, ci: Path) -> None:
 
 def unasked() -> Table:
     """Return the table of releases where no channel was named."""
-    return Table(title="Released", header=RELEASED, rows=((NOT_KNOWN,) * len(RELEASED),))
+    row = ("not looked at: --channel or --store looks", *("",) * (len(RELEASED) - 1))
+    return Table(title="Released", header=RELEASED, rows=(row,))
 
 
 def render(tables: Iterable[Table], form: str) -> str:

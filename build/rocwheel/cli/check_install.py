@@ -19,7 +19,9 @@ with when_run():
 
 class CheckInstallOptions(OptionSet):
     python: str = own(
-        "--python PROGRAM", "The Python whose packages are looked at.", default="python3"
+        "--python PROGRAM",
+        "The Python whose packages are looked at, or its virtual environment.",
+        default="python3",
     )
     no_run: bool = own("--no-run", "Look at files alone; do not start JAX.", default=False)
 
@@ -32,8 +34,11 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     that the loader finds, the backend that JAX starts, one kernel. The exit status is 8 where one
     is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
     """
-    if (python := shutil.which(options.python, path=app.environ.get("PATH", ""))) is None:
-        raise ConfigError(f"--python: {options.python}: no such program", hint="name another")
+    named, path = options.python, app.environ.get("PATH", "")
+    python = shutil.which(f"{named}/bin/python") or shutil.which(named, path=path)
+    if python is None:
+        hint = "name a Python, or the folder of a virtual environment"
+        raise ConfigError(f"--python: {named}: no such program", hint=hint)
     argv = (python, script.__file__, "--json", *(("--no-run",) if options.no_run else ()))
     answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -150,7 +151,7 @@ class Target:
             must_exist(self.store)
 
     def _named(self, name: str) -> matrix.Family:
-        return self.own.get(name) or families.named(name, tuple(self.own))
+        return _family(self.own, name)
 
     @property
     def family(self) -> matrix.Family:
@@ -180,8 +181,9 @@ class Target:
         if path.exists():
             return Manifest.load(path)
         digits = text.lower()
+        hint = f"give {SHORTEST} digits or more, as `status` prints them"
         if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
-            raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
+            raise ConfigError(f"{text}: no such file, and no SHA-256", hint=hint)
         places = [place for pair in self.pairs() for place in pair]
         matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
         if len(matches) != 1:
@@ -252,5 +254,13 @@ def trusting(app: App, channel: Channel) -> Channel:
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
     """Return the family of --family: one of --families, or of the matrix. Raises ConfigError."""
-    own = options.own_families(app)
-    return own.get(options.family) or families.named(options.family, tuple(own))
+    return _family(options.own_families(app), options.family)
+
+
+def _family(own: Mapping[str, matrix.Family], name: str) -> matrix.Family:
+    try:
+        return own.get(name) or families.named(name, tuple(own))
+    except ConfigError as exc:
+        if exc.hint.startswith("choose") and not own:
+            exc.hint += "; a family of your own needs --families FILE"
+        raise

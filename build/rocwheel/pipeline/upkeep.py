@@ -104,11 +104,11 @@ def problems(
     elif not (over or waits) and _is_stalled(book, standings, now):
         go_on = line("run", night, *engine_words(book))
         lines.append(f"{night}: stands still with {left} to do: {go_on}")
-    lines += [
-        f"{name}: absent: {item.reason}"
+    lines += standing.grouped(
+        (name, f"absent: {item.reason}")
         for name, item in standings.items()
         if item.phase is Phase.ABSENT and not item.green
-    ]
+    )
     if standing.nothing_built(standings):
         lines.append(f"{night}: nothing was built")
     judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet

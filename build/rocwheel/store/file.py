@@ -266,7 +266,8 @@ class FileStore:
             ) from exc
         except OSError as exc:
             kind, hint = FAILURES.get(exc.errno or 0, (StoreError, "check the folder"))
-            raise kind(f"{where}: {exc.strerror} ({exc.filename})", hint=hint) from exc
+            at = f" ({exc.filename})" if exc.filename else ""  # a full disk names none
+            raise kind(f"{where}: {exc.strerror}{at}", hint=hint) from exc
 
 
 def _time(stat: os.stat_result) -> datetime:
