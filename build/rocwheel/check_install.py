@@ -160,9 +160,8 @@ def _rocm(root: Path) -> Iterator[Line]:
         places = [p if p.startswith(folder) else str(root / p.lstrip("/")) for p in places]
         lines = [_library(name, places, root) for name in needed if ROCM_LIBRARY.match(name)]
         if len(lines) > 1 and all(line.state == "bad" for line in lines):  # there is no ROCm at all
-            hip = next((x for x in lines if x.what.startswith("libamdhip64")), lines[0])
-            text = f"none of the {len(lines)} libraries that {plugin.name} needs; {hip.what}: "
-            lines = [hip._replace(what="ROCm", found=text + hip.found)]
+            text = f"none of {len(lines)} libraries, such as {lines[-1].what}: {lines[-1].found}"
+            lines = [lines[-1]._replace(what="ROCm", found=text)]
         yield from (x for x in lines if x.state == "bad" or x.what.startswith("libamdhip64"))
 
 

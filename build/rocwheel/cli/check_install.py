@@ -11,6 +11,7 @@ from rocwheel.option import OptionSet
 with when_run():
     import json
     import shutil
+    from pathlib import Path
 
     from rocwheel import check_install as script
     from rocwheel.console import columns
@@ -19,9 +20,7 @@ with when_run():
 
 class CheckInstallOptions(OptionSet):
     python: str = own(
-        "--python PROGRAM",
-        "The Python whose packages are looked at, or its virtual environment.",
-        default="python3",
+        "--python PROGRAM", "The Python to look at, or its environment.", default="python3"
     )
     no_run: bool = own("--no-run", "Look at files alone; do not start JAX.", default=False)
 
@@ -35,9 +34,9 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
     """
     named, path = options.python, app.environ.get("PATH", "")
-    python = shutil.which(f"{named}/bin/python") or shutil.which(named, path=path)
+    python = shutil.which(Path(named, "bin/python")) or shutil.which(named, path=path)
     if python is None:
-        hint = "name a Python, or the folder of a virtual environment"
+        hint = "name a Python, or the folder of its environment"
         raise ConfigError(f"--python: {named}: no such program", hint=hint)
     argv = (python, script.__file__, "--json", *(("--no-run",) if options.no_run else ()))
     answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)

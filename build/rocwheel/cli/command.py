@@ -250,16 +250,8 @@ class SectionedCommand(Sections, click.Command):
         return self.params
 
 
-MEANT: Final = {  # words of other tools, whose nearest spelling here would mislead
-    "build": "dist_wheels",
-    "help": "--help",
-    "install": "serve (its lines install a set)",
-    "pip": "serve (its lines install a set)",
-    "publish": "promote",
-    "release": "promote",
-    "test": "gate",
-    "upload": "stage",
-}
+# Words of other tools, whose nearest spelling here would mislead.
+MEANT: Final = {"build": "dist_wheels", "help": "--help", "install": "serve", "pip": "serve"}
 
 
 class SectionedGroup(Sections, click.Group):
@@ -291,7 +283,7 @@ class SectionedGroup(Sections, click.Group):
             from rocwheel.model import suggest
 
             meant = MEANT.get(args[0], "")
-            is_here = meant.partition(" ")[0] in {*known, "--help"}
+            is_here = meant in {*known, "--help"}
             near = f"did you mean {meant}?" if is_here else suggest(args[0], known)
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -151,7 +150,7 @@ class Target:
             must_exist(self.store)
 
     def _named(self, name: str) -> matrix.Family:
-        return _family(self.own, name)
+        return self.own.get(name) or families.named(name, tuple(self.own))
 
     @property
     def family(self) -> matrix.Family:
@@ -181,7 +180,7 @@ class Target:
         if path.exists():
             return Manifest.load(path)
         digits = text.lower()
-        hint = f"give {SHORTEST} digits or more, as `status` prints them"
+        hint = f"copy it from `status`: {SHORTEST} digits or more"
         if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
             raise ConfigError(f"{text}: no such file, and no SHA-256", hint=hint)
         places = [place for pair in self.pairs() for place in pair]
@@ -254,13 +253,5 @@ def trusting(app: App, channel: Channel) -> Channel:
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
     """Return the family of --family: one of --families, or of the matrix. Raises ConfigError."""
-    return _family(options.own_families(app), options.family)
-
-
-def _family(own: Mapping[str, matrix.Family], name: str) -> matrix.Family:
-    try:
-        return own.get(name) or families.named(name, tuple(own))
-    except ConfigError as exc:
-        if exc.hint.startswith("choose") and not own:
-            exc.hint += "; a family of your own needs --families FILE"
-        raise
+    own = options.own_families(app)
+    return own.get(options.family) or families.named(options.family, tuple(own))

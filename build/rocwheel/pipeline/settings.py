@@ -216,12 +216,12 @@ class NightSettings(Value, frozen=True, kw_only=True):
         wanted += [(f"images: {item.label}", item.families) for item in self.images]
         for label, names in wanted:
             if unknown := next((name for name in names if name not in known), ""):
+                hint = f"`trigger: {self.trigger}` leaves it out"
                 try:
                     families.named(unknown, tuple(known))
                 except ConfigError as exc:
-                    raise ConfigError(f"{label}: {exc}", hint=exc.hint) from exc
-                left_out = f"`trigger: {self.trigger}` leaves it out"
-                raise ConfigError(f"{label}: {unknown!r}: not of this night", hint=left_out)
+                    hint = exc.hint
+                raise ConfigError(f"{label}: {unknown!r}: unknown GPU family", hint=hint)
 
     def excuse(self, cell: str, today: date) -> tuple[str, str]:
         """Return the excuse that holds for a cell, and what to say of one that ended."""
