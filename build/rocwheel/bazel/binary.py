@@ -33,7 +33,7 @@ class BazelBinary:
     passed_over: tuple[str, ...] = ()  # others that were found, and why they were not taken
 
     def __str__(self) -> str:
-        version = "of unknown version" if self.version == UNKNOWN else self.version
+        version = self.version.replace(UNKNOWN, "of unknown version")
         return f"Bazel {version}: {self.path} ({self.origin})"
 
     @property

@@ -33,11 +33,7 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     that the loader finds, the backend that JAX starts, one kernel. The exit status is 8 where one
     is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
     """
-    named, path = options.python, app.environ.get("PATH", "")
-    python = shutil.which(Path(named, "bin/python")) or shutil.which(named, path=path)
-    if python is None:
-        hint = "name a Python, or the folder of its environment"
-        raise ConfigError(f"--python: {named}: no such program", hint=hint)
+    python = _python(options.python, app.environ.get("PATH", ""))
     argv = (python, script.__file__, "--json", *(("--no-run",) if options.no_run else ()))
     answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)
     try:
@@ -51,3 +47,11 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     rows = [(row["state"], row["what"], row["found"], row["todo"]) for row in document["checks"]]
     app.emit(document, "\n".join(columns(("state", "what", "found", "to do"), rows)))
     return answer.returncode
+
+
+def _python(named: str, path: str) -> str:
+    if program := shutil.which(Path(named, "bin/python")) or shutil.which(named, path=path):
+        return program
+    raise ConfigError(
+        f"--python: {named}: no such program", hint="name a Python or its environment"
+    )

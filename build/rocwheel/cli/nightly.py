@@ -90,9 +90,8 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
     missing = f", {len(absent)} absent" if absent else ""
     lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept{missing}")
-    told = () if explain else absent
-    pairs = ((c.name, f"absent: {c.absent}") for c in told if not c.excused)
-    for line in standing.grouped(pairs):
+    told = () if explain else ((c.name, f"absent: {c.absent}") for c in absent if not c.excused)
+    for line in standing.grouped(told):
         app.console.warn(line)
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
     numbers = {"run": runs, "kept": kept, "absent": len(absent)}

@@ -93,7 +93,7 @@ def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
 
 
 def grouped(cells: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield one line for all cells of which the same is to be said, and how many these are."""
+    """Yield a line for each text about cells, with the first of them and how many more."""
     names: dict[str, list[str]] = {}
     for name, text in cells:
         names.setdefault(text, []).append(name)

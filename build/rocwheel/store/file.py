@@ -266,8 +266,7 @@ class FileStore:
             ) from exc
         except OSError as exc:
             kind, hint = FAILURES.get(exc.errno or 0, (StoreError, "check the folder"))
-            at = f" ({exc.filename})" if exc.filename else ""  # a full disk names none
-            raise kind(f"{where}: {exc.strerror}{at}", hint=hint) from exc
+            raise kind(f"{where}: {exc.strerror} ({exc.filename or self.root})", hint=hint) from exc
 
 
 def _time(stat: os.stat_result) -> datetime:
