@@ -163,7 +163,10 @@ class Promote(Operation):
             operations.verify(self.place, entry)
             return 0
         target = self.place.key(entry.filename)
-        moved = store.copy(item.source, target, sha256=entry.sha256, count=self.count)
+        headers = self.place.wheel_headers
+        served = {"content_type": headers.content_type, "cache_control": headers.cache_control}
+        source = replace(item.source, **served)
+        moved = store.copy(source, target, sha256=entry.sha256, count=self.count)
         operations.put_metadata(self.place, entry, item.metadata)
         return moved
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from rocwheel import files
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, RefusedError, StoreError
@@ -72,26 +73,24 @@ class FileStore:
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> ObjectInfo:
         digest = hashlib.sha256()
-        with self._translated(key):
-            file = self._path(key).open("rb")
-        with file:
+        with self._opened(key) as file:
             while block := file.read(BLOCK):
                 digest.update(block)
                 sink(block)
-            stat = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
         return ObjectInfo(
             key=key,
-            size=stat.st_size,
+            size=status.st_size,
             etag=digest.hexdigest(),
             sha256=digest.hexdigest(),
-            modified=_time(stat),
+            modified=_time(status),
             now=datetime.now(tz=timezone.utc),
+            version=_version(status),
         )
 
     def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
-        with self._translated(info.key), self._path(info.key).open("rb") as file:
-            stat = os.fstat(file.fileno())
-            if (stat.st_size, _time(stat)) != (info.size, info.modified):
+        with self._opened(info.key) as file:
+            if _version(os.fstat(file.fileno())) != info.version:
                 raise stale(self.locate(info.key))
             file.seek(start)
             return file.read(size)
@@ -153,13 +152,8 @@ class FileStore:
     ) -> int:
         if source.sha256 and source.sha256 != sha256:
             raise replaced(self.locate(source.key), source.sha256, sha256)
-        self.create(
-            target,
-            self._path(source.key),
-            headers=Headers(content_type=""),
-            sha256=sha256,
-            count=count,
-        )
+        headers = Headers(content_type="")
+        self.create(target, self._path(source.key), headers=headers, sha256=sha256, count=count)
         return 0  # never left this machine
 
     def delete(self, key: str, /) -> None:
@@ -174,12 +168,19 @@ class FileStore:
         for key in names:
             if key.startswith(prefix):
                 try:
-                    stat = (self.root / key).stat()
-                except FileNotFoundError:
-                    continue  # deleted since it was listed
+                    status = (self.root / key).stat()
+                except OSError as exc:
+                    if exc.errno not in {errno.ENOENT, errno.ELOOP}:
+                        raise
+                    continue  # deleted since it was listed, or a link to itself
+                if not stat.S_ISREG(status.st_mode):
+                    continue  # a pipe or a device, whose end never comes
                 yield ObjectInfo(
-                    key=key, size=stat.st_size, etag="", sha256="", modified=_time(stat)
+                    key=key, size=status.st_size, etag="", sha256="", modified=_time(status)
                 )
+
+    def deleted(self, prefix: str, /) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
 
     def sweep(self, before: datetime, /) -> tuple[str, ...]:
         swept = []
@@ -192,7 +193,7 @@ class FileStore:
 
     def _walk(self, start: Path) -> Iterator[str]:
         def failed(exc: OSError) -> None:
-            if not isinstance(exc, FileNotFoundError | NotADirectoryError):
+            if exc.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                 raise exc  # a folder that cannot be read is not an empty one
 
         for folder, folders, names in os.walk(start, followlinks=True, onerror=failed):
@@ -229,6 +230,16 @@ class FileStore:
         self._path(key).parent.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
+    def _opened(self, key: str) -> Iterator[IO[bytes]]:
+        """Open an object to read it; a pipe or a device is none: its end may never come."""
+        with self._translated(key):
+            file = open(self._path(key), "rb", opener=_without_waiting)  # noqa: SIM115
+        with file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _missing(self.locate(key))
+            yield file
+
+    @contextmanager
     def _scratch(
         self, key: str, body: Body, count: Counter | None = None
     ) -> Iterator[tuple[Path, str]]:
@@ -261,13 +272,24 @@ class FileStore:
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
-            raise ObjectMissingError(
-                f"{where}: no such object", hint="check the store and the channel"
-            ) from exc
+            raise _missing(where) from exc
         except OSError as exc:
             kind, hint = FAILURES.get(exc.errno or 0, (StoreError, "check the folder"))
             raise kind(f"{where}: {exc.strerror} ({exc.filename})", hint=hint) from exc
 
 
-def _time(stat: os.stat_result) -> datetime:
-    return datetime.fromtimestamp(stat.st_mtime, tz=timezone.utc)
+def _missing(where: str) -> ObjectMissingError:
+    return ObjectMissingError(f"{where}: no such object", hint="check the store and the channel")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _time(status: os.stat_result) -> datetime:
+    return datetime.fromtimestamp(status.st_mtime, tz=timezone.utc)
+
+
+def _version(status: os.stat_result) -> str:
+    """Return what no two contents have in common; who owns a file can set its other time."""
+    return f"{status.st_ino} {status.st_ctime_ns} {status.st_size}"

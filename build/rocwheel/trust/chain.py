@@ -78,7 +78,8 @@ def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozens
     Others may stand in: of a provenance, of a cell a whole pass, of a promotion a restore.
     """
     names, good, doubted, verdicts = set[str](), set[Any](), set[Any](), set[str]()
-    signed = [envelope.parse(line, name="a statement") for line in bundle.splitlines()]
+    lines = bundle.splitlines(keepends=True)
+    signed = [envelope.parse(line, name="a statement") for line in lines]
     for item in sorted(signed, key=lambda item: bool(item.statement.own.get("parts"))):
         own, role = item.statement.own, _role(item)
         what = (role, own.get("python"), own.get("suite"))
