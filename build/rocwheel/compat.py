@@ -6,27 +6,45 @@ where no channel was asked, the cell says "not known".
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import source
 from rocwheel.choices import ALL
 from rocwheel.console import columns
-from rocwheel.errors import ObjectStaleError
+from rocwheel.errors import ObjectStaleError, RocwheelError
 
 if TYPE_CHECKING:  # what tables of the data do not need
+    from rocwheel.ledger.state import Known
     from rocwheel.places import Place
+    from rocwheel.results import TestResult
+    from rocwheel.verdict import Verdict
 
+Looked: TypeAlias = "tuple[Place, Known, tuple[Verdict, ...]]"  # a released set, and what passed
 NOT_KNOWN: Final = "not known"
 RELEASED: Final = ("family", "JAX", "ROCm", "CPython", "exercised")
+TRIED: Final = {  # by tests of suites/smoke: what a row is about stands in the test's name
+    "ROCm libraries": re.compile(r"\btest_libraries\.py::test_function\[([^-]+)-(.+)-[^-]+\]"),
+    "JAX modules": re.compile(r"\btest_modules\.py::test_import\[(.+)\]"),
+    "JAX features": re.compile(r"\btest_unsupported\.py::test_feature\[(.+)\]"),
+}
+HEADERS: Final = {  # of what a channel says
+    "Released": RELEASED,
+    "Runtime images": ("image", "JAX", "ROCm", "Linux", "CPython"),
+    "ROCm libraries": ("library", "used in", "since JAX", "since ROCm", "remark"),
+    "JAX modules": ("module", "since JAX", "since ROCm", "remark"),
+    "JAX features": ("feature", "since JAX", "since ROCm", "remark"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +76,6 @@ class Table:
             for number, cell in enumerate(row):
                 yield f"   {'* -' if number == 0 else '  -'} {cell}"
         yield ""
-
-    def html(self) -> Iterator[str]:
-        yield f"<h2>{escape(self.title)}</h2>"
-        yield f"<table><thead>{_row('th', self.header)}</thead><tbody>"
-        yield from (_row("td", row) for row in self.shown)
-        yield "</tbody></table>"
-
-
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def _range(versions: Iterable[object]) -> str:
@@ -103,8 +111,10 @@ def gpus(families: Iterable[Family]) -> Table:
     return Table(title="GPUs", header=("family", "products", "gfx targets"), rows=tuple(rows))
 
 
-def released(places: Iterable[Place], *, among: Collection[str] | None = None) -> Table:
-    """Return what is released, with the suites that passed on each CPython. Raises StoreError.
+def looked_at(
+    places: Iterable[Place], *, among: Collection[str] | None = None
+) -> tuple[Looked, ...]:
+    """Read what is released at each place, with the verdicts that passed. Raises StoreError.
 
     `among` are the sets that it is about; None: all.
     """
@@ -112,22 +122,82 @@ def released(places: Iterable[Place], *, among: Collection[str] | None = None) -
     from rocwheel.ledger.state import Standing
     from rocwheel.verdict import State
 
-    rows = []
+    looked = []
     for place in places:
         known_sets = log.read(place).of(place.view).sets.values()
         listed = [s for s in known_sets if s.standing is Standing.LISTED and s.jax]
         sets = listed if among is None else [s for s in listed if s.id in among]
         for known in sorted(sets, key=lambda item: (item.first, item.id), reverse=True):
-            passed = {
-                (item.python, item.suite)
+            passed = tuple(
+                verdict
                 for item in verdicts.find(place, known.id)
                 if (verdict := item.verdict) and verdict.state is State.PASS
                 if not verdict.shard and not verdict.ran.unofficial
-            }
-            for python in known.pythons:
-                suites = ", ".join(sorted(suite for one, suite in passed if one == python))
-                rows.append((place.view, known.jax, known.rocm, python, suites or NOT_KNOWN))
+            )
+            looked.append((place, known, passed))
+    return tuple(looked)
+
+
+def released(looked: Iterable[Looked]) -> Table:
+    """Return what is released, with the suites that passed on each CPython."""
+    rows = []
+    for place, known, passed in looked:
+        for python in known.pythons:
+            suites = ", ".join(sorted({item.suite for item in passed if item.python == python}))
+            rows.append((place.view, known.jax, known.rocm, python, suites or NOT_KNOWN))
     return Table(title="Released", header=RELEASED, rows=tuple(rows))
+
+
+def images(looked: Iterable[Looked]) -> Table:
+    """Return the components of each runtime image of a released set. Raises StoreError."""
+    from rocwheel.runtime import record
+
+    jax = {(place.root, known.id): known.jax for place, known, _ in looked}
+    rows = (
+        (one.pinned, jax[root, one.manifest], one.rocm, one.base.partition("@")[0], one.python)
+        for root, place in {place.root: place for place, *_ in looked}.items()
+        for one in reversed(record.records(place))
+        if one.released and (root, one.manifest) in jax
+    )
+    return Table(title="Runtime images", header=HEADERS["Runtime images"], rows=tuple(rows))
+
+
+def tried(looked: Iterable[Looked]) -> Iterator[Table]:
+    """Return libraries, modules and features, each since the oldest JAX and ROCm it passed with.
+
+    It is what the suite `smoke` found, on one CPython of each pair; results that cannot be read are
+    not known. Why something did not run is of the newest.
+    """
+    from rocwheel.gate.verdict import storing
+
+    oldest = {  # of several runs with one pair of versions
+        (known.jax, known.rocm): (place, verdict)
+        for place, known, passed in looked
+        for verdict in passed
+        if verdict.suite == "smoke" and "json" in verdict.reports
+    }
+    rows: dict[tuple[str, ...], list[tuple[Version, Version, TestResult]]] = defaultdict(list)
+    for versions, run in oldest.items():
+        with suppress(RocwheelError, InvalidVersion):
+            jax, rocm = map(Version, versions)
+            for (title, pattern), test in product(TRIED.items(), storing.shard_of(*run).tests):
+                if match := pattern.search(test.test):
+                    about = (title, *match.groups())
+                    rows[about].append((jax, rocm, test))
+    for title in TRIED:
+        cells = tuple((*key[1:], *_since(runs)) for key, runs in rows.items() if key[0] == title)
+        yield Table(title=title, header=HEADERS[title], rows=cells) if cells else unasked(title)
+
+
+def _since(runs: Sequence[tuple[Version, Version, TestResult]]) -> Iterator[str]:
+    """Yield the oldest JAX, the oldest ROCm and the remark of runs; the newest is the first."""
+    from rocwheel.results import Outcome
+
+    passed = [run for run in runs if run[2].outcome in {Outcome.PASSED, Outcome.FLAKY}]
+    yield str(min(jax for jax, _, _ in passed)) if passed else NOT_KNOWN
+    yield str(min(rocm for _, rocm, _ in passed)) if passed else NOT_KNOWN
+    seen = any(test.evidence for *_, test in passed)
+    yield runs[0][2].reason or ("its library was seen at work" if seen else "")
 
 
 def refresh(place: Place, ci: Path) -> None:
@@ -142,32 +212,34 @@ def refresh(place: Place, ci: Path) -> None:
         among = {known.id for known in sets if known.standing is Standing.LISTED}
         names = sorted({name for set_id in among for name in state.sets[set_id].families})
     families = [matrix.FAMILIES[name] for name in names if name in matrix.FAMILIES]
-    shown = (buildable(ci), gpus(families), released(map(place.of, names), among=among))
+    looked = looked_at(map(place.of, names), among=among)
+    shown = (buildable(ci), gpus(families), released(looked))
     previous = place.store.info(place.compat)
     body = f"{render(shown, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new
         place.store.replace(place.compat, body, previous=previous, headers=place.view_headers)
 
 
-def unasked() -> Table:
-    """Return the table of releases where no channel was named."""
-    return Table(title="Released", header=RELEASED, rows=((NOT_KNOWN,) * len(RELEASED),))
+def of_channel(places: Iterable[Place]) -> tuple[Table, ...]:
+    """Return every table of what is released. Raises StoreError."""
+    looked = looked_at(places)
+    return (released(looked), images(looked), *tried(looked))
+
+
+def unasked(title: str) -> Table:
+    """Return a table where no channel was named, or no results can be read."""
+    header = HEADERS[title]
+    return Table(title=title, header=header, rows=((NOT_KNOWN,) * len(header),))
 
 
 def render(tables: Iterable[Table], form: str) -> str:
     """Return the tables in one of `choices.TABLE_FORMS`."""
-    lines = [line for table in tables for line in getattr(table, form)()]
     if form == "html":
         from rocwheel import assets
 
-        head = (
-            '<!doctype html><html lang="en"><meta charset="utf-8"><title>JAX and ROCm</title>'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<style>{assets.style()}body{{padding:1rem}}td,th{{padding:.2rem .8rem .2rem 0;"
-            "text-align:left;vertical-align:top}</style>"
-        )
-        lines = [f"{head}<h1>Which JAX for which ROCm, GPU and CPython</h1>", *lines, "</html>"]
-    return "\n".join(lines).rstrip("\n")
+        page = assets.template("assets/compat.html")
+        return page.render(tables=list(tables), style=assets.style())
+    return "\n".join(line for table in tables for line in getattr(table, form)()).rstrip("\n")
 
 
 def document(tables: Iterable[Table]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Console:
             return
         self._told.add(text)
         if self.mode is ConsoleMode.GITHUB:  # where line breaks are escaped
-            self._write(f"::warning::{_escape(text)}")
+            self._write(f"::warning::{escaped(text)}")
         else:
             self._labelled("warning:", printable(text), YELLOW)
 
@@ -117,7 +117,7 @@ class Console:
         message, hint = printable(str(error)), printable(error.hint)
         if self.mode is ConsoleMode.GITHUB:
             text = f"{message}\n{hint}".strip()
-            self._write(f"::error::{_escape(text)}")
+            self._write(f"::error::{escaped(text)}")
             return
         self._labelled("error:", message, RED)
         if hint:
@@ -135,7 +135,7 @@ class Console:
         """Group a stage's output; its duration is added to `seconds[key]`."""
         fold = self.mode is ConsoleMode.GITHUB and self._depth == 0
         if fold:
-            self.command(f"::group::{_escape(title)}")
+            self.command(f"::group::{escaped(title)}")
         else:
             self.info(f"── {title}")
         started, outcome = self._clock(), "failed"
@@ -282,8 +282,8 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _escape(text: str) -> str:
-    """Escape for a GitHub workflow command."""
+def escaped(text: str) -> str:
+    """Return a text as a GitHub workflow command takes it."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

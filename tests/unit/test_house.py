@@ -12,17 +12,17 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_695  # lines of all rooms; fewer than 50,000
+MOST = 49_770  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
 # before its lines rise.
 ROOMS = {
-    "": (4553, 2850, 0, 1),
+    "": (4625, 2850, 0, 1),
     "bazel/ bump dist/ download/ git rocm/ source/": (8317, 7350, 0, 1),
-    "cli/": (5164, 4900, 0, 0),
+    "cli/": (5171, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2777, 3050, 0, 0),
-    "demo dev doctor housekeeping report/": (2110, 2100, 0, 0),
+    "demo dev doctor housekeeping report/": (2106, 2100, 0, 0),
     "gate/": (7070, 7150, 0, 0),
     "host/": (467, 400, 0, 0),
     "index/ store/": (2468, 2510, 0, 0),

@@ -10,7 +10,6 @@ from rocwheel.cli.target import TargetOptions, family_of, must_exist
 
 with when_run():
     import amdgpu_family_matrix as matrix
-    from amdgpu_family_matrix import Family
     from rocwheel import compat as tables
 
 
@@ -23,19 +22,17 @@ def compat(app: App, options: CompatOptions) -> None:
     """Print which JAX goes with which ROCm, GPU and CPython.
 
     From the pins and layouts in use and the family matrix; with --channel or --store also what is
-    released there, and which suites passed on it. A suite without a run says "not known".
+    released there: wheels with the suites that passed, runtime images with their components, and
+    since which JAX and ROCm each library, module and feature passed the suite smoke. What no run
+    tried is "not known".
     """
     known = (*matrix.FAMILIES.values(), *options.own_families(app).values())
     chosen = (family_of(app, options),) if options.family else known
-    shown = (tables.buildable(app.home.ci), tables.gpus(chosen), _released(app, options, chosen))
+    about = tuple(map(tables.unasked, tables.HEADERS))
+    if options.channel or options.store_url:
+        channel = options.open(app)
+        must_exist(store := channel.open())
+        pairs = (pair for item in chosen for pair in channel.pairs(store, item.name))
+        about = tables.of_channel(release for _, release in pairs)
+    shown = (tables.buildable(app.home.ci), tables.gpus(chosen), *about)
     app.emit(tables.document(shown), tables.render(shown, options.form))
-
-
-def _released(app: App, options: CompatOptions, chosen: tuple[Family, ...]) -> tables.Table:
-    if not (options.channel or options.store_url):
-        return tables.unasked()
-    channel = options.open(app)
-    store = channel.open()
-    must_exist(store)
-    places = (release for item in chosen for _, release in channel.pairs(store, item.name))
-    return tables.released(places)

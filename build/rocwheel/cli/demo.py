@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import click
+
 from rocwheel.build_options import BuildOptions, FamilyOptions, RocmOptions, SourceOptions
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, own
@@ -59,7 +61,7 @@ def demo(app: App, options: DemoOptions) -> None:
     """
     base = job.for_families(request_from(app, options, therock=""), options.number)
     only = options.wheels_only or base.executor.kind != "host"
-    if base.executor.kind != "host" and base.executor.image in ("", executor.SEARCH):
+    if _makes_image(base, options):
         if not (image := _image(app, options)):
             line = f"rocwheel image build --engine {base.executor.kind} --recipe {job.RECIPE}"
             line += f" --base {options.base}" if options.base else ""
@@ -70,6 +72,14 @@ def demo(app: App, options: DemoOptions) -> None:
         return app.emit_plan(lines)
     with housekeeping.using(base.cache):
         return _run(app, _prepare(app, base), wheels_only=only)
+
+
+def _makes_image(base: dist.Request, options: DemoOptions) -> bool:
+    """Return whether an image is looked for, and made. Raises UsageError for --base without."""
+    is_made = base.executor.kind != "host" and base.executor.image in ("", executor.SEARCH)
+    if options.base and not is_made:
+        raise click.UsageError("--base: no image is made here; add --executor docker or podman")
+    return is_made
 
 
 def _prepare(app: App, base: dist.Request) -> job.Prepared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rocwheel.console import duration
+from rocwheel.console import duration, escaped
 from rocwheel.report.gate_page import verdict_text
 from rocwheel.results import Fault, Outcome, Results
 from rocwheel.verdict import State
@@ -41,20 +41,16 @@ def workflow_commands(results: Results, judged: Fault, folder: str) -> Iterator[
     `folder` is where the suite's files lie.
     """
     if judged.state is not State.PASS and not results.failures:
-        yield f"::error title={_property(verdict_text(results, judged))}::{_data(judged.message)}"
+        yield f"::error title={_property(verdict_text(results, judged))}::{escaped(judged.message)}"
     for test in results.failures[:ANNOTATED]:
         why = test.reason or (test.worst.message if test.worst else "")
         where = f"file={_property(f'{folder}/{test.file}'.lstrip('/'))},line={test.line or 1}"
-        yield f"::error {where},title={_property(test.test)}::{_data(why)}"
+        yield f"::error {where},title={_property(test.test)}::{escaped(why)}"
 
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("`", "'")
 
 
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
 def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return escaped(text).replace(":", "%3A").replace(",", "%2C")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import time
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import gate, published
 from support.topology import machine, mi300x
 
 import amdgpu_family_matrix as matrix
-from rocwheel import home
+from rocwheel import compat, home
 from rocwheel.cli import main
 from rocwheel.console import Console
 from rocwheel.gate import run as room
@@ -25,6 +27,7 @@ from rocwheel.gate.request import DeviceChoice, GateRequest
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.gate.suite import discovery, suites
 from rocwheel.gate.suite.suites import Deadlines
+from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import judge
 from rocwheel.host import machine as machines
 from rocwheel.process import HostRunner, base_env
@@ -89,7 +92,7 @@ def smoke(interpreter, tmp_path_factory):
 
 
 @pytest.mark.soak  # a merge holds honest answers to its bounds: test_smoke_mutants.py
-def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):
+def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke, monkeypatch):
     """Its tests name every ROCm library; on the CPU all of them are nominal."""
     request, gated, _ = smoke
     assert gated.judged.state is State.PASS, (gated.judged, gated.results.failures)
@@ -99,6 +102,19 @@ def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):
     assert set(used) == {library.name for library in request.libraries}
     assert {item.status for item in used.values()} == {"nominal"}
     assert all(item.passed for item in used.values())
+    monkeypatch.setattr(storing, "shard_of", lambda _place, _verdict: gated.results)
+    passed = SimpleNamespace(suite="smoke", reports={"json": ""})
+    looked = [(None, SimpleNamespace(jax=JAX, rocm="7.1"), [passed])]
+    listed = {table.title: table.rows for table in compat.tried(looked)}
+    with (ROOT / "tests" / "data" / "jax_compatibility.csv").open(encoding="utf-8") as file:
+        page = [(row["section"], row["name"]) for row in csv.DictReader(file)]
+    for section, name in page:
+        if section == "module":
+            assert any(row[0] == name for row in listed["JAX modules"]), name
+        elif section != "unsupported":
+            row = (section, name.replace(" ", "_"), JAX, "7.1", "")
+            assert row in listed["ROCm libraries"], name
+    assert [row[0] for row in listed["JAX features"]] == ["tf32", "rnn", "int4", "sparsify"]
 
 
 @pytest.mark.soak
