@@ -40,7 +40,7 @@ from rocwheel.release.operations import Operation, Tally, Who, stored
 from rocwheel.release.policy import Decision
 from rocwheel.release.stage import holding
 from rocwheel.release.withdraw import withdrawn
-from rocwheel.store import ObjectInfo, Store, replaced
+from rocwheel.store import WHEEL, ObjectInfo, Store, replaced
 from rocwheel.trust import TrustError, envelope, evidence, statements
 from rocwheel.trust.evidence import Evidence, gather
 from rocwheel.trust.policy import Case, KeyRole, Signer
@@ -163,9 +163,7 @@ class Promote(Operation):
             operations.verify(self.place, entry)
             return 0
         target = self.place.key(entry.filename)
-        headers = self.place.wheel_headers
-        served = {"content_type": headers.content_type, "cache_control": headers.cache_control}
-        source = replace(item.source, **served)
+        source = replace(item.source, content_type=WHEEL, cache_control=self.place.wheel_cache)
         moved = store.copy(source, target, sha256=entry.sha256, count=self.count)
         operations.put_metadata(self.place, entry, item.metadata)
         return moved

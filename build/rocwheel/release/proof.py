@@ -17,8 +17,9 @@ from rocwheel.places import Place
 from rocwheel.release.operations import Who
 from rocwheel.release.policy import Decision
 from rocwheel.store import glance, stale
-from rocwheel.trust import TrustError, envelope, statements
+from rocwheel.trust import TrustError, chain, envelope, statements
 from rocwheel.trust import evidence as stored
+from rocwheel.trust.envelope import Envelope
 from rocwheel.trust.evidence import BUNDLE, Evidence
 from rocwheel.trust.policy import Case, KeyRole, Signer
 from rocwheel.values import replace
@@ -149,9 +150,8 @@ def add(
         data, info = glance(place.store, key)
         every = [envelope.parse(line + b"\n", name=key) for line in data.splitlines()]
         before = [i for i in every if i.statement.predicate_type == statements.SUMMARY]
-        about = [i.statement.own for i in before if i.statement.own.get("files", []) == chosen]
         manifest = manifests.find(place, set_id) if before else None
-        if manifest is None or (about and about[-1].get("action") == action.value):
+        if manifest is None or _is_said(action, chosen, before):
             return None
         summary = statements.summary(
             manifest,
@@ -165,6 +165,15 @@ def add(
         with suppress(ObjectStaleError):
             return place.store.replace(key, data, previous=info, headers=place.record_headers)
     raise stale(place.store.locate(key))
+
+
+def _is_said(action: Action, files: Collection[str], before: Sequence[Envelope]) -> bool:
+    """Return whether the summaries of a set come to what this action does."""
+    held, yanked = chain.standing(before)
+    out = [name in yanked for name in files or before[0].statement.subjects]
+    if action in {Action.ROLLBACK, Action.RESTORE}:
+        return bool(held) is (action is Action.ROLLBACK)
+    return all(out) if action is Action.YANK else not any(out)
 
 
 def put(place: Place, manifest: str, data: bytes) -> None:

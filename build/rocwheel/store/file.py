@@ -233,10 +233,11 @@ class FileStore:
     def _opened(self, key: str) -> Iterator[IO[bytes]]:
         """Open an object to read it; a pipe or a device is none: its end may never come."""
         with self._translated(key):
-            file = open(self._path(key), "rb", opener=_without_waiting)  # noqa: SIM115
-        with file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _missing(self.locate(key))
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise FileNotFoundError
+        with os.fdopen(descriptor, "rb") as file:
             yield file
 
     @contextmanager
@@ -272,18 +273,12 @@ class FileStore:
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:
-            raise _missing(where) from exc
+            raise ObjectMissingError(
+                f"{where}: no such object", hint="check the store and the channel"
+            ) from exc
         except OSError as exc:
             kind, hint = FAILURES.get(exc.errno or 0, (StoreError, "check the folder"))
             raise kind(f"{where}: {exc.strerror} ({exc.filename})", hint=hint) from exc
-
-
-def _missing(where: str) -> ObjectMissingError:
-    return ObjectMissingError(f"{where}: no such object", hint="check the store and the channel")
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _time(status: os.stat_result) -> datetime:

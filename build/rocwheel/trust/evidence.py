@@ -151,6 +151,12 @@ def gather(
     )
 
 
+def check_built(place: Place, manifest: Manifest, case: Case) -> None:
+    """Raise TrustError for a set that a builder must have signed, and none has: a stranger's."""
+    if KeyRole.BUILDER in case.required:
+        _shelf(place, manifest.sha256, case).named(manifest)
+
+
 def unsigned(
     place: Place, manifest: str, verdicts: Mapping[str, Verdict], case: Case
 ) -> dict[str, str]:
