@@ -10,6 +10,7 @@ import difflib
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,7 @@ from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
 from rocwheel.gate.suite import discovery, suites
 from rocwheel.image import registry
 from rocwheel.image.building import Workplace
-from rocwheel.model import CPYTHONS, is_sha256, suggest
+from rocwheel.model import CPYTHONS, RocmVersion, is_sha256, suggest
 from rocwheel.process import Command
 from rocwheel.rocm import listing, tarball_name
 from rocwheel.source import pin_edit, tree
@@ -197,7 +198,7 @@ def add_pin(
         version,
         repository=repository,
         ref=ref,
-        layouts=pins.layouts,
+        known=pins,
         cache=here.cache,
         runner=here.runner,
         console=here.console,
@@ -268,13 +269,27 @@ def _listed(fact: Fact, context: BumpContext) -> Mapping[str, listing.ListedTarb
     name = tarball_name.parse(tarball_name.base_name(fact.upstream))
     page = f"{fact.upstream.rpartition('/')[0]}/"
     every = listing.every(page, client=context.client, cwd=context.here.cwd)
-    return {
-        str(item.name.version): item for item in every if name and item.name.group == name.group
-    }
+    own = (item for item in every if name and item.name.group == name.group)
+    return {str(item.name.version): item for item in sorted(own, key=listing.order)}
 
 
 def _newest_rocm(fact: Fact, context: BumpContext) -> str:
-    return str(max(map(Version, (*_listed(fact, context), fact.now))))
+    """Return the newest ROCm that the JAX of its night is for."""
+    newest, now = fact.now, Version(Version(fact.now).public)  # a commit in it has no order
+    for version in _listed(fact, context):
+        with suppress(ConfigError):
+            _check_rocm(fact, version, context)
+            newest = version if Version(version) >= now else newest
+    return newest
+
+
+def _check_rocm(fact: Fact, version: str, context: BumpContext) -> None:
+    """Refuse a ROCm whose plugin the pinned JAX of its night never loads. Raises ConfigError."""
+    (_, night), (_, pins) = context.yaml("nightly.yaml"), context.pins
+    jax = night["sets"][fact.at[1]].get("jax")
+    if isinstance(jax, str):  # a branch is what it is on the night
+        pin = pins.default if jax == "default" else pins.find(jax, allow_unverified=True)
+        bazel.check_rocm(RocmVersion.parse(version), pin.version, pins.layouts[pin.layout])
 
 
 def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
@@ -283,6 +298,7 @@ def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
         raise FetchError(
             f"ROCm {to}: not listed beside {fact.upstream}", hint=suggest(to, tuple(listed))
         )
+    _check_rocm(fact, to, context)
     where = listed[to].source
     note = context.here.console.info
     digest = rocm.digest_of(where, client=context.client, cache=context.here.cache, note=note)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import io
-import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -116,8 +115,7 @@ class Console:
             self._print(error.detail)
         message, hint = printable(str(error)), printable(error.hint)
         if self.mode is ConsoleMode.GITHUB:
-            text = f"{message}\n{hint}".strip()
-            self._write(f"::error::{escaped(text)}")
+            self._write("::error::" + escaped(f"{message}\n{hint}".strip()))
             return
         self._labelled("error:", message, RED)
         if hint:
@@ -251,6 +249,8 @@ def brief(text: str) -> str:
 
 def printable_json(text: str) -> str:
     """JSON of the same meaning that a terminal shows and does not obey."""
+    import json  # `retag` takes as long as its imports
+
     return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
 
 

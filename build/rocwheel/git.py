@@ -146,6 +146,14 @@ def head(root: Path, *, runner: Runner) -> str:
         return ""
 
 
+def origin(root: Path, *, runner: Runner) -> str:
+    """Return the public repository that `root` was cloned from; "" where there is none."""
+    with suppress(CommandError):
+        words = ("config", "--local", "--get", "remote.origin.url")
+        return public(runner.capture(_git(root, *words)).strip())
+    return ""
+
+
 def identify(root: Path, *, runner: Runner) -> Source:
     """Identify the files below `root`: their commit, or a digest.
 
@@ -156,16 +164,12 @@ def identify(root: Path, *, runner: Runner) -> Source:
     commit = head(root, runner=runner)
     if not commit:
         return Source(repository="", commit="", digest=digest(root, _walk(root)))
-    url = ""
-    with suppress(CommandError):  # there is none
-        words = ("config", "--local", "--get", "remote.origin.url")
-        url = runner.capture(_git(root, *words)).strip()
     with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as name:
         bare = _Bare(root=root, folder=Path(name), runner=runner)
         bare.read(commit)
         dirty = bare.differs()
         return Source(
-            repository=public(url),
+            repository=origin(root, runner=runner),
             commit=commit,
             dirty=dirty,
             digest=digest(root, bare.listed()) if dirty else "",

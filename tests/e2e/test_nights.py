@@ -24,6 +24,7 @@ import pytest
 from e2e.conftest import World, interpreter
 from e2e.test_faults import WORKSPACE
 from support import slurm
+from support.roles import private_bucket
 from support.s3 import program
 from support.serving import serving
 
@@ -269,3 +270,47 @@ def test_green_then_broken_then_one_family_held_then_a_bypass_then_a_yank_and_a_
     assert not show.listed("other")
     head = page.partition('<a href="#family-other">')[2].partition("</li>")[0]
     assert "Nothing released." in head
+
+
+@pytest.mark.soak
+def test_each_role_runs_its_cells_of_a_real_night_in_a_bucket_that_strangers_may_not_read(
+    demo, tmp_path, monkeypatch
+):
+    """Build, stage, gate, promote, page: each with the credentials of its role, and no other's."""
+    shared, _ = demo
+    roles = {"build": "builder", "stage": "stager", "gate": "runner", "promote": "promoter",
+             "prune": "promoter", "page": "reporter"}  # fmt: skip
+    with private_bucket(tmp_path, "miniature") as (url, environ):
+        world = World(tmp_path, env={"XDG_CACHE_HOME": str(shared.folder / "cache")})
+        tarball = next((shared.cache / "demo").glob("*/therock-dist-*.tar.gz"))
+        show = Show(world, url, "", tarball)
+
+        def become(role: str) -> None:
+            world.env |= environ(role)
+
+        become("builder")
+        show.plan("one", 1, "miniature")
+        cells = [item["cell"] for item in show.ask("nightly", "status", "one")["cells"]]
+        ran = []
+        for kind, role in roles.items():
+            for name in [cell for cell in cells if cell.partition(".")[0] == kind]:
+                line = ("nightly", "cell", "one", name)
+                become("imager")  # who may write none of these
+                show.ask(*line, code=7)
+                become(role)
+                show.ask(*line)
+                ran.append(name)
+        assert sorted(ran) == sorted(cells)
+        assert {name.partition(".")[0] for name in ran} == roles.keys()
+        become("reporter")
+        (only,) = show.sets("miniature")
+        assert only["state"] == "released"
+        assert set(show.states("one").values()) == {"pass"}
+        for key, value in environ("reporter").items():
+            monkeypatch.setenv(key, value)
+        with serving(open_store(url)) as site:
+            stranger = f"{environ('reporter')['AWS_ENDPOINT_URL_S3']}/{url.removeprefix('s3://')}"
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(f"{stranger}/v2/miniature/jaxlib/index.html")
+            show.http = site.url.rstrip("/")
+            assert installed(show, "miniature", "pip") == "0.11.99+rocm7.10.0.1"

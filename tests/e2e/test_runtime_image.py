@@ -21,6 +21,7 @@ import pytest
 import requests
 from e2e.conftest import EXECUTABLE, ROOT
 from support import engines, registries
+from support.roles import private_bucket
 
 from rocwheel.image.registry import MANIFESTS
 
@@ -280,3 +281,40 @@ def test_a_set_that_is_only_staged_goes_elsewhere_and_says_so(images, pushed):
         assert "latest" not in images.tags(f"{REPOSITORY}-staging")
     finally:
         images.target = target
+
+
+@pytest.mark.soak
+def test_a_set_goes_from_staging_to_an_image_by_roles_in_a_bucket_that_strangers_may_not_read(
+    images, tmp_path
+):
+    with private_bucket(tmp_path, "miniature") as (url, environ):
+        target = (f"--store={url}", *images.target[1:])
+
+        def by(role: str, *words: str, status: int = 0):
+            done = images.world.run("--json", *words, *target, **environ(role))
+            assert done.returncode == status, done.stderr[-3000:]
+            return json.loads(done.stdout) if done.stdout else {}
+
+        def only(role: str, *words: str, other: str) -> None:
+            refused = by(other, *words, status=7)
+            assert "403 AccessDenied" in refused["error"]["message"]
+            by(role, *words)
+
+        wheels = json.loads((images.house / "manifest.json").read_bytes())
+        set_id = hashlib.sha256((images.house / "manifest.json").read_bytes()).hexdigest()
+        manifest = f"--manifest={set_id}"
+        only("stager", "stage", str(images.house), other="runner")
+        for python in wheels["pythons"]:
+            by("runner", "gate", manifest, f"--python={python}", "--suite=miniature",
+               f"--rocm={images.tarball}", f"--output={tmp_path / python}")  # fmt: skip
+        only("promoter", "promote", manifest, other="stager")
+        here, images.target = images.target, [*target]
+        environment = images.engine.env
+        try:
+            images.engine.env = environment | environ("imager")
+            made = said(images.make("--test", f"--push={images.registry}", "--tag=private"))
+        finally:
+            images.target, images.engine.env = here, environment
+        assert made["pull"].endswith(images.tags()["private"])
+        (record,) = by("reporter", "runtime_images", "list")["images"]
+        assert record["pull"] == made["pull"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -200,6 +201,32 @@ def test_a_rocm_of_the_same_family_comes_with_its_digest(context):
         context.texts.clear()
         with pytest.raises(ConfigError, match="has no sha256"):
             bump.bump("rocm", fact, to, context)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "beside", "newest"),
+    [
+        ("7.12.0", ["7.13.0", "8.0.0", "10.1.0"], "7.13.0"),  # what the default JAX is for
+        ("7.14.0.dev0+13caf791", ["7.14.0.dev0+ffff00aa", "7.14.0.dev0+02c85786"], None),
+    ],
+)
+def test_a_rocm_is_newer_by_its_day_and_is_one_that_its_jax_is_for(context, pinned, beside, newest):
+    path = context.here.home.ci / "nightly.yaml"
+    versions = (pinned, *beside)  # each made a day after the one before
+    names = [OLD_ROCM.replace("7.12.0", version) for version in versions]
+    files = [{"name": name, "mtime": day} for day, name in enumerate(names)]
+    with FaultServer() as server:
+        server.add("rocm/", f"<script>const files = {json.dumps(files)};</script>".encode())
+        urls = [server.add(f"rocm/{name}", b"rocm") for name in names]
+        rocm = f"    rocm: {{source: {urls[0]}, sha256: {'0' * 64}}}\n"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(rocm if "rocm: {" in line else line for line in lines))
+        assert one("rocm", context, "jax")[1] == (newest or versions[-1])
+        fact = next(iter(bump.KINDS["rocm"].facts(context)))
+        if newest:
+            with pytest.raises(ConfigError, match=r"ROCm 10\.1\.0: JAX 0\.11\.0 needs ROCm"):
+                bump.bump("rocm", fact, "10.1.0", context)
+            assert context.texts == {}
 
 
 def test_the_default_night_pins_no_rocm(context):

@@ -73,6 +73,7 @@ class Place:
 
     def look_up(self, version: str = VERSION, *, ref: str = "") -> pin_edit.PinFacts:
         return pin_edit.look_up(
-            version, repository=str(self.jax), ref=ref, layouts=LAYOUTS,
+            version, repository=str(self.jax), ref=ref,
+            known=source.load_pins(self.path, layouts=LAYOUTS),
             cache=self.folder / "cache", runner=self.runner, console=self.console,
         )  # fmt: skip

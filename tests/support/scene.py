@@ -225,7 +225,6 @@ class Scene:
         assert told or process.name not in reasons, f"{process.failure}, and it was done"
 
 
-@lru_cache(maxsize=4096)
 def mend(place) -> None:
     """`index repair`, of a release with `--skip-entry` for what its log lost."""
     lost = frozenset[int]()
@@ -238,6 +237,7 @@ def mend(place) -> None:
     audit.apply_repair(planned)
 
 
+@lru_cache(maxsize=4096)
 def _parsed(data: bytes) -> tuple[page.Link, ...]:
     return page.links(data)
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from support.states import DIGEST, FIRST, of_one_set, summary, with_images
+from support.states import DIGEST, FIRST, of_one_set, red_morning, summary, with_images
 
 from rocwheel.pipeline.summing import seconds
-from rocwheel.report import night_page
+from rocwheel.report import night_page, night_summary
 from rocwheel.report.night_summary import CellChange, CellSummary, NightSummary, changes
 from rocwheel.values import replace
 from rocwheel.verdict import State
@@ -182,3 +182,21 @@ def test_a_stage_for_several_families_that_fails_is_red_for_each_of_them():
         assert stage not in made.of_family(name)
     text = night_page.render([staged], now=FIRST, title="x", root="../").decode()
     assert text.count("stage.jax") >= len(names)
+
+
+def test_what_a_build_is_made_from_is_told_as_ranges_with_links():
+    old = replace(
+        red_morning()[0].recipes[0], rocm_version="7.13.0", rocm_sha256="a" * 64,
+        tool="0.2.0 " + "a" * 40, tool_repository="https://github.com/me/rocwheel",
+    )  # fmt: skip
+    new = replace(
+        old, rocm_version="7.14.0", jax_commit="c" * 40, tool="0.2.0 " + "b" * 40 + " " + "d" * 64,
+    )  # fmt: skip
+    links = {what: link for what, _, link in night_summary.ranges(new, old)}
+    assert links == {
+        "JAX": f"https://github.com/jax-ml/jax/compare/{'a' * 40}...{'c' * 40}",
+        "ROCm": "https://github.com/ROCm/TheRock/compare/therock-7.13...therock-7.14",
+        "rocwheel": f"https://github.com/me/rocwheel/compare/{'a' * 40}...{'b' * 40}",
+    }
+    installed = replace(new, tool="0.3.0")  # no checkout, so no commit
+    assert {link for _, _, link in night_summary.ranges(installed, new)} == {""}

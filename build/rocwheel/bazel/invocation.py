@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from packaging.version import Version
+
 from rocwheel import files
 from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
@@ -227,11 +229,12 @@ def check(spec: BuildSpec) -> None:
 
 
 def check_rocm(
-    rocm: RocmVersion, jax_version: str, layout: Layout, version_class: VersionClass
+    rocm: RocmVersion, jax_version: str, layout: Layout, version_class: VersionClass | None = None
 ) -> None:
     """Refuse a ROCm whose plugin this JAX never loads. Raises ConfigError."""
     base = rocm.version.base_version
-    if version_class.rocm.contains(base, prereleases=True):
+    version_class = version_class or layout.version_class(Version(jax_version))
+    if not version_class or version_class.rocm.contains(base, prereleases=True):
         return
     others = (item for item in layout.classes if item.rocm.contains(base, prereleases=True))
     first = next((f"the first JAX with it is {item.versions}" for item in others), None)

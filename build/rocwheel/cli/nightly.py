@@ -26,7 +26,7 @@ with when_run():
     from pathlib import Path
 
     import amdgpu_family_matrix as matrix
-    from rocwheel import verdict
+    from rocwheel import git, verdict
     from rocwheel.console import columns, count
     from rocwheel.download import Client, Retry
     from rocwheel.ledger.nights import Book, Ended, NightPlan, Phase, check_name
@@ -129,6 +129,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
             note=app.console.warn,
             environ=app.environ,
             tool=resolving.tool_of(app.home, app.runner),
+            tool_repository=git.origin(app.home.root, runner=app.runner),
             is_shared=target.channel.is_shared,
             own=own_words,
         )

@@ -107,7 +107,10 @@ def check(app: App, options: NightCheckOptions) -> int:
     target = NightTarget(app, options)
     names = target.nights.names()
     waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else None
-    problems = upkeep.problems(target.nights, app.now(), options.max_age, waits, target.line)
+    is_known = bool(waits) or waits is None or slurm.answers(whole(app))
+    problems = upkeep.problems(
+        target.nights, app.now(), options.max_age, waits, target.line, has_slurm=is_known
+    )
     night = names[-1] if names else ""
     text = f"{night}: nothing besides what status shows" if not problems else ""
     app.emit({"night": night, "problems": problems}, text)

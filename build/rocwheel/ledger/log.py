@@ -16,7 +16,13 @@ from typing import Final
 import msgspec
 
 from rocwheel import files
-from rocwheel.errors import ConfigError, ObjectMissingError, RefusedError, StoreError
+from rocwheel.errors import (
+    ConfigError,
+    ObjectDiffersError,
+    ObjectMissingError,
+    RefusedError,
+    StoreError,
+)
 from rocwheel.ledger.state import FORMAT, IndexState, Known, Listing, Transition, apply, touched
 from rocwheel.places import Place
 from rocwheel.store import JSON, Headers, HugeError, glance, pause, replaced, swap
@@ -179,7 +185,12 @@ def save(place: Place, state: IndexState) -> IndexState:
 
         def put(project: str) -> None:
             key, digest, data = place.listing(digests[project]), digests[project], listings[project]
-            place.store.create(key, data.stored(), headers=place.record_headers, sha256=digest)
+            body, headers = data.stored(), place.record_headers
+            try:
+                place.store.create(key, body, headers=headers, sha256=digest)
+            except ObjectDiffersError:  # damaged: only these bytes have this name
+                there = place.store.info(key)
+                place.store.replace(key, body, previous=there, headers=headers)
 
         new = [name for name, digest in digests.items() if state.digests.get(name) != digest]
         place.each(put, new)

@@ -104,6 +104,7 @@ class WheelRecipe(Value, frozen=True, kw_only=True):
     manifest: str = ""  # SHA-256, where it was built before
     xla_commit: str = ""  # of the pin
     tool: str = ""  # what of rocwheel is an input
+    tool_repository: str = ""  # of its commits
     authors: tuple[str, ...] = ()  # of the commits of JAX since its last night
 
 
@@ -204,6 +205,7 @@ class CellAttempt:
     number: int
     begun: Begun | None = None
     ended: Ended | None = None
+    unread: str = ""  # why one of the two cannot be read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,10 +289,13 @@ class Nights:
             name, _, file = key.removeprefix(cells).rpartition("/")
             number, where = _number(file), self.store.locate(key)
             one = tries[name].get(number, CellAttempt(number=number))
-            if file.endswith(".begun.json"):
-                one = replace(one, begun=Begun.from_bytes(read[key], name=where))
-            else:
-                one = replace(one, ended=Ended.from_bytes(read[key], name=where))
+            try:
+                if file.endswith(".begun.json"):
+                    one = replace(one, begun=Begun.from_bytes(read[key], name=where))
+                else:
+                    one = replace(one, ended=Ended.from_bytes(read[key], name=where))
+            except ConfigError as exc:  # half-written, when a disk or its power failed
+                one = replace(one, unread=str(exc))
             tries[name][number] = one
         orders = tuple(Order.from_bytes(read[key], name=self.store.locate(key)) for key in ordered)
         return Book(

@@ -13,8 +13,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from packaging.version import Version
-
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__, errors, files, git, home, rocm, source
@@ -51,6 +49,7 @@ class World:
     note: Callable[[str], None]
     environ: Mapping[str, str]  # what requests to a registry obey
     tool: str  # commit of rocwheel, or its version
+    tool_repository: str = ""  # that it was cloned from
     is_shared: bool = False  # by the channel's layout: one set for all families of an entry
     own: tuple[str, ...] = ()  # the option that names families of one's own
 
@@ -153,10 +152,9 @@ class _Resolver:
     def _tarball(self, item: SetSettings, where: str) -> Tarball:
         """Return a source with its digest, once its name says no ROCm that the pin is not for."""
         name, pin = tarball_name.parse(tarball_name.base_name(where)), self._pin(item)
-        of = pin and self.pins.layouts[pin.layout].version_class(Version(pin.version))
-        if pin and of and name and name.version and not isinstance(item.jax, Branch):
+        if pin and name and name.version and not isinstance(item.jax, Branch):
             try:
-                check_rocm(name.version, pin.version, self.pins.layouts[pin.layout], of)
+                check_rocm(name.version, pin.version, self.pins.layouts[pin.layout])
             except ConfigError as exc:  # of this set; the others go on
                 raise SourceError(f"{exc}; {exc.hint}") from exc
         return one_tarball(where, item.rocm.sha256, self.world, item.rocm.version)
@@ -213,6 +211,7 @@ class _Resolver:
             argv=words,
             xla_commit=(pin.xla_commit or "") if pin and not isinstance(item.jax, Branch) else "",
             tool=world.tool,
+            tool_repository=world.tool_repository,
         )
 
     def _pin(self, item: SetSettings) -> Pin | None:

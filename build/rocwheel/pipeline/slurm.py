@@ -390,6 +390,11 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, Task] | Non
     return {t.cell: t for t in tasks if t.state in WAITING} if tasks else None
 
 
+def answers(runner: Runner) -> bool:
+    """Return whether Slurm can be asked here: its programs are, and its controller is up."""
+    return bool(_ask(runner, ("sinfo", "--noheader")))
+
+
 def held(waits: Mapping[str, Task] | None) -> list[Task]:
     """Return those of the waiting tasks that do not start before a person acts."""
     tasks = (waits or {}).values()
@@ -448,7 +453,7 @@ def collect(nights: Nights, night: str, worker: Worker) -> int:
     """
     tasks = _tasks(nights, night, worker.runner)
     is_known = any(task.state for task in tasks)
-    if not tasks or not (is_known or _ask(worker.runner, ("sinfo", "--noheader"))):
+    if not tasks or not (is_known or answers(worker.runner)):
         return 0  # the controller is away: nothing is known of any job
     book = nights.book(night)
     over = (task for task in tasks if task.state not in PENDING and task.name != worker.job)

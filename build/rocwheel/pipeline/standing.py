@@ -165,7 +165,7 @@ def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> s
 
 def is_lost(attempt: CellAttempt, cell: Cell, now: datetime) -> bool:
     """Return whether an attempt without an end is too old to be running still."""
-    if attempt.begun is None:
+    if attempt.begun is None or attempt.unread:
         return True
     return (now - moment(attempt.begun.time)).total_seconds() > cell.limit + GRACE
 
@@ -179,7 +179,8 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
         ended = item.ended
         if ended is None:
             if state is None:
-                state, reason = State.INFRA, f"attempt {item.number} never said how it ended"
+                why = item.unread or f"attempt {item.number} never said how it ended"
+                state, reason = State.INFRA, why
             continue
         if ended.plan != plan:
             state, reason = State.INFRA, f"attempt {item.number} is of another plan"

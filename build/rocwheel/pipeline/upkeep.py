@@ -77,10 +77,13 @@ def problems(
     limit: float,
     waits: Mapping[str, slurm.Task] | None,
     line: Callable[..., str],
+    *,
+    has_slurm: bool = True,
 ) -> list[str]:
     """Say what is wrong with the newest nights: each a line that names its cause.
 
     `limit` is the age in seconds of the newest, at most; `line` makes a command to be pasted.
+    Without `has_slurm` what waits in Slurm is not known here.
     """
     names = nights.names()
     if not names:
@@ -103,7 +106,10 @@ def problems(
         lines.append(f"{night}: was stopped by {stop.by} with {left} to do: {go_on}")
     elif not (over or waits) and _is_stalled(book, standings, now):
         go_on = line("run", night, *engine_words(book))
-        lines.append(f"{night}: stands still with {left} to do: {go_on}")
+        how = f"stands still with {left} to do: {go_on}"
+        if waits is not None and not has_slurm:
+            how = f"nothing runs of {left} to do, and Slurm cannot be asked here: check it there"
+        lines.append(f"{night}: {how}")
     lines += [
         f"{name}: absent: {item.reason}"
         for name, item in standings.items()

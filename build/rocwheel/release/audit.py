@@ -120,7 +120,7 @@ def _is(place: Place, name: str, number: int) -> bool:
 
 def _plan_repair(place: Place, who: Who, skip: Collection[str]) -> IndexRepair:
     place = place.of(place.family)  # what is mended is all that shows its log
-    state, skips = log.read(place, None), list[int]()
+    state, skips = log.read(place, None, afresh=not place.is_staging), list[int]()
     for _ in skip:  # each shows what is damaged after it
         damaged = operations.damage(place, state, state.projects, skips)
         if named := [n for n in sorted(damaged) if any(_is(place, name, n) for name in skip)]:

@@ -102,7 +102,8 @@ def damage(
 
     A page that shows a later entry than the log has, and lists something else than the log says,
     tells that the log lost its end. Asked are the pages of these projects; where no snapshot fits
-    the log, all of them. The state is read without the entries in `skips`.
+    the log, all of them; where it has no entry, the list of projects. The state is read without the
+    entries in `skips`.
     """
     damaged = dict(state.damage)
     if not is_settled(state) and state.is_whole:
@@ -112,7 +113,8 @@ def damage(
             continue
         end = log.read(place, [name], skips=skips)
         listed = {(entry.filename, entry.yanked) for entry in end.of(index.view).shown(name)}
-        if claim.number > end.number and not end.damage and claim.shows != listed:
+        is_other = not name or claim.shows != listed
+        if claim.number > end.number and not end.damage and is_other:
             where = place.store.locate(place.log(end.number + 1))
             page = place.store.locate(f"{index.index}/{name}")
             damaged[end.number + 1] = f"{where}: missing: {page} shows entry {claim.number}"
@@ -122,13 +124,15 @@ def damage(
 def _claims(
     place: Place, state: IndexState, pages: Collection[str], views: Collection[str] = ()
 ) -> dict[tuple[Place, str], Claim]:
-    """Return what these pages of a release say; none of one that has no log yet."""
-    if place.is_staging or not pages or not state.number:
+    """Return what these pages of a release say; the list of projects where it has no log yet."""
+    if place.is_staging or (state.number and not pages):
         return {}
     if not views and place.view != place.family:
         views = [place.view]  # a family's user asks what that family sees
     names = sorted(state.projects & set(pages))
     both = list(product(indexes(place, state, views), names))
+    if not state.number:
+        both = [(place.shown_as(place.family), "")]
     claims = zip(both, place.each(lambda pair: claimed(*pair), both), strict=True)
     return {pair: claim for pair, claim in claims if claim}
 
@@ -153,11 +157,13 @@ def check_sound(
     if place.is_staging:
         return
     for number, problem in sorted(damage(place, state, pages, skips).items()):
+        what, skip = place.log(number), " ".join(f"--skip-entry {n}" for n in (*skips, number))
+        way = f"`index repair {skip} --reason …`, which the log keeps"
+        if not state.number and place.family != ALL:
+            what, way = place.logs, "`index adopt` begins it anew with what the pages list"
         raise StoreError(
             f"{place.location}: the log is damaged: {problem.removesuffix('; it changes nothing')}",
-            hint=f"put {place.log(number)} back from a copy of the bucket; if it is lost for good: "
-            f"`index repair {' '.join(f'--skip-entry {n}' for n in (*skips, number))} --reason …`, "
-            "which the log keeps",
+            hint=f"put {what} back from a copy of the bucket; if it is lost for good: {way}",
         )
 
 

@@ -187,12 +187,12 @@ def repair(place: Place) -> tuple[str, ...]:
     StoreError for a damaged log of a release, and where bytes are missing that would be listed.
     """
     state = log.load(place, log.read(place), None)
-    operations.check_sound(place, state, pages=state.projects)
+    again = log.load(place, log.read(place, afresh=True), None)
+    operations.check_sound(place, again, pages=again.projects)
     if not state.number:
         return ()  # a page would claim a place that no log has begun
-    again = log.load(place, log.read(place, afresh=True), None)
-    if log.differ(place, state, again):
-        state = again
+    if not place.is_staging or log.differ(place, state, again):
+        state = again  # and what is damaged or lost of the snapshot is stored again
     there = {info.key for info in place.store.keys(place.key(""))}
     for entry in [item for project in sorted(state.projects) for item in state.shown(project)]:
         if place.key(entry.filename) not in there:

@@ -15,6 +15,7 @@ from typing import ClassVar, Final, Literal
 from rocwheel.choices import TEST_KINDS
 from rocwheel.install import Install
 from rocwheel.ledger.nights import Phase, WheelRecipe
+from rocwheel.rocm import therock
 from rocwheel.values import Value, replace
 from rocwheel.verdict import SILENT, State
 
@@ -130,14 +131,20 @@ def ranges(recipe: WheelRecipe, old: WheelRecipe) -> Iterator[tuple[str, str, st
         ("XLA", XLA, old.xla_commit, recipe.xla_commit),
     ):
         if before != now:
-            there = url.removesuffix(".git") if url.startswith("https://github.com/") else ""
-            link = f"{there}/compare/{before}...{now}" if there and before and now else ""
-            yield what, f"{before[:10] or '?'}…{now[:10] or '?'}", link
+            yield what, f"{before[:10] or '?'}…{now[:10] or '?'}", _compare(url, before, now)
     was, is_now = (f"{r.rocm_version or '?'} ({r.rocm_sha256[:8]})" for r in (old, recipe))
     if was != is_now:
-        yield "ROCm", f"{was} → {is_now}", ""
+        yield "ROCm", f"{was} → {is_now}", therock.changes(old.rocm_version, recipe.rocm_version)
     if old.tool != recipe.tool:
-        yield "rocwheel", f"{old.tool} → {recipe.tool}", ""
+        commits = (f"{one.tool} ".split(" ")[1] for one in (old, recipe))  # after its version
+        link = _compare(recipe.tool_repository, *commits)
+        yield "rocwheel", f"{old.tool} → {recipe.tool}", link
+
+
+def _compare(url: str, old: str, new: str) -> str:
+    """Return where GitHub shows what is between two commits; "" for what is none or elsewhere."""
+    known = url.startswith("https://github.com/") and old and new
+    return f"{url.removesuffix('.git')}/compare/{old}...{new}" if known else ""
 
 
 def worst(cells: Sequence[CellSummary]) -> str:

@@ -40,7 +40,7 @@ def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]
 
     Raises what `every` raises, and FetchError for a page without tarballs of TheRock's.
     """
-    oldest_first = sorted(every(where, client=client, cwd=cwd), key=_order)
+    oldest_first = sorted(every(where, client=client, cwd=cwd), key=order)
     chosen = {item.name.group: item for item in oldest_first}
     if not chosen:
         raise FetchError(
@@ -78,7 +78,7 @@ def _formats() -> therock.TarballPages:
     return therock.known().pages
 
 
-def _order(item: ListedTarball) -> tuple[Any, ...]:
+def order(item: ListedTarball) -> tuple[Any, ...]:
     """Return what the newest has most of: a commit in a version (`.dev0+13caf791`) has no order."""
     version = item.name.version.version if item.name.version else Version("0")
     return Version(version.public), item.modified, version

@@ -197,7 +197,7 @@ def _by_pip(
 def recorded(source: RocmSource, *, cache: Path, option: str = "--rocm") -> RocmPlan:
     """Plan to bring the ROCm that a manifest names, from where the manifest says it came.
 
-    A tree that the cache has under the recorded digest is used without asking anybody; packages
+    A tree that the cache has under the recorded digest is used without a request; packages
     of pip are the recorded ones, by hash. Raises ConfigError where the manifest names no address
     and the cache does not have the tree.
     """

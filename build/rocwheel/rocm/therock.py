@@ -70,10 +70,18 @@ class TreeLayout(Value, frozen=True, kw_only=True):
     links: Mapping[str, str]
 
 
+class ChangesPage(Value, frozen=True, kw_only=True):
+    """Where people read what is between two versions of a pattern: its groups fill the address."""
+
+    version: re.Pattern[str]
+    address: str
+
+
 class TheRock(Value, frozen=True, kw_only=True):
     """TheRock's interface."""
 
     schema: Literal[1]
+    changes: tuple[ChangesPage, ...]
     channels: Mapping[str, TheRockChannel]
     names: TarballNames
     pages: TarballPages
@@ -105,3 +113,12 @@ def address(text: str, kind: Kind, *, ci: Path, cwd: Path) -> str:
             hint=suggest(text, tuple(channels)),
         )
     return str(getattr(channels[text], kind))
+
+
+def changes(old: str, new: str) -> str:
+    """Return where people read what changed between two ROCms; "" where versions do not tell."""
+    for page in known().changes:
+        was, is_now = (page.version.fullmatch(text) for text in (old, new))
+        if was and is_now:
+            return page.address.format(*was.groups(), *is_now.groups())
+    return ""

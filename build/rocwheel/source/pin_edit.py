@@ -76,7 +76,7 @@ def look_up(
     *,
     repository: str,
     ref: str,
-    layouts: Layouts,
+    known: pins.Pins,
     cache: Path,
     runner: Runner,
     console: Console,
@@ -85,14 +85,18 @@ def look_up(
 
     The pin of a branch of a fork is named after the branch, that of a release after its version.
     Raises SourceError where they contradict the version or a class of `ci/layouts.yaml`, FetchError
-    where a wheel is not on the index.
+    where a wheel is not on the index, ConfigError for a release that has a verified pin.
     """
     name, ref = ref or version, ref or f"{TAG}{version}"
     if is_commit(ref) or ref.startswith(TAG):
         name = version
+    if any(pin.name == name and not pin.unverified for pin in known.pins):
+        raise ConfigError(
+            f"JAX {name}: {known.path} has a verified pin", hint="remove it first to replace it"
+        )
     tree.check_repository(repository, ref)
     commit = git.resolve_ref(repository, ref, runner=runner)
-    empty = pins.Pins(path="", pins=(), layouts=layouts)
+    empty = pins.Pins(path="", pins=(), layouts=known.layouts)
     wanted = tree.at_commit(repository, ref, commit, cache)
     resolved = tree.resolve(wanted, pins=empty, runner=runner, console=console)
     if resolved.jax_version != version:
@@ -134,19 +138,12 @@ def look_up(
 def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> str:
     """Return the text of `path` with the pin, in its place; nothing else changes but `default`.
 
-    Raises ConfigError for a release that has a verified pin, and for a result that no longer reads.
+    A pin that is not verified is replaced. Raises ConfigError for a result that no longer reads.
     """
     text = path.read_text(encoding="utf-8")
-    name = facts.pin.name
-    old = next((pin for pin in pins.load(path, layouts=layouts).pins if pin.name == name), None)
-    if old and not old.unverified:
-        raise ConfigError(
-            f"JAX {name}: {path} has a verified pin", hint="remove it first to replace it"
-        )
-    lines = text.splitlines()
-    if old:
-        start, end = _places(text)[name]
-        del lines[start:end]
+    name, lines = facts.pin.name, text.splitlines()
+    start, end = _places(text).get(name, (0, 0))
+    del lines[start:end]
     if default:
         lines = [line for line in lines if not re.fullmatch(r" +default: true", line)]
     new = inserted("\n".join(lines), "pins", name, facts.lines(default=default))

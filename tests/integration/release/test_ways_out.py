@@ -203,7 +203,8 @@ def test_entries_that_the_log_lost_are_told_and_take_nothing_off_the_index(desk,
     assert desk.run("index", "check") == 7
     told = desk.capsys.readouterr().out
     assert "put it back" in told or "follows another one" in told
-    assert desk.run("index", "repair") == 0
+    assert desk.run("index", "repair") == 7, "it reads all entries, also those below a snapshot"
+    assert f"put v2/gfx90a/_rocwheel/log/{lost}.json back" in desk.capsys.readouterr().err
     assert desk.path("jaxlib/index.html").read_bytes() == shown
 
 
@@ -396,6 +397,54 @@ def test_a_listing_that_is_lost_is_made_again_wherever_it_is_read(desk, hurt) ->
             hurt(path)
         assert desk.run(*line) == 0, line
     assert before < shown(desk)
+
+
+def test_a_log_that_is_gone_whole_is_told_by_every_command(desk) -> None:
+    """`status` called a set that was rolled back one that may be promoted, and ended with 0."""
+    first = rolled_back(desk)
+    before = shown(desk)
+    shutil.rmtree(desk.path("_rocwheel"))
+    ages_ago = time.time() - 9 * 86400
+    for path in desk.path("x").parent.glob("*.whl*"):
+        os.utime(path, (ages_ago, ages_ago))
+    stored = {path: path.stat().st_mtime for path in desk.path("x").parent.rglob("*")}
+    sha = ("--manifest", first.sha256)
+    for line in (
+        ("status",),
+        ("index", "check"),
+        ("index", "repair"),
+        ("promote", *sha),
+        ("promote", *sha, "--dry-run"),
+        ("rollback", *sha, "--reason", "x"),
+        ("yank", *sha, "--reason", "x"),
+        ("prune", "--reason", "x", "--orphans"),
+    ):
+        assert desk.run(*line) == 7, line
+        told = desk.capsys.readouterr()
+        assert "log/1.json: missing" in told.err + told.out, line
+        assert "shows entry 1" in told.err + told.out, line
+        assert not told.err or line[0] == "status" or "`index adopt` begins it anew" in told.err
+        assert shown(desk) == before, line
+    assert {path: path.stat().st_mtime for path in desk.path("x").parent.rglob("*")} == stored
+
+
+@pytest.mark.parametrize("hurt", [lose, cut])
+def test_a_listing_that_is_damaged_is_stored_again_when_its_digest_comes_back(desk, hurt) -> None:
+    """The snapshot stayed behind until another change: its listing could not be stored."""
+    first = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    listings = desk.path("_rocwheel/listings")
+    sound = {path: path.read_bytes() for path in listings.iterdir()}
+    change = ("--manifest", first.sha256, "--reason", "x")
+    assert desk.run("yank", *change) == 0
+    for path in sound:
+        hurt(path)
+    assert desk.run("unyank", *change) == 0
+    assert json.loads(desk.path("_rocwheel/state.json").read_bytes())["number"] == 3
+    assert {path: path.read_bytes() for path in sound} == sound
+    for path in sound:
+        hurt(path)
+    assert desk.run("index", "repair") == 0
+    assert {path: path.read_bytes() for path in sound} == sound
 
 
 def test_adoption_after_the_log_was_lost_believes_our_own_pages(desk) -> None:

@@ -16,7 +16,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel import __version__
 from rocwheel.console import silent
 from rocwheel.index import channels
-from rocwheel.ledger.nights import Begun, Cell, Ended, NightPlan, Nights, Order
+from rocwheel.ledger.nights import AS_JSON, Begun, Cell, Ended, NightPlan, Nights, Order, Phase
 from rocwheel.model import timestamp
 from rocwheel.pipeline import notify, slurm, standing, summing, upkeep
 from rocwheel.pipeline.slurm import Task
@@ -366,7 +366,7 @@ def test_check_says_what_no_cell_says(places):
 
 @pytest.mark.parametrize(
     ("engine", "waits", "said", "young"),
-    [("slurm", None, "nightly run one --engine=slurm", 14), ("local", None, "nightly run one", 1),
+    [("slurm", {}, "nightly run one --engine=slurm", 14), ("local", None, "nightly run one", 1),
      ("slurm", {UNIT: Task(UNIT, "", 0, "7", "PENDING", "Resources")}, "", 14), ("github", None, "", 14)],
 )  # fmt: skip
 def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
@@ -382,6 +382,10 @@ def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
             nights.store.delete(key)
     lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line)
     assert lines == ([f"one: stands still with 6 cells to do: {said} --store=s"] if said else [])
+    blind = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line, has_slurm=False)
+    assert [("Slurm cannot be asked here" in text, "stands still" in text) for text in blind] == (
+        [(True, False)] if waits == {} else [(False, True)] if said else []
+    )
     nights.order("one", Order(action="stop", by="ann", reason="disk", time=timestamp(NOW), seen=0))
     stopped = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line)
     go_on = "nightly retry one --reason=WHY --store=s"
@@ -391,6 +395,34 @@ def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
     )
     early = NOW - timedelta(minutes=60 - young)
     assert upkeep.problems(Nights(nights.store), early, LIMIT, waits, line) == []
+
+
+@pytest.mark.parametrize("record", ["1.begun.json", "1.json"])
+@pytest.mark.parametrize("left", [b"", b'{"cell": "gate.'])
+def test_a_record_that_is_half_written_is_an_attempt_that_counts_as_infra(places, record, left):
+    """A disk or its power failed: the cell is tried again, and nothing has to be deleted."""
+    nights, _ = places
+    night(nights, "one", "local", None, NOW - timedelta(hours=6), attempts=2)
+    key = nights.key("one", f"cells/{UNIT}/{record}")
+    store = nights.store
+    store.replace(key, left, previous=store.info(key), headers=AS_JSON)
+    book = Nights(store).book("one")
+    where = standing.stand(book, NOW)[UNIT]
+    if record == "1.begun.json":
+        assert where.passed, "how it ended is known"
+        return
+    assert (where.phase, where.state) == (Phase.OPEN, State.INFRA)
+    assert f"{UNIT}/1.json" in where.reason
+    again = Begun(
+        token="t", cell=UNIT, plan=book.sha256, host="h", engine="local", time=timestamp(NOW)
+    )
+    assert nights.begin("one", again, known=1) == 2
+    good = Ended(
+        cell=UNIT, plan=book.sha256, host="h", engine="local", state=State.PASS,
+        began=timestamp(NOW), time=timestamp(NOW), milliseconds=1,
+    )  # fmt: skip
+    assert nights.end("one", 2, good)
+    assert standing.stand(Nights(store).book("one"), NOW)[UNIT].passed
 
 
 @pytest.mark.parametrize(("engine", "at_once"), [("local", True), ("slurm", False)])

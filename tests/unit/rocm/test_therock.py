@@ -47,3 +47,20 @@ def test_a_mistake_is_named_with_its_place(old, new, problem, tmp_path: Path) ->
     (tmp_path / therock.FILE).write_text(text.replace(old, new, 1))
     with pytest.raises(ConfigError, match=rf"therock\.yaml:\d+:\d+: .*{problem}"):
         therock.load(tmp_path / therock.FILE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "link"),
+    [
+        ("7.13.0", "7.14.0", "compare/therock-7.13...therock-7.14"),
+        ("7.15.0a20260630", "10.1.0a20260811", "commits/main/?since=2026-06-30&until=2026-08-11"),
+        ("7.14.0.dev0+13caf791", "7.14.0.dev0+ffff00aa", "compare/13caf791...ffff00aa"),
+        ("7.13.0", "7.15.0a20260630", ""),
+        ("7.13.0rc1", "7.13.0", ""),
+        ("7.13.0", "7.13.1", ""),  # how TheRock would call its tag is not known
+        ("", "7.13.0", ""),
+    ],
+)
+def test_versions_tell_where_people_read_what_changed(old, new, link):
+    there = "https://github.com/ROCm/TheRock/"
+    assert therock.changes(old, new) == (link and there + link)
