@@ -12,7 +12,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, NoOptions, command, group, group_command, own
 from rocwheel.cli.gate_run import GateCommandOptions, GatedSetOptions
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import Target, case
+from rocwheel.cli.target import Target, trusting
 from rocwheel.cli.trust import SignerOptions
 from rocwheel.option import opt
 
@@ -121,8 +121,8 @@ def _shards(
     place, manifest = target.staged(app, options.manifest)
     stored = verdicts.find(place, manifest.sha256)
     every = {item.sha256: item.verdict for item in stored if item.verdict}
-    unsigned = evidence.unsigned(place, manifest.sha256, every, case(app, target, place))
-    signed = []
+    case = trusting(app, target.channel).case(place.view, app.now())
+    unsigned, signed = evidence.unsigned(place, manifest.sha256, every, case), []
     wanted = (options.python, options.suite, f"/{options.shards}")
     for digest, verdict in every.items():
         # one that cannot be read is none: it counts at the promotion, whatever is merged here

@@ -12,7 +12,7 @@ from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import NUMBER, DryRun, given_words, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import Target, TargetOptions, case, family_of
+from rocwheel.cli.target import Target, TargetOptions, family_of, trusting
 from rocwheel.cli.trust import SignerOptions
 from rocwheel.option import opt
 
@@ -218,7 +218,8 @@ def _wheels(
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")
     target = Target(app, options)
     place, manifest = target.staged(app, options.manifest)
-    evidence.check_built(place, manifest, case(app, target, place))  # before any of it runs here
+    case = trusting(app, target.channel).case(place.view, app.now())
+    evidence.check_built(place, manifest, case)  # before any of it runs here
     return target.family, manifest, place, subject.of_manifest(manifest, python, place)
 
 

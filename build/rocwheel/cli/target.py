@@ -29,7 +29,6 @@ with when_run():
     from rocwheel.store import Store
     from rocwheel.store.file import FileStore
     from rocwheel.trust import policy
-    from rocwheel.trust.policy import Case
 
 _target, _person = partial(opt, "Target"), partial(opt, "Person")
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -249,12 +248,6 @@ def trusting(app: App, channel: Channel) -> Channel:
     for name in same if not channel.name else ():
         trust = trust.with_rule_of(name)
     return replace(channel, trust=trust)
-
-
-def case(app: App, target: Target, place: Place) -> Case:
-    """Return what statements about sets at a place are held against."""
-    trust, name = trusting(app, target.channel).trust, target.channel.name
-    return Case(trust=trust, channel=name, family=place.view, now=app.now())
 
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:

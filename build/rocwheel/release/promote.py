@@ -43,7 +43,7 @@ from rocwheel.release.withdraw import withdrawn
 from rocwheel.store import WHEEL, ObjectInfo, Store, replaced
 from rocwheel.trust import TrustError, envelope, evidence, statements
 from rocwheel.trust.evidence import Evidence, gather
-from rocwheel.trust.policy import Case, KeyRole, Signer
+from rocwheel.trust.policy import KeyRole, Signer
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 
@@ -401,7 +401,7 @@ def judge(
 
     `before` are the tests of the last released set. Raises TrustError where a link is broken.
     """
-    case = Case(trust=channel.trust, channel=channel.name, family=staging.view, now=now)
+    case = channel.case(staging.view, now)
     readable = {item.sha256: item.verdict for item in results if item.verdict}
     evidence = gather(staging, manifest, readable, case)
     if approvals and channel.requires(KeyRole.APPROVER):

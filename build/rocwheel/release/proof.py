@@ -19,9 +19,8 @@ from rocwheel.release.policy import Decision
 from rocwheel.store import glance, stale
 from rocwheel.trust import TrustError, chain, envelope, statements
 from rocwheel.trust import evidence as stored
-from rocwheel.trust.envelope import Envelope
 from rocwheel.trust.evidence import BUNDLE, Evidence
-from rocwheel.trust.policy import Case, KeyRole, Signer
+from rocwheel.trust.policy import KeyRole, Signer
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -121,11 +120,9 @@ def check_key(
     channel: Channel, place: Place, signer: Signer, *, who: Who, role: KeyRole, suite: str = ""
 ) -> None:
     """Raise TrustError for a key that may not sign for this role, here and today."""
-    keyid, trust = signer.public_key.keyid, channel.trust
-    case = Case(trust=trust, channel=channel.name, family=place.view, now=who.now)
-    why = "it is not in the trust file"
-    if keyid in trust.keys:
-        why = case.refusal((keyid,), role, who.time, suite=suite)
+    keyid, why = signer.public_key.keyid, "it is not in the trust file"
+    if keyid in channel.trust.keys:
+        why = channel.case(place.view, who.now).refusal((keyid,), role, who.time, suite=suite)
     if why:
         raise TrustError(f"--signer: {why}", hint=f"sign with a key of the role {role.value}")
 
@@ -151,7 +148,12 @@ def add(
         every = [envelope.parse(line + b"\n", name=key) for line in data.splitlines()]
         before = [i for i in every if i.statement.predicate_type == statements.SUMMARY]
         manifest = manifests.find(place, set_id) if before else None
-        if manifest is None or _is_said(action, chosen, before):
+        if manifest is None:
+            return None
+        held, yanked = chain.standing(before)
+        names = {*(chosen or before[0].statement.subjects)}
+        unsaid = {Action.YANK: names - yanked.keys(), Action.UNYANK: names & yanked.keys()}
+        if not unsaid.get(action, held if action is Action.RESTORE else not held):
             return None
         summary = statements.summary(
             manifest,
@@ -165,15 +167,6 @@ def add(
         with suppress(ObjectStaleError):
             return place.store.replace(key, data, previous=info, headers=place.record_headers)
     raise stale(place.store.locate(key))
-
-
-def _is_said(action: Action, files: Collection[str], before: Sequence[Envelope]) -> bool:
-    """Return whether the summaries of a set come to what this action does."""
-    held, yanked = chain.standing(before)
-    out = [name in yanked for name in files or before[0].statement.subjects]
-    if action in {Action.ROLLBACK, Action.RESTORE}:
-        return bool(held) is (action is Action.ROLLBACK)
-    return all(out) if action is Action.YANK else not any(out)
 
 
 def put(place: Place, manifest: str, data: bytes) -> None:

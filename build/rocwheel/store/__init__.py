@@ -52,7 +52,7 @@ class ObjectInfo:
     now: datetime | None = None  # when the store said so, by the same clock; None: not known
     content_type: str = ""  # that it is served with, as cache_control; where the store says so
     cache_control: str = ""
-    version: str = ""  # by which a file system tells contents apart; of a file store alone
+    version: tuple[int, ...] = ()  # by which a file system tells contents apart
 
 
 @dataclass(frozen=True, kw_only=True)

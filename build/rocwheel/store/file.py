@@ -9,14 +9,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from operator import attrgetter
 from pathlib import Path
-from typing import IO, Final
+from stat import S_ISREG
+from typing import Final
 
 from rocwheel import files
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, RefusedError, StoreError
@@ -36,6 +37,8 @@ from rocwheel.store import (
 )
 
 OURS: Final = ".rocwheel"
+# what no two contents have in common; who owns a file can set its time
+_VERSION: Final = attrgetter("st_ino", "st_ctime_ns", "st_size")
 FAILURES: Final = {
     errno.EACCES: (RefusedError, "check the folder's permissions"),
     errno.EPERM: (RefusedError, "check the folder's permissions"),
@@ -73,24 +76,26 @@ class FileStore:
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> ObjectInfo:
         digest = hashlib.sha256()
-        with self._opened(key) as file:
+        with self._translated(key):
+            file = self._path(key).open("rb")
+        with file:
             while block := file.read(BLOCK):
                 digest.update(block)
                 sink(block)
-            status = os.fstat(file.fileno())
+            stat = os.fstat(file.fileno())
         return ObjectInfo(
             key=key,
-            size=status.st_size,
+            size=stat.st_size,
             etag=digest.hexdigest(),
             sha256=digest.hexdigest(),
-            modified=_time(status),
+            modified=_time(stat),
             now=datetime.now(tz=timezone.utc),
-            version=_version(status),
+            version=_VERSION(stat),
         )
 
     def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
-        with self._opened(info.key) as file:
-            if _version(os.fstat(file.fileno())) != info.version:
+        with self._translated(info.key), self._path(info.key).open("rb") as file:
+            if _VERSION(os.fstat(file.fileno())) != info.version:
                 raise stale(self.locate(info.key))
             file.seek(start)
             return file.read(size)
@@ -168,16 +173,14 @@ class FileStore:
         for key in names:
             if key.startswith(prefix):
                 try:
-                    status = (self.root / key).stat()
+                    stat = (self.root / key).stat()
                 except OSError as exc:
-                    if exc.errno not in {errno.ENOENT, errno.ELOOP}:
-                        raise
-                    continue  # deleted since it was listed, or a link to itself
-                if not stat.S_ISREG(status.st_mode):
-                    continue  # a pipe or a device, whose end never comes
-                yield ObjectInfo(
-                    key=key, size=status.st_size, etag="", sha256="", modified=_time(status)
-                )
+                    if exc.errno in {errno.ENOENT, errno.ELOOP}:
+                        continue  # deleted since it was listed, or a link to itself
+                    raise
+                if S_ISREG(stat.st_mode):  # what is no pipe or device, whose end never comes
+                    size, time = stat.st_size, _time(stat)
+                    yield ObjectInfo(key=key, size=size, etag="", sha256="", modified=time)
 
     def deleted(self, prefix: str, /) -> tuple[str, ...]:  # noqa: ARG002
         return ()
@@ -204,7 +207,10 @@ class FileStore:
         parts = key.split("/")
         if not all(parts) or {".", "..", OURS} & set(parts):
             raise StoreError(f"{self.locate(key)}: a file cannot have this name", hint="a bug")
-        return self.root.joinpath(*parts)
+        path = self.root.joinpath(*parts)
+        if path.is_fifo() or path.is_char_device():
+            raise ObjectMissingError(f"{self.locate(key)}: no file, and endless", hint="remove it")
+        return path
 
     def _same(self, key: str, expected: str) -> None:
         there = self.info(key)
@@ -228,17 +234,6 @@ class FileStore:
     def _make_folder(self, key: str) -> None:
         self._refuse_folder(key)
         self._path(key).parent.mkdir(parents=True, exist_ok=True)
-
-    @contextmanager
-    def _opened(self, key: str) -> Iterator[IO[bytes]]:
-        """Open an object to read it; a pipe or a device is none: its end may never come."""
-        with self._translated(key):
-            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-                raise FileNotFoundError
-        with os.fdopen(descriptor, "rb") as file:
-            yield file
 
     @contextmanager
     def _scratch(
@@ -281,10 +276,5 @@ class FileStore:
             raise kind(f"{where}: {exc.strerror} ({exc.filename})", hint=hint) from exc
 
 
-def _time(status: os.stat_result) -> datetime:
-    return datetime.fromtimestamp(status.st_mtime, tz=timezone.utc)
-
-
-def _version(status: os.stat_result) -> str:
-    """Return what no two contents have in common; who owns a file can set its other time."""
-    return f"{status.st_ino} {status.st_ctime_ns} {status.st_size}"
+def _time(stat: os.stat_result) -> datetime:
+    return datetime.fromtimestamp(stat.st_mtime, tz=timezone.utc)

@@ -182,10 +182,9 @@ def _shelf(place: Place, manifest: str, case: Case) -> _Shelf:
         what = f"{len(names)} statements of more than {MOST >> 20} MiB"
         raise TrustError(f"{place.store.locate(base)}: {what}", hint="remove what is none of ours")
 
-    for key in (key for start in (f"{own}test-result/", place.verdicts(manifest))
-                for key in place.store.deleted(start)):  # fmt: skip
-        if _JUDGED.search(key):
-            raise TrustError(f"{place.store.locate(key)}: was deleted", hint=PUT_BACK)
+    for start in (f"{own}test-result/", place.verdicts(manifest)):
+        if lost := next(filter(_JUDGED.search, place.store.deleted(start)), ""):
+            raise TrustError(f"{place.store.locate(lost)}: was deleted", hint=PUT_BACK)
 
     def read(name: str) -> bytes:
         """Return a statement's bytes; of one that is too long nothing, which is no statement."""
