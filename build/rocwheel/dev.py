@@ -18,7 +18,7 @@ from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.console import Console
 from rocwheel.container import Mount, devices
 from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, output_folder
-from rocwheel.errors import ConfigError, HostError
+from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 
@@ -107,7 +107,11 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
         console.info(f"   {len(changed)} of {len(runs.outputs)} had changed")
     if loop.tests:
         with console.step("Test", key="test"):
-            runner.run(_test(loop, inputs.root.root / "lib"), on_line=console.info)
+            test = _test(loop, inputs.root.root / "lib")
+            if code := runner.run(test, on_line=console.info, check=False).returncode:
+                why = {1: "a test failed", 5: "no test was collected"}.get(code, f"status {code}")
+                hint = "its output is above; --dry-run prints its line"
+                raise CommandError(f"pytest: {why}", hint=hint)
     names = tuple(path.name for path in changed)
     return Turn(bazel=runs, installed=names, tested=bool(loop.tests))
 
@@ -275,9 +279,9 @@ def _begin(loop: Loop, runner: Runner) -> tuple[dist.Plan, frozenset[str]]:
     environment = loop.environment
     python = environment / "bin" / "python"
     if not python.is_file():
+        other = environment if not environment.exists() else environment.parent / "venv"
         raise HostError(
-            f"{environment}: no virtual environment",
-            hint=f"make one: python3 -m venv {environment}",
+            f"{environment}: no virtual environment", hint=f"make one: python3 -m venv {other}"
         )
     answer = json.loads(runner.capture(Command(argv=(str(python), "-c", _ABOUT), timeout=60)))
     installed: Mapping[str, str] = answer["installed"]

@@ -212,9 +212,11 @@ def _own(request: Request, tree: source.SourceTree, runner: Runner) -> Source:
     tool = home.tool(request.home, partial(git.identify, runner=runner))
     dirty = [*tree.dirty, *(["rocwheel"] if tool.dirty else [])]
     if dirty and not request.allow_dirty:
+        no_git = "XLA" in dirty and not tree.xla.commit
+        how = "make its folder a git checkout" if no_git else "commit them"
         raise ConfigError(
             f"{' and '.join(dirty)}: changes that no commit has",
-            hint="commit them, or add --allow-dirty: the wheels' version will say so",
+            hint=f"{how}, or add --allow-dirty: the wheels' version will say so",
         )
     return tool
 
