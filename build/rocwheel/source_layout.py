@@ -18,6 +18,7 @@ from packaging.version import Version
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.values import Value
 
+Linker = Literal["gold", "lld"]
 _FROM: Final = frozenset({">=", ">", "=="})  # operators that say where a range begins
 
 # What a step may depend on; a version class adds its own `features`.
@@ -104,7 +105,7 @@ class VersionClass(Value, frozen=True, kw_only=True):
     versions: SpecifierSet
     rocm: SpecifierSet  # ROCm versions these sources can be built against
     marks: Marks
-    linker: Literal["gold", "lld"]  # of the ROCm toolchain, where the machine's own clang compiles
+    linker: Linker  # of the ROCm toolchain, where the machine's own clang compiles
     own_configs: tuple[str, ...] = ()  # JAX's own that a user may add, before our gfx targets
     own_clang: str = ""  # why the machine's own clang is not the one to use; "" where it is
     startup_files: tuple[str, ...] = ()  # rc files, relative to the workspace
@@ -142,6 +143,7 @@ class XlaPin(Value, frozen=True, kw_only=True):
     folder: str
     files: tuple[str, ...]  # below `folder`; the first one that has the variable counts
     variable: str
+    linkers: Mapping[str, Linker] = {}  # by commit, where it is another than the class's
 
 
 class FileText(Value, frozen=True, kw_only=True):

@@ -285,7 +285,7 @@ def test_a_set_that_is_only_staged_goes_elsewhere_and_says_so(images, pushed):
 
 @pytest.mark.soak
 def test_a_set_goes_from_staging_to_an_image_by_roles_in_a_bucket_that_strangers_may_not_read(
-    images, tmp_path
+    images, tmp_path, monkeypatch
 ):
     with private_bucket(tmp_path, "miniature") as (url, environ):
         target = (f"--store={url}", *images.target[1:])
@@ -308,13 +308,10 @@ def test_a_set_goes_from_staging_to_an_image_by_roles_in_a_bucket_that_strangers
             by("runner", "gate", manifest, f"--python={python}", "--suite=miniature",
                f"--rocm={images.tarball}", f"--output={tmp_path / python}")  # fmt: skip
         only("promoter", "promote", manifest, other="stager")
-        here, images.target = images.target, [*target]
-        environment = images.engine.env
-        try:
-            images.engine.env = environment | environ("imager")
-            made = said(images.make("--test", f"--push={images.registry}", "--tag=private"))
-        finally:
-            images.target, images.engine.env = here, environment
+        for key, value in environ("imager").items():
+            monkeypatch.setenv(key, value)
+        monkeypatch.setattr(images, "target", target)
+        made = said(images.make("--test", f"--push={images.registry}", "--tag=private"))
         assert made["pull"].endswith(images.tags()["private"])
         (record,) = by("reporter", "runtime_images", "list")["images"]
         assert record["pull"] == made["pull"]

@@ -61,9 +61,9 @@ class Browser:
             time.sleep(0.02)
         return found
 
-    def devtools(self, command: str, **params: Any) -> None:
+    def devtools(self, command: str, **params: Any) -> Any:
         """A command of the DevTools protocol: what a person sets in the browser, not in a page."""
-        self._call("post", "goog/cdp/execute", cmd=command, params=params)
+        return self._call("post", "goog/cdp/execute", cmd=command, params=params)
 
     def size(self, width: int, height: int) -> None:
         """Give the page this size, as a phone's emulation does."""
@@ -102,8 +102,9 @@ class Browser:
         """What the console said: errors of the script, resources that could not be had."""
         return [entry["message"] for entry in self._call("post", "se/log", type="browser")]
 
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self._call("get", "screenshot")))
+    def screenshot(self, path: Path, **how: Any) -> None:
+        picture = self.devtools("Page.captureScreenshot", **how)
+        path.write_bytes(base64.b64decode(picture["data"]))
 
 
 @contextmanager

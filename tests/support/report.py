@@ -25,7 +25,7 @@ def attempt(outcome: Outcome, *, start: int = 0, ms: int = 10, lane: str = "gpu0
     )
 
 
-def rich(passing: int = 30) -> Results:
+def rich(passing: int = 30, *, output: str = NASTY) -> Results:
     """Passing, failing, crashing, hanging, flaky, skipped tests on two devices."""
     bad = Outcome.FAILED
     tests = [
@@ -44,7 +44,7 @@ def rich(passing: int = 30) -> Results:
             outcome=bad,
             attempts=(
                 attempt(
-                    bad, start=400, message="assert 1 == 2", detail="the traceback", output=NASTY
+                    bad, start=400, message="assert 1 == 2", detail="the traceback", output=output
                 ),
                 attempt(bad, start=900, lane="gpu1", message="assert 1 == 2"),
             ),

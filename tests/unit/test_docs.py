@@ -173,6 +173,16 @@ def test_products_and_families_are_those_of_the_matrix():
     assert listed == known
 
 
+def test_each_picture_of_a_page_is_there_by_day_and_by_night_and_all_are_small():
+    text = "\n".join(page.read_text() for page in ROOT.glob("docs/**/*.md"))
+    shown = set(re.findall(r"\]\((?:\.\./)*images/(\w+)-(light|dark)\.webp#only-(\w+)\)", text))
+    assert {name for name, *_ in shown} == {"index", "gate", "night"}
+    assert shown == {(name, how, how) for name, *_ in shown for how in ("light", "dark")}
+    images = {path.name: path.stat().st_size for path in (ROOT / "docs" / "images").iterdir()}
+    assert set(images) == {f"{name}-{how}.webp" for name, how, _ in shown}
+    assert sum(images.values()) <= 300 << 10
+
+
 def test_the_site_is_built_strictly(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")],
@@ -184,3 +194,6 @@ def test_the_site_is_built_strictly(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "how-to" / "first-release" / "index.html").is_file()
+    assert (tmp_path / "site" / "images" / "night-dark.webp").is_file()
+    assert not (tmp_path / "site" / "make_pictures.py").exists()
+    assert "first-release" in (tmp_path / "site" / "search" / "search_index.json").read_text()

@@ -109,7 +109,9 @@ def promote(app: App, options: PromoteOptions) -> int:
     if planned.state == "ready" and not options.dry_run:
         document = _publish(app, planned, options, signer)
     if is_blocked := bool(planned.families("blocked")):
-        app.console.fail(planned.refusal(options.families))
+        refusal = planned.refusal(options.families)
+        app.console.fail(refusal)
+        document["reason"] = str(refusal)  # which a night shows of the cell
     _finish(app, planned.operation.manifest.sha256, document)
     return PromotionError.exit_code if is_blocked else 0
 

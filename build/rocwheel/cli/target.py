@@ -113,7 +113,7 @@ class ManifestOptions(FamiliesOptions):
 
     family: tuple[str, ...] = _target(
         "--family LIST",
-        "GPU families; default: all of the set's, where it lies below all.",
+        "GPU families; default: all of the set's, where the channel has one index for all.",
         values="families_or_all",
         many=True,
         repeats=True,

@@ -35,7 +35,7 @@ class AheadError(StoreError):
         )
 
 
-ATTEMPTS: Final = 60  # reads of a page that somebody else changes each time
+ATTEMPTS: Final = 60  # reads of a page that another process changes each time
 FAILURES: Final = 3  # of a write before it is given up
 POLL_SECONDS: Final = 2.0
 PAGE_BYTES: Final = 64 << 20  # of a public page; one link is some 300 bytes

@@ -190,11 +190,12 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
             hint="correct ci/pins.yaml",
         )
     xla, applied, lacking = _xla(planned, layout, runner)
+    linker = layout.xla.linkers.get(xla.commit, version_class.linker)
     tree = SourceTree(
         root=root,
         workspace=workspace,
         layout=layout,
-        version_class=version_class,
+        version_class=replace(version_class, linker=linker),
         jax_version=str(version),
         pythons=tuple(
             python

@@ -206,7 +206,8 @@ def apply(
 
 def _refuse_missing(report: WheelReport, policy: WheelPolicy, kind: WheelKind | None) -> None:
     """Raise WheelError where a library is needed that is neither inside nor expected outside."""
-    sonames, outside = {item.path: item.soname for item in report.elf}, policy.outside(kind)
+    sonames = {item.path: item.soname if kind else "" for item in report.elf}
+    outside = policy.outside(kind)
     missing = [
         f"{item.path} needs {name}"
         for item in report.elf

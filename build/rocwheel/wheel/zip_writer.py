@@ -35,7 +35,6 @@ from rocwheel.wheel.zip_reader import (
     ZipMember,
 )
 
-BLOCK: Final = 1 << 20
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
 _NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
 
@@ -141,7 +140,7 @@ def pieces(content: bytes | Path) -> Iterator[bytes]:
         yield content
         return
     with content.open("rb") as file:
-        while piece := file.read(BLOCK):
+        while piece := file.read(READ):
             yield piece
 
 

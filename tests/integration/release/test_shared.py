@@ -504,7 +504,9 @@ def test_commands_speak_of_each_family(shop, where, tmp_path, capsys) -> None:
     assert said["families"][Y.name]["blocked_by"][0]["suite"] == "smoke"
     assert said["families"][X.name]["index_url"].endswith(f"/v2/{X.name}/")
     assert f"gate --manifest {one.sha256[:12]} --family {Y.name} --channel try" in err
-    assert run(capsys, "promote", *sha, *where, "--family", Y.name)[1]["state"] == "blocked"
+    blocked = run(capsys, "promote", *sha, *where, "--family", Y.name)[1]
+    assert blocked["state"] == "blocked"
+    assert f" on {Y.name}: smoke on CPython " in blocked["reason"], "what a night shows"
     states = {s["family"]: s["state"] for s in run(capsys, "status", *where)[1]["sets"]}
     assert states == {X.name: "released", Y.name: "staged"}
     (seen,) = run(capsys, "status", *where, "--family", Y.name)[1]["sets"]

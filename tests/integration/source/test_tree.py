@@ -186,6 +186,19 @@ def test_a_tree_whose_xla_is_not_the_pinned_one_is_refused(bench):
         bench.resolve(pins=pins)
 
 
+def test_a_linker_is_that_of_the_xla_where_jaxs_configs_do_not_tell_it(bench):
+    own = bench.resolve(jax_source_dir=bench.jax).version_class.linker
+    other = {"gold": "lld", "lld": "gold"}[own]
+    (name,) = {pin.layout for pin in bench.pins.pins if pin.default}
+    layout = bench.pins.layouts[name]
+    linked = replace(layout, xla=replace(layout.xla, linkers={XLA: other}))
+    pins = replace(bench.pins, layouts={**bench.pins.layouts, name: linked})
+    assert bench.resolve(pins=pins, jax_source_dir=bench.jax).version_class.linker == other
+    commits = LAYOUTS["upstream"].xla.linkers
+    assert {len(commit) for commit in commits} == {40}
+    assert set(commits.values()) == {"lld"}
+
+
 def test_a_clean_checkout_is_its_commit(bench):
     tree = bench.resolve(jax_source_dir=bench.jax)
     assert tree.jax.commit == git(bench.jax, "rev-parse", "HEAD")

@@ -9,7 +9,9 @@ import pytest
 from support import wheels
 from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf, pack_bundle
 
+from rocwheel.errors import WheelError
 from rocwheel.values import replace
+from rocwheel.wheel import repair
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.verify import verify, verify_set, verify_wheelhouse
 from rocwheel.wheel.verify.libraries import Expectation
@@ -344,7 +346,7 @@ BROKEN = {
     ),
     "a library of another name at the right path": (
         with_file(JAXLIB, "jaxlib/libjax_common.so", make_elf(soname="libother.so"), 0o755),
-        None, "elf.needed", "RUNPATH does not lead",
+        None, "elf.needed", "needs libjax_common.so, which calls itself libother.so",
     ),
     "a text at the path of a library": (
         with_file(
@@ -600,6 +602,21 @@ def test_one_broken_rule_is_found_with_its_remedy(title: str, tmp_path: Path) ->
     assert all(item.remedy == RULES[rule][2] for item in findings)
     warns = title in WARNED
     assert all((item.severity is Severity.WARNING) is warns for item in findings)
+
+
+@pytest.mark.parametrize(("soname", "ships"), [("libgomp.so.1", True), ("", True), (None, False)])
+def test_another_projects_library_is_found_by_its_path_as_glibc_does(soname, ships, tmp_path):
+    """PyTorch 2.2.0 renamed a library that it packs, and not what that calls itself."""
+    files = {"demo/_c.so": File(make_elf(needed=("libgomp-1.so",), runpath="$ORIGIN"), mode=0o755)}
+    if soname is not None:
+        files["demo/libgomp-1.so"] = File(make_elf(soname=soname), mode=0o755)
+    path = wheels.Wheel(files=files).write(tmp_path)
+    assert [item.rule for item in verify(path, policy=POLICY)] == ["elf.needed"] * (not ships)
+    if ships:
+        repair.plan_repair(path, policy=POLICY)
+        return
+    with pytest.raises(WheelError, match=r"needs libgomp-1\.so"):
+        repair.plan_repair(path, policy=POLICY)
 
 
 # gfx942 and gfx1100 are what the wheel has code for

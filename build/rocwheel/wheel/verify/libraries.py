@@ -136,7 +136,8 @@ class Libraries(JudgedWheel):
                     yield finding("elf.runpath-leak", what, warn=self.kind is None)
 
     def _needed(self) -> Iterator[Finding]:
-        sonames = {item.path: item.soname for item in self.report.elf}
+        # glibc takes a file of the right name whatever it calls itself; ours call themselves so
+        sonames = {item.path: item.soname if self.kind else "" for item in self.report.elf}
         expected = self.policy.outside(self.kind) - {*self.policy.other_rocm.get(self.rocm, ())}
         present = self.expected.rocm_sonames
         for item in self.report.elf:
@@ -148,8 +149,10 @@ class Libraries(JudgedWheel):
                 if name.startswith("libpython"):
                     yield finding("elf.python", f"{item.path}: needs {name}")
                 elif name not in expected:
-                    inside = any(path.endswith(f"/{name}") for path in sonames)
-                    where = ", which is inside where RUNPATH does not lead" if inside else ""
+                    own = {sonames[path] for path in sonames if path.endswith(f"/{name}")}
+                    where = ", which is inside where RUNPATH does not lead" if own else ""
+                    if own and not own & {"", name}:
+                        where = f", which calls itself {', '.join(sorted(own))}"
                     yield finding(
                         "elf.needed", f"{item.path}: needs {name}{where}", warn=self.kind is None
                     )
