@@ -186,6 +186,21 @@ def versions(runner):
     return ",".join(["3.11", *others[-1:]])
 
 
+def by_hand(world: World, workspace: Path) -> list[str]:
+    """Return the options of a build of the miniature by hand, from the tarball of its demo."""
+    tarball = next((world.cache / "demo").glob("*/therock-dist-*.tar.gz"))
+    return [
+        f"--therock-path={tarball}",
+        "--rocm-version=7.10.0a20251120",
+        "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201",
+        f"--jax-source-dir={workspace}",
+        "--jaxlib=built",
+        "--bazel-options=--config=debian_bazel",
+        "--bazel-options=--repo_env=MINIATURE_PYTHON_3_11=/usr/bin/python3.11",
+        "--bazel-options=--repo_env=CC=/usr/bin/clang-19",
+    ]
+
+
 def interpreter(version: str) -> str:
     """Return the system's CPython, as a build of `World` finds it, or else ours."""
     return shutil.which(f"python{version}", path=SYSTEM) or os.path.realpath(sys.executable)

@@ -12,24 +12,24 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_910  # lines of all rooms; fewer than 50,000
+MOST = 49_974  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
 # before its lines rise.
 ROOMS = {
-    "": (4627, 2850, 0, 1),
+    "": (4626, 2850, 0, 1),
     "bazel/ bump dist/ download/ git rocm/ source/": (8355, 7350, 0, 1),
-    "cli/": (5177, 4900, 0, 0),
+    "cli/": (5179, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2777, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2113, 2100, 0, 0),
     "gate/": (7070, 7150, 0, 0),
     "host/": (467, 400, 0, 0),
-    "index/ store/": (2468, 2510, 0, 0),
-    "ledger/ release/": (4466, 3950, 0, 0),
+    "index/ store/": (2502, 2510, 0, 0),
+    "ledger/ release/": (4468, 3950, 0, 0),
     "ledger/nights pipeline/": (3999, 3500, 0, 0),
     "runtime/": (1513, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1830, 1400, 0, 0),
+    "cli/trust release/proof trust/": (1857, 1400, 0, 0),
     "wheel/": (5048, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
