@@ -134,7 +134,7 @@ def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterato
 def preview_configure(
     request: dist.Request, *, rc_file: Path | None, runner: HostRunner, console: Console
 ) -> Iterator[str]:
-    """Lines that write the rc file `configure` would write, and the commands it would print."""
+    """Show how `configure` would write its rc file, and the commands it would print."""
     planned_build = dist.plan(replace(request, allow_dirty=True))
     preview = dist.preview(planned_build, runner=runner, console=console)
     planned = bazel.invocations(preview.spec)
@@ -302,7 +302,7 @@ def _begin(loop: Loop, runner: Runner) -> tuple[dist.Plan, frozenset[str]]:
 
 
 def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:
-    """pip, once, without dependencies or an index: the wheels are all that is wanted."""
+    """Let pip run once, without dependencies or an index: the wheels are all that is wanted."""
     if not changed:
         return []
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check")
@@ -311,7 +311,7 @@ def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:
 
 
 def _test(loop: Loop, library: Path) -> Command:
-    """Pytest in the environment, with the ROCm that was built against."""
+    """Let pytest run in the environment, with the ROCm that was built against."""
     environ = loop.request.environ
     passed = {name: value for name, value in environ.items() if name.startswith(TEST_ENV)}
     search = ":".join(filter(None, (str(library), environ.get("LD_LIBRARY_PATH", ""))))

@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_933  # lines of all rooms; fewer than 50,000
+MOST = 49_993  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
@@ -30,7 +30,7 @@ ROOMS = {
     "ledger/nights pipeline/": (4015, 3500, 0, 0),
     "runtime/": (1506, 1300, 0, 0),
     "cli/trust release/proof trust/": (1857, 1400, 0, 0),
-    "wheel/": (4988, 5250, 0, 0),
+    "wheel/": (5048, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"
@@ -67,6 +67,29 @@ def found_in(text: str) -> int:
     ]
     names = [getattr(node, field, "") for node in stored for field in ("id", "attr", "arg")]
     return names.count("found")
+
+
+# What begins a docstring that names a thing where a function does something.
+NO_VERB = re.compile(
+    r"(An?|All|Another|At|Base64|Bytes|Container|Direct|Each|Exit|Explicit|Family|File|For|Hosts|JSON"
+    r"|Jaxlib|Keys|Lanes|Lines|Masks|Modules|Nothing|Old|Only|Plans|Printable|Projects?|Repository"
+    r"|Signal handlers|Size of|Step|Tells|Text|The|Those|Topology|Tracked|Version|Wh[aoy]t?(ever)?|Which"
+    r"|Workflow)\b|[^A-Z]"
+)
+
+
+def test_the_docstring_of_a_function_begins_with_a_verb():
+    """A property is what it is, and `__init__` explains its arguments."""
+    things = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef) or node.name == "__init__":
+                continue
+            made = "".join(map(ast.unparse, node.decorator_list))
+            text = ast.get_docstring(node) or "Say nothing."
+            if "property" not in made and NO_VERB.match(text):
+                things.append(f"{path.relative_to(PACKAGE)}:{node.lineno}: {text[:40]}")
+    assert not things, "\n".join(things)
 
 
 def test_every_room_keeps_its_budget():

@@ -190,7 +190,7 @@ def preview(
 
 
 def _expected_rocm(planned: Plan) -> tuple[RocmVersion, Path]:
-    """Version and root of a ROCm that may not be here yet. Raises ConfigError."""
+    """Return version and root of a ROCm that may not be here yet. Raises ConfigError."""
     if planned.rocm.origin is rocm.Origin.DIRECTORY:
         root = rocm.fetch(planned.rocm, console=silent())
         return root.version, root.root
@@ -255,7 +255,7 @@ def find_bazel(
 
 
 def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
-    """Stands for the Bazel that will be there."""
+    """Return what stands for the Bazel that will be there."""
     return bazel.BazelBinary(
         path=GuestPath(PurePosixPath("bazel")), version=tree.bazel, origin="missing"
     )
