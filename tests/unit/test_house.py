@@ -73,7 +73,7 @@ def found_in(text: str) -> int:
 NO_VERB = re.compile(
     r"(An?|All|Another|At|Base64|Bytes|Container|Direct|Each|Exit|Explicit|Family|File|For|Hosts|JSON"
     r"|Jaxlib|Keys|Lanes|Lines|Masks|Modules|Nothing|Old|Only|Plans|Printable|Projects?|Repository"
-    r"|Signal handlers|Size of|Step|Tells|Text|The|Those|Topology|Tracked|Version|Wh[aoy]t?(ever)?|Which"
+    r"|Signal handlers|Size of|Some\w+|Step|Tells|Text|The|Those|Topology|Tracked|Version|Wh[aoy]t?(ever)?|Which"
     r"|Workflow)\b|[^A-Z]"
 )
 

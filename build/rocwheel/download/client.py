@@ -268,7 +268,7 @@ class Client:
         self._cancelled.wait(pause)
 
     def progressed(self) -> None:
-        """Something has come: the next failure is the first one again."""
+        """Count the next failure as the first one again, as something has come."""
         self._failures = 0
 
     def _ask(self, url: str, headers: Mapping[str, str], *, named: str = "") -> Answer:

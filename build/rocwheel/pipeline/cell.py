@@ -292,7 +292,11 @@ class _Attempt:
 
     def _in(self, folder: Path) -> Ended:
         cell, worker, store = self.cell, self.worker, self.nights.store
-        _check_rocm(cell)
+        for option, _, path in (word.partition("=") for word in cell.argv):
+            if option in ROCM_OPTIONS and path.startswith("/") and not Path(path).exists():
+                raise HostError(
+                    f"{path}: no such ROCm on this host", hint="install it, or share it"
+                )
         checkout = fetch(store, cell, folder, worker)
         argv = command(cell, self.standings, worker, folder, night=self.night, checkout=checkout)
         worker.console.info(f"{cell.name}: {Command(argv=argv)}")
@@ -333,14 +337,6 @@ class _Attempt:
         except ValueError:
             document = {}
         return code, document if isinstance(document, dict) else {}
-
-
-def _check_rocm(cell: Cell) -> None:
-    """Raise HostError for a ROCm that the plan found on another machine, and this one lacks."""
-    for word in cell.argv:
-        name, _, path = word.partition("=")
-        if name in ROCM_OPTIONS and path.startswith("/") and not Path(path).exists():
-            raise HostError(f"{path}: no such ROCm on this host", hint="install it, or share it")
 
 
 def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
