@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_914  # lines of all rooms; fewer than 50,000
+MOST = 49_909  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
@@ -22,7 +22,7 @@ ROOMS = {
     "bazel/ bump dist/ download/ git rocm/ source/": (8355, 7350, 0, 1),
     "cli/": (5179, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2777, 3050, 0, 0),
-    "demo dev doctor housekeeping report/": (2113, 2100, 0, 0),
+    "demo dev doctor housekeeping report/": (2108, 2100, 0, 0),
     "gate/": (7070, 7150, 0, 0),
     "host/": (467, 400, 0, 0),
     "index/ store/": (2502, 2510, 0, 0),
