@@ -273,7 +273,7 @@ class FileStore:
             ) from exc
         except OSError as exc:
             kind, hint = FAILURES.get(exc.errno or 0, (StoreError, "check the folder"))
-            raise kind(f"{where}: {exc.strerror} ({exc.filename})", hint=hint) from exc
+            raise kind(f"{where}: {exc.strerror} ({exc.filename or self.root})", hint=hint) from exc
 
 
 def _time(stat: os.stat_result) -> datetime:
