@@ -25,7 +25,7 @@ ROOMS = {
     "demo dev doctor housekeeping report/": (2115, 2100, 0, 0),
     "gate/": (7070, 7150, 0, 0),
     "host/": (467, 400, 0, 0),
-    "index/ store/": (2497, 2510, 0, 0),
+    "index/ store/": (2486, 2510, 0, 0),
     "ledger/ release/": (4468, 3950, 0, 0),
     "ledger/nights pipeline/": (4015, 3500, 0, 0),
     "runtime/": (1506, 1300, 0, 0),
