@@ -32,14 +32,13 @@ if TYPE_CHECKING:  # what tables of the data do not need
 
 Looked: TypeAlias = "tuple[Place, Known, tuple[Verdict, ...]]"  # a released set, and what passed
 NOT_KNOWN: Final = "not known"
-RELEASED: Final = ("family", "JAX", "ROCm", "CPython", "exercised")
 TRIED: Final = {  # by tests of suites/smoke: what a row is about stands in the test's name
-    "ROCm libraries": re.compile(r"\btest_libraries\.py::test_function\[([^-]+)-(.+)-[^-]+\]"),
-    "JAX modules": re.compile(r"\btest_modules\.py::test_import\[(.+)\]"),
-    "JAX features": re.compile(r"\btest_unsupported\.py::test_feature\[(.+)\]"),
+    "ROCm libraries": r"\btest_libraries\.py::test_function\[([^-]+)-(.+)-[^-]+\]",
+    "JAX modules": r"\btest_modules\.py::test_import\[(.+)\]",
+    "JAX features": r"\btest_unsupported\.py::test_feature\[(.+)\]",
 }
 HEADERS: Final = {  # of what a channel says
-    "Released": RELEASED,
+    "Released": ("family", "JAX", "ROCm", "CPython", "exercised"),
     "Runtime images": ("image", "JAX", "ROCm", "Linux", "CPython"),
     "ROCm libraries": ("library", "used in", "since JAX", "since ROCm", "remark"),
     "JAX modules": ("module", "since JAX", "since ROCm", "remark"),
@@ -145,7 +144,7 @@ def released(looked: Iterable[Looked]) -> Table:
         for python in known.pythons:
             suites = ", ".join(sorted({item.suite for item in passed if item.python == python}))
             rows.append((place.view, known.jax, known.rocm, python, suites or NOT_KNOWN))
-    return Table(title="Released", header=RELEASED, rows=tuple(rows))
+    return Table(title="Released", header=HEADERS["Released"], rows=tuple(rows))
 
 
 def images(looked: Iterable[Looked]) -> Table:
@@ -181,7 +180,7 @@ def tried(looked: Iterable[Looked]) -> Iterator[Table]:
         with suppress(RocwheelError, InvalidVersion):
             jax, rocm = map(Version, versions)
             for (title, pattern), test in product(TRIED.items(), storing.shard_of(*run).tests):
-                if match := pattern.search(test.test):
+                if match := re.search(pattern, test.test):
                     about = (title, *match.groups())
                     rows[about].append((jax, rocm, test))
     for title in TRIED:
@@ -212,8 +211,8 @@ def refresh(place: Place, ci: Path) -> None:
         among = {known.id for known in sets if known.standing is Standing.LISTED}
         names = sorted({name for set_id in among for name in state.sets[set_id].families})
     families = [matrix.FAMILIES[name] for name in names if name in matrix.FAMILIES]
-    looked = looked_at(map(place.of, names), among=among)
-    shown = (buildable(ci), gpus(families), released(looked))
+    looked = looked_at(map(place.of, names), among=among)  # first what users can install
+    shown = (released(looked), *((gpus(families),) if families else ()), buildable(ci))
     previous = place.store.info(place.compat)
     body = f"{render(shown, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new

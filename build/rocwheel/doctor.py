@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,7 +31,7 @@ MOST_OFF: Final = 60.0  # seconds; a kept clock is within one
 
 
 def _engines(place: Machine) -> Iterator[Row]:
-    """Container engines, which no build on the host needs, and what `image prune` would remove."""
+    """Look at container engines, which no build needs, and what `image prune` would remove."""
     for kind in container.EngineKind:
         if shutil.which(kind.value, path=place.environ.get("PATH", "")) is None:
             continue
@@ -75,7 +75,7 @@ def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
         yield from _gate(place)
     if wanted & {Purpose.GATE, Purpose.RELEASE}:
         if place.store is None or isinstance(place.store, S3Store):
-            yield _credentials()
+            yield replace(_credentials(), is_optional=place.store is None)
         yield from _rights(place)
     yield from _names(dict.fromkeys(hosts), place.environ)
     yield _clock(place)

@@ -217,7 +217,7 @@ class _Bare:
         )
 
     def listed(self) -> Iterator[str]:
-        """Tracked files and those that are neither tracked nor ignored."""
+        """Yield the tracked files and those that are neither tracked nor ignored."""
         yield from self._list("--cached")
         yield from self._list(*_OTHERS)
 

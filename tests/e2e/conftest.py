@@ -58,12 +58,14 @@ class World:
 
     @property
     def cache(self) -> Path:
-        return self.folder / "cache" / "rocwheel"
+        """Where rocwheel keeps things: another world's, where the environment says so."""
+        return Path(self.env.get("XDG_CACHE_HOME", self.folder / "cache")) / "rocwheel"
 
-    def share(self, disk_cache: Path) -> World:
-        """Build with what other worlds of this session compiled: the miniature is compiled once."""
+    def share(self, **kept: Path) -> World:
+        """Build with what this session has already; `kept` are folders of a cache by their name."""
         self.cache.mkdir(parents=True)
-        (self.cache / "bazel-disk").symlink_to(disk_cache)
+        for name, folder in kept.items():
+            (self.cache / name.replace("_", "-")).symlink_to(folder)
         return self
 
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
@@ -148,7 +150,7 @@ def made(common, disk_cache, versions):
         if not answer.exists():
             for each in (world, copy):
                 each.folder.mkdir()
-                each.share(disk_cache)
+                each.share(bazel_disk=disk_cache)
             done = world.run("--json", "demo")
             assert done.returncode == 0, done.stderr[-4000:]
             shutil.copytree(world.wheelhouse, copy.wheelhouse, symlinks=True)
@@ -184,6 +186,21 @@ def versions(runner):
         if item.headers and str(item.version) not in {"3.11", "3.14-ft"}
     ]
     return ",".join(["3.11", *others[-1:]])
+
+
+def by_hand(world: World, workspace: Path) -> list[str]:
+    """Return the options of a build of the miniature by hand, from the tarball of its demo."""
+    tarball = next((world.cache / "demo").glob("*/therock-dist-*.tar.gz"))
+    return [
+        f"--therock-path={tarball}",
+        "--rocm-version=7.10.0a20251120",
+        "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201",
+        f"--jax-source-dir={workspace}",
+        "--jaxlib=built",
+        "--bazel-options=--config=debian_bazel",
+        "--bazel-options=--repo_env=MINIATURE_PYTHON_3_11=/usr/bin/python3.11",
+        "--bazel-options=--repo_env=CC=/usr/bin/clang-19",
+    ]
 
 
 def interpreter(version: str) -> str:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from e2e.conftest import EXECUTABLE, ROOT, World
+from e2e.conftest import EXECUTABLE, ROOT, World, by_hand
 from support import engines
 from support.engines import SYSTEM
 from support.tiers import merge_tries
@@ -145,9 +145,10 @@ def inside(request, on_host):
         world.engine = engine
         world.image = engines.with_builder(engine)
         world.options = ["--python-versions=3.11"]
-        # the host's own disk cache, and what it fetched
+        # the host's own disk cache, and the tarball it made
         unfinished = shutil.ignore_patterns("tmp")  # of a build beside this one
-        shutil.copytree(on_host.cache / "bazel-disk", world.cache / "bazel-disk", ignore=unfinished)
+        for kept in ("bazel-disk", "demo"):
+            shutil.copytree(on_host.cache / kept, world.cache / kept, ignore=unfinished)
         for path in (world.folder, *world.folder.rglob("*")):
             os.chown(path, world.uid, world.uid, follow_symlinks=False)
         world.first = finished(world.demo())
@@ -285,19 +286,33 @@ def test_after_all_that_the_next_run_finishes_the_work(inside):
 
 def building(world) -> list[str]:
     """The options of a build of the miniature by hand, for the image's own CPython."""
-    tarball = next((world.cache / "demo").glob("*/therock-dist-*.tar.gz"))
-    return [
-        f"--therock-path={tarball}",
-        "--rocm-version=7.10.0a20251120",
-        "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201",
-        f"--jax-source-dir={WORKSPACE}",
-        "--jaxlib=built",
-        "--bazel-options=--config=debian_bazel",
-        "--bazel-options=--repo_env=MINIATURE_PYTHON_3_11=/usr/bin/python3.11",
-        "--bazel-options=--repo_env=CC=/usr/bin/clang-19",
-        f"--executor={world.engine.kind}",
-        f"--builder-image={world.image}",
-    ]
+    return [*by_hand(world, WORKSPACE), *where(world)]
+
+
+def where(world) -> list[str]:
+    return [f"--executor={world.engine.kind}", f"--builder-image={world.image}"]
+
+
+@pytest.mark.soak
+def test_a_set_is_built_again_in_a_container_byte_by_byte(inside):
+    """As root where the first was an ordinary user's, in other folders, with an empty cache."""
+    jax = inside.folder / "first/jax"
+    shutil.copytree(WORKSPACE, jax)
+    words = [*by_hand(inside, jax), *where(inside), "--python-versions=3.11", "--allow-dirty"]
+    first = finished(inside.start("--json", "dist_wheels", *words, "--wheelhouse=first/wheels"))
+    with tempfile.TemporaryDirectory(prefix="rocwheel-again-") as name:
+        again = Inside(Path(name))
+        again.engine, again.image, again.options = inside.engine, inside.image, []
+        (again.folder / "another").mkdir()
+        shutil.copytree(WORKSPACE, again.folder / "another/jax")
+        tarball = next((inside.cache / "demo").glob("*/therock-dist-*.tar.gz"))
+        line = ["--json", "rebuild", first["manifest"], f"--therock-path={tarball}"]
+        line += [f"--jax-source-dir={again.folder}/another/jax", "--allow-dirty", *where(again)]
+        made = finished(World.start(again, *line, **inside.engine.env))
+        assert (made["state"], made["wheels"]) == ("reproduced", {}), made
+        record = json.loads((Path(made["statement"]).parent / "build.json").read_bytes())
+        assert sum(run["actions_executed"] for run in record["bazel"]["invocations"]) > 0
+        subprocess.run(["chmod", "-R", "u+w", name], check=True)
 
 
 @pytest.mark.soak

@@ -7,18 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from e2e.conftest import by_hand
 from support import bazel_bench
+from support.engines import SYSTEM
 
 from rocwheel import dist, home
 from rocwheel.console import silent
 from rocwheel.demo import TARBALL, prepare
-from rocwheel.manifest import Manifest
+from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import PythonVersion
-from rocwheel.trust import evidence
+from rocwheel.trust import envelope, evidence
 from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
@@ -163,3 +166,63 @@ def test_a_set_is_built_again_byte_by_byte(demo, tmp_path, runner) -> None:
         assert any(line.startswith("jax.digest: ") for line in made.circumstances)
     finally:
         bazel_bench.stop(here / "cache")
+
+
+# Runs as root in namespaces of its own: each process sees another year, this machine does not.
+ELSEWHERE = """
+set -e
+cp -a /etc "$PLACE/etc"
+echo "$FAKETIME_LIBRARY" > "$PLACE/etc/ld.so.preload"
+echo -400d > "$PLACE/etc/faketimerc"
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+hostname elsewhere
+ip link set lo up
+umask 077
+chown -R 1234:1234 "$HOME"
+cd "$HOME"
+# the clock's library keeps a semaphore of its user's, so it begins with that user's first process
+setpriv --reuid=1234 --regid=1234 --clear-groups --inh-caps=-all,+dac_read_search \\
+    --ambient-caps=+dac_read_search --bounding-set=-all,+dac_read_search \\
+    sh -c 'until [ -e /etc/faketimerc ]; do sleep 0.1; done; date +%Y >&2; exec "$@"' sh "$@" &
+mount --bind "$PLACE/etc" /etc
+wait $!
+"""
+CLOCK = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+
+
+@pytest.mark.soak
+@pytest.mark.needs("faketime", "setpriv", "unshare", "ip")
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_another_user_builds_the_same_in_another_year_on_another_machine(on_host) -> None:
+    """By the command, without a network, with an empty cache and nothing that the first one had."""
+    with tempfile.TemporaryDirectory(prefix="rocwheel-elsewhere-") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        for jax in (place / "first", place / "home/quite/another/place"):
+            shutil.copytree(ROOT / "examples/miniature/workspace", jax)
+        words = [*by_hand(on_host, place / "first"), "--python-versions=3.11", "--allow-dirty"]
+        first = on_host.run("--json", "dist_wheels", *words, f"--wheelhouse={place}/wheels")
+        assert first.returncode == 0, first.stderr[-4000:]
+        home, (tarball, *_) = place / "home", words
+        line = [*PROGRAM, "--json", "rebuild", first.document["manifest"], tarball]
+        line += [f"--jax-source-dir={home}/quite/another/place", "--allow-dirty"]
+        space = ["unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--mount-proc"]
+        clean = {"PATH": f"{SYSTEM}:/usr/sbin:/sbin", "HOME": str(home), "PLACE": name}
+        clean |= {"XDG_CACHE_HOME": str(home / "cache"), "FAKETIME_LIBRARY": str(CLOCK)}
+        clean |= {"TZ": "Pacific/Kiritimati", "PYTHONDONTWRITEBYTECODE": "1"}
+        again = subprocess.run(
+            [*space, "bash", "-c", ELSEWHERE, "bash", *line],
+            env=clean, capture_output=True, text=True, check=False, timeout=1500,
+        )  # fmt: skip
+        assert again.returncode == 0, again.stdout + again.stderr[-4000:]
+        made = json.loads(again.stdout)
+        assert (made["state"], made["wheels"]) == ("reproduced", {})
+        year, statement = again.stderr.partition("\n")[0], Path(made["statement"])
+        assert int(year) < datetime.now(timezone.utc).year
+        assert statement.stat().st_uid == 1234
+        said = envelope.parse(statement.read_bytes(), name="it").statement
+        assert said.subjects[MANIFEST] == made["manifest"]
+        assert "@elsewhere" in str(said.part("runDetails", "builder")["id"])
+        record = json.loads((statement.parent / "build.json").read_bytes())
+        assert sum(run["actions_executed"] for run in record["bazel"]["invocations"]) > 0
+        subprocess.run(["chmod", "-R", "u+w", name], check=True)

@@ -15,7 +15,9 @@ from rocwheel import doctor
 from rocwheel.cli import ci_build
 from rocwheel.cli.app import App
 from rocwheel.process import HostRunner, base_env
+from rocwheel.store import Options
 from rocwheel.store.file import FileStore
+from rocwheel.store.s3 import S3Store
 
 
 @pytest.fixture
@@ -153,3 +155,15 @@ def test_what_to_do_is_said_with_the_name_that_the_program_was_called_by(tmp_pat
         done = CliRunner().invoke(ci_build, arguments, obj=App({}, tmp_path))
         assert "ci_build image prune" in done.stdout
     assert asked == [tmp_path / "there"] * 2
+
+
+def test_credentials_are_missed_only_where_a_bucket_is_named(machine, monkeypatch):
+    """Without a store it is not known whether any are needed: what lacks stops nothing."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    bucket = S3Store("bucket", "", Options(attempts=1, endpoint="http://127.0.0.1:9"))
+    assert rows(machine(), "release")["S3 credentials"].state == "optional"
+    assert rows(machine(store=bucket), "release")["S3 credentials"].state == "bad"

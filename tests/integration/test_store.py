@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -33,6 +34,7 @@ from rocwheel.errors import (
 from rocwheel.parallel import each
 from rocwheel.store import JSON, Headers, ObjectInfo, Options, Store, probe
 from rocwheel.store.opening import open_store
+from rocwheel.values import replace
 
 HEADERS = Headers(content_type="text/plain", cache_control="max-age=60")
 # A wheel's name in a store: `+` must survive, and so must `!` of an epoch.
@@ -160,6 +162,28 @@ def test_a_copy_has_the_same_bytes_and_is_written_once(store: Store) -> None:
     assert store.read("release/other.whl")[0] == b"other"
 
 
+@pytest.mark.parametrize("name", ["moto", "seaweedfs"])
+def test_how_a_copy_is_served_does_not_come_from_who_wrote_the_source(
+    servers, monkeypatch, name
+) -> None:
+    """A stager may put the same bytes as `gzip`, which clients would unpack, or with tags."""
+    store = s3_store(servers, monkeypatch, name)
+    client = servers[name].client()
+    at = {"Bucket": store.name, "Key": store.at("staging/a.whl")["Key"]}
+    odd = {"ContentEncoding": "gzip", "ContentType": "text/html", "CacheControl": "no-store"}
+    odd |= {"ContentDisposition": "inline", "Metadata": {"a": "b"}, "Tagging": "expire=now"}
+    client.put_object(**at, Body=b"wheel", **odd)
+    how = {"content_type": "application/zip", "cache_control": "max-age=9"}
+    source = replace(info(store, "staging/a.whl"), **how)
+    store.copy(source, "release/a.whl", sha256=sha(b"wheel"))
+    at["Key"] = store.at("release/a.whl")["Key"]
+    head = client.head_object(**at)
+    assert {"content_type": head["ContentType"], "cache_control": head["CacheControl"]} == how
+    assert not {"ContentEncoding", "ContentDisposition"} & head.keys()
+    assert head["Metadata"] == {}
+    assert client.get_object_tagging(**at)["TagSet"] == []
+
+
 def test_a_source_that_was_replaced_is_not_copied(store: Store) -> None:
     store.create("staging/a.whl", b"tested", headers=HEADERS)
     source = info(store, "staging/a.whl")
@@ -201,7 +225,7 @@ def test_doctor_says_who_we_are_to_a_bucket_and_whether_we_may_write(
 
 # those of IAM that a store may need: docs.aws.amazon.com/service-authorization, Amazon S3
 ACTIONS = {
-    "GetObject", "PutObject", "DeleteObject", "ListBucket", "GetBucketObjectLockConfiguration",
+    "GetObject", "PutObject", "DeleteObject", "ListBucket", "GetBucketObjectLockConfiguration", "ListBucketVersions",
 }  # fmt: skip
 
 
@@ -300,6 +324,18 @@ def test_a_wheel_above_what_s3_takes_at_once_is_refused_before_it_is_sent(
     assert [item.key for item in store.keys("v2/")] == ["v2/100.whl"]
     # https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html
     assert open_store(store.url).largest == 5 << 30
+
+
+def test_a_full_disk_is_said_with_the_folder(tmp_path: Path, monkeypatch) -> None:
+    store = open_store((tmp_path / "store").as_uri())
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as fsync says it: of no file
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError) as caught:
+        store.create("page", b"text", headers=Headers(content_type=JSON))
+    assert str(caught.value).endswith(f"/page: No space left on device ({tmp_path / 'store'})")
 
 
 def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "miniature" / "README.md",
     *sorted(p for p in ROOT.glob("docs/**/*.md") if p.name != "commands.md"),
 )
 # what a block may lack here; it is parsed, and where it says so, its dry run is executed

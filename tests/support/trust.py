@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date
 from pathlib import Path
 
@@ -33,6 +34,11 @@ def make_record(manifest: Manifest) -> BuildRecord:
         milliseconds={},
         findings=(),
     )
+
+
+def spelt(document) -> bytes:
+    """An envelope as `trust sign` writes it, so that what is refused is what it says."""
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode() + b"\n"
 
 
 class Keyring:
@@ -112,4 +118,4 @@ class SignedShop(Shop):
         return promote.apply(plan, console=self.console, signer=sign)
 
 
-__all__ = ["FAMILY", "NOW", "Keyring", "SignedShop", "make_record"]
+__all__ = ["FAMILY", "NOW", "Keyring", "SignedShop", "make_record", "spelt"]

@@ -34,7 +34,6 @@ with when_run():
     from rocwheel.places import Place
     from rocwheel.results import Results
     from rocwheel.trust import evidence
-    from rocwheel.trust.policy import Case
     from rocwheel.verdict import KnownSuite, Verdict
 
 _needed = partial(own, required=True)
@@ -120,10 +119,10 @@ def _shards(
         )
     target = Target(app, options)
     place, manifest = target.staged(app, options.manifest)
-    channel, sha256 = trusting(app, target.channel), manifest.sha256
-    every = {item.sha256: item.verdict for item in verdicts.find(place, sha256) if item.verdict}
-    case = Case(trust=channel.trust, channel=channel.name, family=place.view, now=app.now())
-    unsigned, signed = evidence.unsigned(place, sha256, every, case), []
+    stored = verdicts.find(place, manifest.sha256)
+    every = {item.sha256: item.verdict for item in stored if item.verdict}
+    case = trusting(app, target.channel).case(place.view, app.now())
+    unsigned, signed = evidence.unsigned(place, manifest.sha256, every, case), []
     wanted = (options.python, options.suite, f"/{options.shards}")
     for digest, verdict in every.items():
         # one that cannot be read is none: it counts at the promotion, whatever is merged here

@@ -12,7 +12,7 @@ from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import NUMBER, DryRun, given_words, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import Target, TargetOptions, family_of
+from rocwheel.cli.target import Target, TargetOptions, family_of, trusting
 from rocwheel.cli.trust import SignerOptions
 from rocwheel.option import opt
 
@@ -38,6 +38,7 @@ with when_run():
     from rocwheel.model import PythonVersion
     from rocwheel.places import Place
     from rocwheel.report import summary
+    from rocwheel.trust import evidence
     from rocwheel.verdict import State
 
 SLOTS = "/run/lock/rocwheel"
@@ -200,7 +201,7 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
 def _wheels(
     app: App, options: GateCommandOptions, python: PythonVersion
 ) -> tuple[Family, Manifest | None, Place | None, WheelsUnderTest]:
-    """Family, manifest, staging place and wheel set of the options."""
+    """Return family, manifest, staging place and wheel set of the options."""
     if options.wheels:
         if options.channel or options.store_url:
             raise click.UsageError("--wheels are local: give no --channel and no --store")
@@ -217,6 +218,8 @@ def _wheels(
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")
     target = Target(app, options)
     place, manifest = target.staged(app, options.manifest)
+    case = trusting(app, target.channel).case(place.view, app.now())
+    evidence.check_built(place, manifest, case)  # before any of it runs here
     return target.family, manifest, place, subject.of_manifest(manifest, python, place)
 
 

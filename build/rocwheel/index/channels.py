@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -24,7 +25,7 @@ from rocwheel.model import RocmVersion, WheelKind, suggest
 from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
-from rocwheel.trust.policy import KeyRole, Trust
+from rocwheel.trust.policy import Case, KeyRole, Trust
 from rocwheel.values import Sha256, Value, matching
 from rocwheel.verdict import KnownSuite
 from rocwheel.yaml_file import CPythons, FieldError
@@ -111,6 +112,10 @@ class Channel:
     def requires(self, role: KeyRole) -> bool:
         """Return whether a promotion needs what a key of this role signed."""
         return role in self.trust.rule(self.name).required
+
+    def case(self, family: str, now: datetime) -> Case:
+        """Return what statements about a family's sets are held against."""
+        return Case(trust=self.trust, channel=self.name, family=family, now=now)
 
     def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
         """Open the channel's store; nothing is asked of it yet."""

@@ -40,10 +40,10 @@ from rocwheel.release.operations import Operation, Tally, Who, stored
 from rocwheel.release.policy import Decision
 from rocwheel.release.stage import holding
 from rocwheel.release.withdraw import withdrawn
-from rocwheel.store import ObjectInfo, Store, replaced
+from rocwheel.store import WHEEL, ObjectInfo, Store, replaced
 from rocwheel.trust import TrustError, envelope, evidence, statements
 from rocwheel.trust.evidence import Evidence, gather
-from rocwheel.trust.policy import Case, KeyRole, Signer
+from rocwheel.trust.policy import KeyRole, Signer
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 
@@ -163,7 +163,8 @@ class Promote(Operation):
             operations.verify(self.place, entry)
             return 0
         target = self.place.key(entry.filename)
-        moved = store.copy(item.source, target, sha256=entry.sha256, count=self.count)
+        source = replace(item.source, content_type=WHEEL, cache_control=self.place.wheel_cache)
+        moved = store.copy(source, target, sha256=entry.sha256, count=self.count)
         operations.put_metadata(self.place, entry, item.metadata)
         return moved
 
@@ -400,7 +401,7 @@ def judge(
 
     `before` are the tests of the last released set. Raises TrustError where a link is broken.
     """
-    case = Case(trust=channel.trust, channel=channel.name, family=staging.view, now=now)
+    case = channel.case(staging.view, now)
     readable = {item.sha256: item.verdict for item in results if item.verdict}
     evidence = gather(staging, manifest, readable, case)
     if approvals and channel.requires(KeyRole.APPROVER):

@@ -17,10 +17,10 @@ from rocwheel.places import Place
 from rocwheel.release.operations import Who
 from rocwheel.release.policy import Decision
 from rocwheel.store import glance, stale
-from rocwheel.trust import TrustError, envelope, statements
+from rocwheel.trust import TrustError, chain, envelope, statements
 from rocwheel.trust import evidence as stored
 from rocwheel.trust.evidence import BUNDLE, Evidence
-from rocwheel.trust.policy import Case, KeyRole, Signer
+from rocwheel.trust.policy import KeyRole, Signer
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -120,11 +120,9 @@ def check_key(
     channel: Channel, place: Place, signer: Signer, *, who: Who, role: KeyRole, suite: str = ""
 ) -> None:
     """Raise TrustError for a key that may not sign for this role, here and today."""
-    keyid, trust = signer.public_key.keyid, channel.trust
-    case = Case(trust=trust, channel=channel.name, family=place.view, now=who.now)
-    why = "it is not in the trust file"
-    if keyid in trust.keys:
-        why = case.refusal((keyid,), role, who.time, suite=suite)
+    keyid, why = signer.public_key.keyid, "it is not in the trust file"
+    if keyid in channel.trust.keys:
+        why = channel.case(place.view, who.now).refusal((keyid,), role, who.time, suite=suite)
     if why:
         raise TrustError(f"--signer: {why}", hint=f"sign with a key of the role {role.value}")
 
@@ -149,9 +147,13 @@ def add(
         data, info = glance(place.store, key)
         every = [envelope.parse(line + b"\n", name=key) for line in data.splitlines()]
         before = [i for i in every if i.statement.predicate_type == statements.SUMMARY]
-        about = [i.statement.own for i in before if i.statement.own.get("files", []) == chosen]
         manifest = manifests.find(place, set_id) if before else None
-        if manifest is None or (about and about[-1].get("action") == action.value):
+        if manifest is None:
+            return None
+        held, yanked = chain.standing(before)
+        names = {*(chosen or before[0].statement.subjects)}
+        unsaid = {Action.YANK: names - yanked.keys(), Action.UNYANK: names & yanked.keys()}
+        if not unsaid.get(action, held if action is Action.RESTORE else not held):
             return None
         summary = statements.summary(
             manifest,

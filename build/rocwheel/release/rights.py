@@ -26,7 +26,8 @@ READ: Final = "s3:GetObject"
 PUT: Final = "s3:PutObject"
 DELETE: Final = "s3:DeleteObject"
 # which every role may
-LIST: Final = ("s3:ListBucket", "s3:GetBucketLocation", "s3:GetBucketObjectLockConfiguration")
+LIST: Final = ("s3:ListBucket", "s3:ListBucketVersions",
+               "s3:GetBucketLocation", "s3:GetBucketObjectLockConfiguration")  # fmt: skip
 WRITE: Final = (PUT, "s3:PutObjectRetention")  # the second in a bucket with Object Lock
 
 # Below the channel's prefixes; {family} is one family, or `*`.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-from rocwheel import ending
+from rocwheel import ending, files
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, ObjectStaleError, StoreError
 
 Body: TypeAlias = "bytes | Path"
@@ -52,6 +52,7 @@ class ObjectInfo:
     now: datetime | None = None  # when the store said so, by the same clock; None: not known
     content_type: str = ""  # that it is served with, as cache_control; where the store says so
     cache_control: str = ""
+    version: tuple[int, ...] = ()  # by which a file system tells contents apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +152,9 @@ class Store(Protocol):
     ) -> int:
         """Write once under `target` what `source` holds; return bytes that passed through here.
 
-        Source and target are proven to have this SHA-256. Raises ObjectDiffersError when either
-        has another, ObjectStaleError when the source changes meanwhile; neither leaves a target
-        with other bytes.
+        It is served as `source` says, and without tags. Both are proven to have this SHA-256.
+        Raises ObjectDiffersError when either has another, ObjectStaleError when the source changes
+        meanwhile; neither leaves a target with other bytes.
         """
 
     def delete(self, key: str, /) -> None:
@@ -161,6 +162,9 @@ class Store(Protocol):
 
     def keys(self, prefix: str = "", /) -> Iterator[ObjectInfo]:
         """Return everything whose key starts with `prefix`, in key order; without SHA-256."""
+
+    def deleted(self, prefix: str, /) -> tuple[str, ...]:
+        """Return the keys below a prefix that were deleted, as a bucket with Object Lock tells."""
 
     def sweep(self, before: datetime, /) -> tuple[str, ...]:
         """Remove what writers killed before that time left unfinished; return its names."""
@@ -238,12 +242,7 @@ def swap(store: Store, key: str, change: Callable[[bytes], bytes], *, headers: H
 
 
 def blocks_of(body: Body) -> Iterator[bytes]:
-    if isinstance(body, bytes):
-        yield body
-        return
-    with body.open("rb") as file:
-        while block := file.read(BLOCK):
-            yield block
+    yield from [body] if isinstance(body, bytes) else files.blocks(body)
 
 
 def pause(failures: int) -> None:

@@ -39,6 +39,7 @@ RIGHTS: Final = {
     "GetObjectLockConfiguration": "GetBucketObjectLockConfiguration",
     "HeadBucket": "ListBucket",
     "HeadObject": "GetObject",
+    "ListObjectVersions": "ListBucketVersions",
     "ListObjectsV2": "ListBucket",
 }
 REFUSALS: Final = frozenset({BAD_REQUEST, PRECONDITION_FAILED, NOT_IMPLEMENTED})  # of a condition
@@ -129,8 +130,9 @@ class Bucket:
                     raise
                 return exc.response
 
+    @cached_property
     def locks(self) -> bool | None:
-        """Return whether Object Lock has a rule for every object; None where the bucket has none.
+        """Whether Object Lock has a rule for every object; None where the bucket has none.
 
         None as well where the server does not say, to these credentials. Raises StoreError.
         """
@@ -225,6 +227,8 @@ class Bucket:
             **self.at(target),
             CopySource=self.at(source),
             ChecksumAlgorithm="SHA256",
+            MetadataDirective="REPLACE",
+            TaggingDirective="REPLACE",
             **cast("Any", extra),
         )
         return True
@@ -252,6 +256,16 @@ class Bucket:
                     sha256="",
                     modified=item["LastModified"],
                 )
+
+    def deleted(self, prefix: str, /) -> tuple[str, ...]:
+        if self.locks is None:
+            return ()
+        base = self._base + prefix
+        pages = self.client.get_paginator("list_object_versions")
+        with self.translated(prefix, "ListObjectVersions"):
+            markers = pages.paginate(Bucket=self.name, Prefix=base).search("DeleteMarkers[]")
+            keys = [item["Key"] for item in markers if item and item["IsLatest"]]
+        return tuple(key[len(self._base) :] for key in keys)
 
     def see(self) -> None:
         """Ask once whether the bucket exists. Raises StoreError."""

@@ -14,7 +14,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from operator import attrgetter
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final
 
 from rocwheel import files
@@ -35,6 +37,8 @@ from rocwheel.store import (
 )
 
 OURS: Final = ".rocwheel"
+# what no two contents have in common; who owns a file can set its time
+_VERSION: Final = attrgetter("st_ino", "st_ctime_ns", "st_size")
 FAILURES: Final = {
     errno.EACCES: (RefusedError, "check the folder's permissions"),
     errno.EPERM: (RefusedError, "check the folder's permissions"),
@@ -86,12 +90,12 @@ class FileStore:
             sha256=digest.hexdigest(),
             modified=_time(stat),
             now=datetime.now(tz=timezone.utc),
+            version=_VERSION(stat),
         )
 
     def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
         with self._translated(info.key), self._path(info.key).open("rb") as file:
-            stat = os.fstat(file.fileno())
-            if (stat.st_size, _time(stat)) != (info.size, info.modified):
+            if _VERSION(os.fstat(file.fileno())) != info.version:
                 raise stale(self.locate(info.key))
             file.seek(start)
             return file.read(size)
@@ -153,13 +157,8 @@ class FileStore:
     ) -> int:
         if source.sha256 and source.sha256 != sha256:
             raise replaced(self.locate(source.key), source.sha256, sha256)
-        self.create(
-            target,
-            self._path(source.key),
-            headers=Headers(content_type=""),
-            sha256=sha256,
-            count=count,
-        )
+        headers = Headers(content_type="")
+        self.create(target, self._path(source.key), headers=headers, sha256=sha256, count=count)
         return 0  # never left this machine
 
     def delete(self, key: str, /) -> None:
@@ -175,11 +174,16 @@ class FileStore:
             if key.startswith(prefix):
                 try:
                     stat = (self.root / key).stat()
-                except FileNotFoundError:
-                    continue  # deleted since it was listed
-                yield ObjectInfo(
-                    key=key, size=stat.st_size, etag="", sha256="", modified=_time(stat)
-                )
+                except OSError as exc:
+                    if exc.errno in {errno.ENOENT, errno.ELOOP}:
+                        continue  # deleted since it was listed, or a link to itself
+                    raise
+                if S_ISREG(stat.st_mode):  # what is no pipe or device, whose end never comes
+                    size, time = stat.st_size, _time(stat)
+                    yield ObjectInfo(key=key, size=size, etag="", sha256="", modified=time)
+
+    def deleted(self, prefix: str, /) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
 
     def sweep(self, before: datetime, /) -> tuple[str, ...]:
         swept = []
@@ -192,7 +196,7 @@ class FileStore:
 
     def _walk(self, start: Path) -> Iterator[str]:
         def failed(exc: OSError) -> None:
-            if not isinstance(exc, FileNotFoundError | NotADirectoryError):
+            if exc.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
                 raise exc  # a folder that cannot be read is not an empty one
 
         for folder, folders, names in os.walk(start, followlinks=True, onerror=failed):
@@ -203,7 +207,10 @@ class FileStore:
         parts = key.split("/")
         if not all(parts) or {".", "..", OURS} & set(parts):
             raise StoreError(f"{self.locate(key)}: a file cannot have this name", hint="a bug")
-        return self.root.joinpath(*parts)
+        path = self.root.joinpath(*parts)
+        if path.is_fifo() or path.is_char_device():
+            raise ObjectMissingError(f"{self.locate(key)}: no file, and endless", hint="remove it")
+        return path
 
     def _same(self, key: str, expected: str) -> None:
         there = self.info(key)
@@ -266,7 +273,7 @@ class FileStore:
             ) from exc
         except OSError as exc:
             kind, hint = FAILURES.get(exc.errno or 0, (StoreError, "check the folder"))
-            raise kind(f"{where}: {exc.strerror} ({exc.filename})", hint=hint) from exc
+            raise kind(f"{where}: {exc.strerror} ({exc.filename or self.root})", hint=hint) from exc
 
 
 def _time(stat: os.stat_result) -> datetime:

@@ -8,7 +8,6 @@ from urllib.parse import unquote, urlsplit
 from rocwheel.errors import ConfigError
 from rocwheel.store import Options, Store, bucket_of
 from rocwheel.store.file import FileStore
-from rocwheel.store.s3 import S3Store
 
 
 def open_store(url: str, options: Options | None = None) -> Store:
@@ -19,5 +18,7 @@ def open_store(url: str, options: Options | None = None) -> Store:
     if is_here and parts.path[:1] == "/" and not (parts.query or parts.fragment):
         return FileStore(Path(unquote(parts.path)))
     if address := bucket_of(url):
+        from rocwheel.store.s3 import S3Store  # for which a command on a folder does not wait
+
         return S3Store(*address, options)
     raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")

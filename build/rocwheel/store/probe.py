@@ -45,7 +45,7 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
     """
     copied, folder = f"{key}-copy", f"{key}-folder/"
     sha256, wrong = checksum(files.sha256(BODY)), checksum(files.sha256(b"other bytes"))
-    locks = bucket.locks()
+    locks = bucket.locks
     # a put into a locked bucket needs a checksum, and the name of its kind on some servers
     kind = {} if locks is None else {"ChecksumAlgorithm": "SHA256"}
 

@@ -143,7 +143,10 @@ class S3Store(Bucket):
         conditions = {
             "CopySourceIfMatch": seen.source_etag.format(source.etag),
             "IfNoneMatch": "*",
+            "ContentType": source.content_type,
         }
+        if source.cache_control:
+            conditions["CacheControl"] = source.cache_control
         with self.translated(target, "CopyObject"):
             created = self.conditional(lambda: self.copies(source.key, target, **conditions))
         there = self.info(target)
@@ -222,7 +225,7 @@ class S3Store(Bucket):
                 raise stale(self.locate(source.key))
             if came.sha256 != sha256:
                 raise replaced(self.locate(source.key), came.sha256, sha256)
-            headers = Headers(content_type=came.content_type, cache_control=came.cache_control)
+            headers = Headers(content_type=source.content_type, cache_control=source.cache_control)
             if self.create(target, Path(file.name), headers=headers, sha256=sha256):
                 moved(source.size)
 

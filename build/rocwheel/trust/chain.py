@@ -78,7 +78,8 @@ def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozens
     Others may stand in: of a provenance, of a cell a whole pass, of a promotion a restore.
     """
     names, good, doubted, verdicts = set[str](), set[Any](), set[Any](), set[str]()
-    signed = [envelope.parse(line, name="a statement") for line in bundle.splitlines()]
+    lines = bundle.splitlines(keepends=True)
+    signed = [envelope.parse(line, name="a statement") for line in lines]
     for item in sorted(signed, key=lambda item: bool(item.statement.own.get("parts"))):
         own, role = item.statement.own, _role(item)
         what = (role, own.get("python"), own.get("suite"))
@@ -95,8 +96,8 @@ def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozens
     return frozenset(names), bool(doubted - good)
 
 
-def _afterwards(summaries: Sequence[Envelope], sha256: str) -> Iterator[ChainLink]:
-    """Yield what promoters said of a file since its promotion: it is rolled back, or yanked."""
+def standing(summaries: Sequence[Envelope]) -> tuple[str, dict[str, str]]:
+    """Return what promoters said last: that the set is rolled back, and of each file a yank."""
     held, yanked = "", dict[str, str]()
     for item in summaries:
         own, files = item.statement.own, item.statement.own.get("files")
@@ -107,12 +108,18 @@ def _afterwards(summaries: Sequence[Envelope], sha256: str) -> Iterator[ChainLin
             held = f"rolled back {said}" if action == "rollback" else ""
         for name in map(str, names) if action in {"yank", "unyank"} else ():
             yanked[name] = f"{name} was yanked {said}" if action == "yank" else ""
+    return held, {name: about for name, about in yanked.items() if about}
+
+
+def _afterwards(summaries: Sequence[Envelope], sha256: str) -> Iterator[ChainLink]:
+    """Yield what promoters said of a file since its promotion: it is rolled back, or yanked."""
+    held, yanked = standing(summaries)
     if held:
         yield ChainLink(role=RELEASE, holds=False, about=held)
     subjects = summaries[0].statement.subjects if summaries else {}
     whole = sha256 == subjects.get(MANIFEST)
     for name, about in yanked.items():
-        if about and (whole or subjects.get(name) == sha256):
+        if whole or subjects.get(name) == sha256:
             yield ChainLink(role=RELEASE, holds=True, about=about)
 
 

@@ -108,6 +108,8 @@ def parse(data: bytes, *, name: str) -> Envelope:
     statement = _strict(outer.payload, Statement, f"{name}: payload")
     if len(statement.subjects) != len(statement.subject):
         raise TrustError(f"{name}: payload: a subject is named twice", hint=AGAIN)
+    if data != _written(outer.payload, signatures):  # a bundle is a line for each
+        raise TrustError(f"{name}: spelt in another way than `trust sign` does", hint=AGAIN)
     return Envelope(
         name=name,
         sha256=files.sha256(data),

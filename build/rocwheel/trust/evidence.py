@@ -2,7 +2,8 @@
 
 A provenance lies under its own digest, the results of one runner's key about one cell under their
 numbers: number n names the digest of number n - 1, so a failure that was taken out before a pass
-leaves a gap. The last one leaves none, which is why no role but the pruner's may delete.
+leaves a gap. The last one leaves none, which is why no role but the pruner's may delete; a bucket
+with Object Lock tells of it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import Verdict
 
+MOST: Final = 64 << 20  # bytes of all statements about a set; `trust verify` reads no more
 ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
 BUNDLE: Final = "bundle.jsonl"
 PROVENANCE: Final = "provenance.json"  # in a wheelhouse
@@ -38,7 +40,8 @@ REPRODUCED: Final = "reproduced.json"  # of one that was built again
 UNNAMED: Final = "no statement of a runner's key names it"
 PUT_BACK: Final = "put it back from a copy of the bucket; a set with a gap is never released"
 _NAMED: Final = re.compile(r"(provenance|approval)/([0-9a-f]{64})\.json")
-_RESULT: Final = re.compile(r"test-result/([^/]+)/([^/]+)/([0-9a-f]{64})/([1-9]\d{0,8})\.json")
+_RESULT: Final = re.compile(r"test-result/([^/]+)/([^/]+)/([0-9a-f]{64})/([1-9][0-9]{0,8})\.json")
+_JUDGED: Final = re.compile(r"/[0-9a-f]{64}(/[0-9]+)?\.json\Z")  # a verdict, its statement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +151,12 @@ def gather(
     )
 
 
+def check_built(place: Place, manifest: Manifest, case: Case) -> None:
+    """Raise TrustError for a set that a builder must have signed, and none has: a stranger's."""
+    if KeyRole.BUILDER in case.required:
+        _shelf(place, manifest.sha256, case).named(manifest)
+
+
 def unsigned(
     place: Place, manifest: str, verdicts: Mapping[str, Verdict], case: Case
 ) -> dict[str, str]:
@@ -169,6 +178,13 @@ def _shelf(place: Place, manifest: str, case: Case) -> _Shelf:
     base, own = (item.attestation(manifest) for item in (place.of(place.family), place))
     infos = {i.key.removeprefix(own).removeprefix(base): i for i in place.store.keys(base)}
     names = [name for name in infos if _NAMED.fullmatch(name) or _RESULT.fullmatch(name)]
+    if sum(size for name in names if (size := infos[name].size) <= LARGEST) > MOST:
+        what = f"{len(names)} statements of more than {MOST >> 20} MiB"
+        raise TrustError(f"{place.store.locate(base)}: {what}", hint="remove what is none of ours")
+
+    for start in (f"{own}test-result/", place.verdicts(manifest)):
+        if lost := next(filter(_JUDGED.search, place.store.deleted(start)), ""):
+            raise TrustError(f"{place.store.locate(lost)}: was deleted", hint=PUT_BACK)
 
     def read(name: str) -> bytes:
         """Return a statement's bytes; of one that is too long nothing, which is no statement."""

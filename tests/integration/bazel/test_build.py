@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import signal
@@ -9,18 +10,22 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import bazel_bench, toy
 from support.bazel_bench import SOURCES
+from support.trust import ENDED, make_record
+from support.wheelset import make_set
 
 from rocwheel import bazel
 from rocwheel.bazel import BazelBinary
+from rocwheel.demo import serve
 from rocwheel.dist.build_request import BOTH, STARTUP_OPTIONS
 from rocwheel.errors import BazelError, ConfigError
 from rocwheel.model import WheelKind
+from rocwheel.trust import statements
+from rocwheel.values import replace
 
 pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
 
@@ -93,6 +98,45 @@ def test_outputs_of_a_wiped_output_root_come_from_the_disk_cache(bench):
     assert all(path.is_file() for path in again.outputs.values())
     assert "5 from a cache (100 %)" in again.summary
     assert again.record.bytes_cached == again.record.bytes_made > 0
+
+
+def test_what_bazel_fetched_is_in_the_provenance(bench, folder, talk, tmp_path) -> None:
+    """A real fetch: its URL is in the events, its digest in the repository cache."""
+    www, body = tmp_path / "www", b"fetched = 1\n"
+    www.mkdir()
+    (www / "kernels.txt").write_bytes(body)
+    digest = hashlib.sha256(body).hexdigest()
+    rules = bench.workspace / "jaxlib/tools/BUILD.bazel"
+    rules.write_text(
+        rules.read_text().replace('"kernels", "pjrt"', '"pjrt"')
+        + 'toy_object(name = "kernels", src = "@kernels//file")\n'
+    )
+    caches = replace(bench.spec.caches, disk=None, repository=folder / "repositories")
+    manifest = make_set(tmp_path / "set", pythons=("3.12",))
+
+    def build():
+        """Build; return what the statement about it says that Bazel fetched."""
+        done = bench.build(caches=caches)
+        assert toy.text_of(done.outputs[WheelKind.PLUGIN]).startswith(body.decode())
+        plain = make_record(manifest)
+        record = replace(plain, bazel=replace(plain.bazel, invocations=(done.record,)))
+        made = statements.provenance(manifest, record, finished=ENDED)
+        return made.part("buildDefinition", "internalParameters", "bazel")["fetched"]
+
+    with serve(www) as url:
+        names = json.dumps([f"{url}/mirror/kernels.txt", f"{url}/kernels.txt"])
+        workspace = bench.workspace / "WORKSPACE"
+        workspace.write_text(
+            f'{workspace.read_text()}load("@bazel_tools//tools/build_defs/repo:http.bzl", '
+            f'"http_file")\nhttp_file(name = "kernels", urls = {names}, sha256 = "{digest}")\n'
+        )
+        bench.wipe()
+        # the mirror that has no such file is no source of anything
+        assert build() == [{"uri": f"{url}/kernels.txt"}, {"digest": {"sha256": digest}}]
+    bench.wipe()  # with an empty output base, and without the server: out of the cache
+    assert build() == [{"digest": {"sha256": digest}}]
+    time.sleep(1.1)  # what was taken a second ago would be too near to the next start
+    assert build() == statements.NOT_KNOWN, "nothing was fetched, and that is said"
 
 
 def test_a_failed_action_is_explained_by_its_own_words_first(bench):

@@ -9,7 +9,7 @@ from datetime import date
 from functools import partial
 
 import pytest
-from support.trust import FAMILY, NOW, Keyring, SignedShop
+from support.trust import FAMILY, NOW, Keyring, SignedShop, spelt
 from support.wheelset import WHO
 
 import amdgpu_family_matrix as matrix
@@ -86,7 +86,7 @@ def test_a_signed_word_releases_a_flaky_cell_and_is_part_of_the_chain(shop, mani
     assert all(link.holds for link in links), list(map(str, links))
     (said,) = [link.about for link in links if link.role == "approver"]
     assert said.startswith("unit on CPython 3.12 approved by ann: known race; signed by approver")
-    summary = envelope.parse(bundle.splitlines()[-1], name="x").statement
+    summary = envelope.parse(bundle.splitlines(keepends=True)[-1], name="x").statement
     digest = key.rpartition("/")[2].removesuffix(".json")
     assert digest in {item["uri"] for item in summary.predicate["inputAttestations"]}
     assert [item["signed"] for item in summary.own["approvals"]] == [digest]
@@ -118,7 +118,7 @@ def _changed(shop, manifest) -> bytes:
 
     document = json.loads(word(shop, manifest))
     payload = base64.b64decode(document["payload"]).replace(b"known race", b"other word")
-    return json.dumps({**document, "payload": base64.b64encode(payload).decode()}).encode() + b"\n"
+    return spelt({**document, "payload": base64.b64encode(payload).decode()})
 
 
 NO_WORDS = [

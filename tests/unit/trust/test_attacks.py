@@ -14,12 +14,13 @@ import shutil
 from datetime import date
 
 import pytest
-from support.trust import Keyring, SignedShop
+from support.trust import Keyring, SignedShop, spelt
 from support.wheelset import NOW, make_verdict
 
+from rocwheel import files
 from rocwheel.errors import RocwheelError
 from rocwheel.ledger import verdicts
-from rocwheel.trust import envelope, evidence, statements
+from rocwheel.trust import chain, envelope, evidence, statements
 from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
 from rocwheel.values import replace
 from rocwheel.verdict import Counts, State
@@ -70,11 +71,16 @@ class Attack:
         )
         self.put_provenance(self.shop.signed(replace(made, **changes), *names))
 
+    def put_whole(self, data: bytes) -> None:
+        """In place of the good one, whatever lines it has."""
+        self.provenance.unlink()
+        self.path(f"provenance/{files.sha256(data)}.json").write_bytes(data)
+
     def edit(self, change) -> None:
         """The good envelope with its JSON changed."""
         document = json.loads(self.provenance.read_bytes())
         change(document)
-        self.put_provenance(json.dumps(document).encode())
+        self.put_provenance(spelt(document))
 
     def predicate(self, change) -> None:
         """A builder's signature on a predicate that says something else."""
@@ -91,7 +97,7 @@ class Attack:
 
         made = Envelope(text, envelope.PAYLOAD, {})
         made.sign(self.shop.keys.signers["builder"])
-        self.put_provenance(json.dumps(made.to_dict()).encode())
+        self.put_provenance(spelt(made.to_dict()))
 
     # --- results ---
 
@@ -191,7 +197,7 @@ def time(text):
 def two_keys(a: Attack) -> None:
     good = json.loads(a.shop.signed(json_statement(a), "builder", "promoter"))
     good["signatures"][0]["sig"] = good["signatures"][1]["sig"]
-    a.put_provenance(json.dumps(good).encode())
+    a.put_provenance(spelt(good))
 
 
 def json_statement(a: Attack) -> Statement:
@@ -248,8 +254,114 @@ def forged(a: Attack, **fields) -> None:
     verdicts.add(a.shop.staging, make_verdict(a.manifest, suite="unit", **fields))
 
 
+def respelt(change):
+    """The good provenance in another spelling, under its own digest: the signature still fits."""
+
+    def attack(a: Attack) -> None:
+        a.put_whole(change(a.provenance.read_bytes()))
+
+    return attack
+
+
+def unused_bits(data: bytes) -> bytes:
+    """The last character of base64 before `==` has four bits that say nothing."""
+    document = json.loads(data)
+    text = document["signatures"][0]["sig"]
+    assert text.endswith("==")
+    last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/".index(text[-3])
+    other = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[last ^ 1]
+    document["signatures"][0]["sig"] = f"{text[:-3]}{other}=="
+    return spelt(document)
+
+
+SPELLINGS = {
+    "blanks": lambda data: json.dumps(json.loads(data)).encode() + b"\n",
+    "several lines": lambda data: json.dumps(json.loads(data), indent=1).encode() + b"\n",
+    "no line break at its end": lambda data: data.rstrip(b"\n"),
+    "a carriage return": lambda data: data.replace(b",", b",\r"),
+    "another order": lambda data: json.dumps(dict(reversed(json.loads(data).items()))).encode() + b"\n",
+    "unused bits": unused_bits,
+    "4 MB of blanks": lambda data: data[:-1] + b" " * (4_000_000) + b"\n",
+}  # fmt: skip
+
+
+def escaped(a: Attack) -> None:
+    """A key that stands twice, once in escapes."""
+    a.put_whole(b'{"\\u0070ayload":"e30=",' + a.provenance.read_bytes()[1:])
+
+
+def added_signature(a: Attack) -> None:
+    """The promoter's own signature, of a summary of another set."""
+    other = statements.summary(
+        a.other, time="2026-05-01T11:30:00Z", url="", policy={}, inputs=[], own={}
+    )
+    good = json.loads(a.provenance.read_bytes())
+    good["signatures"] += json.loads(a.shop.signed(other, "promoter"))["signatures"]
+    a.put_whole(spelt({**good, "signatures": sorted(good["signatures"], key=lambda i: i["keyid"])}))
+
+
+def signature(text: str):
+    def change(document) -> None:
+        document["signatures"][0]["sig"] = text
+
+    return lambda a: a.edit(change)
+
+
+def pipe(path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def link(path, target) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def approval_as_provenance(a: Attack) -> None:
+    word = statements.Approval(suite="unit", python="3.12", by="ann", reason="x")
+    made = statements.approval(a.manifest, word, time="2026-05-01T11:30:00Z")
+    a.put_provenance(a.shop.signed(made, "builder"))
+
+
+def flood(a: Attack) -> None:
+    """Each of them is small enough to be read."""
+    for number in range(17):
+        path = a.path(f"provenance/{number:064x}.json")
+        path.touch()
+        os.truncate(path, 4 << 20)
+
+
+def wheel_path(a: Attack):
+    return a.root / a.shop.staging.key(next(w.filename for w in a.manifest.built))
+
+
 # name, what the attacker does, what the refusal says
 CASES = [
+    *((f"spelt with {name}", respelt(change), "spelt in another way") for name, change in SPELLINGS.items()),
+    ("a byte order mark", respelt(lambda data: b"\xef\xbb\xbf" + data), "JSON"),
+    ("UTF-16", respelt(lambda data: data.decode().encode("utf-16")), "JSON"),
+    ("base64 for URLs", lambda a: a.edit(lambda d: d.update(payload=d["payload"][:-8] + "__-_" + d["payload"][-4:])), "payload"),
+    ("a signature of no bytes", signature(""), "signature: .* does not fit"),
+    ("a signature of 64 KB", signature("A" * 65_536), "signature: .* does not fit"),
+    ("a key's id in capitals", lambda a: a.edit(lambda d: d["signatures"][0].update(keyid=d["signatures"][0]["keyid"].upper())), "keyid"),
+    ("a payload type in capitals", lambda a: a.edit(setting("payloadType", envelope.PAYLOAD.upper())), "payloadType"),
+    ("a key in escapes", escaped, "twice|payload"),
+    ("a signature of another statement", added_signature, "signature: .* does not fit"),
+    ("an approval for a provenance", approval_as_provenance, "predicateType"),
+    ("a result under 01", lambda a: move(a.result(), a.result().with_name("01.json")), "unsigned: no statement"),
+    ("a result under an Arabic number", lambda a: move(a.result(), a.result().with_name("1\N{ARABIC-INDIC DIGIT ONE}.json")), "unsigned: no statement"),
+    ("a result under 999999999", lambda a: shutil.copy(a.result(), a.result(number=999_999_999)), "statement 2 of a runner is gone"),
+    ("a result in a builder's folder", lambda a: move(a.result(), a.result(who="builder")), "is no runner's key"),
+    ("a pass copied over the failure before", lambda a: (a.failed_then_passed(), shutil.copy(a.result(number=2), a.result())), "number: not what|number, previous"),
+    ("a failure's place taken by another set's pass", lambda a: (a.failed_then_passed(), a.failure().unlink(), shutil.copy(a.result(manifest=a.other), a.result())), "verdict .* is gone"),
+    ("a pipe for a provenance", lambda a: pipe(a.provenance), "has no provenance"),
+    ("a pipe for a result", lambda a: pipe(a.result()), "unsigned: no statement"),
+    ("a pipe for a verdict", lambda a: pipe(a.verdict()), "verdict .* is gone"),
+    ("a pipe for a wheel", lambda a: pipe(wheel_path(a)), "is not staged"),
+    ("an endless device for a result", lambda a: link(a.result(), "/dev/zero"), "unsigned: no statement"),
+    ("an endless device for a wheel", lambda a: link(wheel_path(a), "/dev/zero"), "is not staged"),
+    ("a link to itself for a result", lambda a: link(a.result(), a.result()), "unsigned: no statement"),
+    ("68 MiB of statements", flood, "20 statements of more than 64 MiB"),
     ("bytes of a wheel", swap_wheel, r"\.whl"),
     ("no provenance", lambda a: a.provenance.unlink(), "has no provenance"),
     ("provenance without signature", lambda a: a.resign(), "signature: it has none"),
@@ -426,6 +538,63 @@ def test_what_a_stranger_adds_stops_nobody(attack) -> None:
     attack.path("junk/x.json").write_bytes(b"junk")
     attack.shop.promote(attack.manifest)
     assert attack.shop.shown(attack.shop.release, "jax-rocm7-pjrt")
+
+
+def beside(name: str, make):
+    """Something of an attacker's beside the good provenance."""
+    return lambda a: make(a.path(name), a)
+
+
+HARMLESS = {
+    **{f"it, spelt with {name}": beside("provenance/", lambda path, a, change=change: (
+        path / f"{files.sha256(change(a.provenance.read_bytes()))}.json"
+    ).write_bytes(change(a.provenance.read_bytes()))) for name, change in SPELLINGS.items()},
+    "a pipe": beside(f"provenance/{'1' * 64}.json", lambda path, _: os.mkfifo(path)),
+    "an endless device": beside(f"provenance/{'1' * 64}.json", lambda path, _: link(path, "/dev/zero")),
+    "a link to itself": beside(f"provenance/{'1' * 64}.json", lambda path, _: link(path, path)),
+    "a folder that leads back": beside("provenance/up", lambda path, _: link(path, path.parent.parent)),
+    "a folder for a statement": beside(f"provenance/{'1' * 64}.json/x", lambda path, _: path.parent.mkdir() or path.touch()),
+    "line breaks in a name": beside(f"test-result/3.12/u\nok/{'1' * 64}/1.json", lambda path, _: path.parent.mkdir(parents=True) or path.touch()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", HARMLESS.values(), ids=HARMLESS)
+def test_what_lies_beside_good_statements_neither_stops_nor_spoils_a_release(
+    attack, change
+) -> None:
+    """The bundle that users verify holds nothing of it."""
+    change(attack)
+    attack.shop.promote(attack.manifest)
+    shop, sha256 = attack.shop, attack.manifest.sha256
+    bundle = shop.store.read(shop.release.attestation(sha256, evidence.BUNDLE))[0]
+    links = chain.follow(sha256, bundle, shop.channel.trust, now=NOW)
+    assert chain.state(links) == "verified", list(map(str, links))
+    assert len(links) == 4
+
+
+def test_what_is_read_of_a_wheel_is_of_the_bytes_that_are_copied(attack, monkeypatch) -> None:
+    """It is swapped for one of its size and time after its digest was looked at, and put back."""
+    from rocwheel.release import promote, wheelset
+
+    good = wheel_path(attack)
+    other, status, read = good.with_suffix(".other"), good.stat(), wheelset.staged_metadata
+    body = good.read_bytes()
+    other.write_bytes(body.replace(b"Metadata-Version", b"metadata-version"))
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def swapped(place, info) -> bytes:
+        if not info.key.endswith(good.name):
+            return read(place, info)
+        kept = good.with_suffix(".kept")
+        good.rename(kept)
+        other.rename(good)
+        try:
+            return read(place, info)
+        finally:
+            kept.rename(good)
+
+    monkeypatch.setattr(promote.wheelset, "staged_metadata", swapped)
+    refused(attack, "changed by another writer")
 
 
 def test_a_merged_verdict_counts_with_its_signed_shards(attack) -> None:

@@ -413,6 +413,41 @@ def test_a_download_tells_that_its_set_was_rolled_back_or_yanked_since(world, ca
     ]  # fmt: skip
 
 
+def test_a_file_that_is_yanked_again_is_said_to_be(world, capsys) -> None:
+    """Its own first yank was taken back with the whole set's."""
+    released(world)
+    file = ("--file", world.manifest.built[0].filename)
+    for action, words, state in (
+        ("yank", file, "yanked"),
+        ("unyank", (), "verified"),
+        ("yank", file, "yanked"),
+        ("yank", (), "yanked"),
+        ("unyank", file, "verified"),
+        ("yank", (), "yanked"),
+    ):
+        assert changed(world, action, *words) == 0
+        assert verified(world, capsys)[:2] == (0, state), (action, words)
+    lines = len(world.bundle.read_bytes().splitlines())
+    assert changed(world, "yank", *file) == 0, "it is yanked, and that is said"
+    assert len(world.bundle.read_bytes().splitlines()) == lines
+
+
+@pytest.mark.parametrize("signed", ["builder", "stranger", ""])
+def test_a_runner_runs_no_set_that_no_builder_signed(world, capsys, signed) -> None:
+    """Tests run with what the runner may do: its key, where that is a file."""
+    if signed == "stranger":
+        signers.generate(world.keys / "stranger.pem")
+    key = signers.signer(world.uri(signed)) if signed else None
+    evidence.state_build(world.folder, key, finished="2026-05-01T11:00:00Z")
+    assert world.run(*world.target("stage", world.folder)) == 0
+    cell = ("--suite=smoke", "--python=3.12", f"--manifest={world.manifest.sha256}", "--dry-run")
+    status = world.run(*world.target("gate", *cell))
+    said = capsys.readouterr().err
+    assert (status == TrustError.exit_code) is (signed != "builder"), said
+    assert ("has no provenance" in said) is (signed != "builder"), said
+    assert ("not in the trust file" in said) is (signed == "stranger"), said
+
+
 def test_what_comes_back_needs_a_promoters_key_and_what_leaves_waits_for_none(
     world, capsys
 ) -> None:
