@@ -30,7 +30,7 @@ ROOMS = {
     "ledger/nights pipeline/": (4015, 3500, 0, 0),
     "runtime/": (1506, 1300, 0, 0),
     "cli/trust release/proof trust/": (1857, 1400, 0, 0),
-    "wheel/": (5048, 5250, 0, 0),
+    "wheel/": (5037, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"
