@@ -159,6 +159,9 @@ def _rocm(root: Path) -> Iterator[Line]:
         places = [p.replace("$ORIGIN", folder).replace("${ORIGIN}", folder) for p in places if p]
         places = [p if p.startswith(folder) else str(root / p.lstrip("/")) for p in places]
         lines = [_library(name, places, root) for name in needed if ROCM_LIBRARY.match(name)]
+        if len(lines) > 1 and all(line.state == "bad" for line in lines):  # there is no ROCm at all
+            text = f"none of {len(lines)} libraries, such as {lines[-1].what}: {lines[-1].found}"
+            lines = [lines[-1]._replace(what="ROCm", found=text)]
         yield from (x for x in lines if x.state == "bad" or x.what.startswith("libamdhip64"))
 
 
@@ -251,8 +254,9 @@ def main(argv: list[str] | None = None) -> int:
         document: dict[str, Any] = {"checks": [line._asdict() for line in lines], "ok": not bad}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
+        width = max(len(line.what) for line in lines) + 2
         for line in lines:
-            sys.stdout.write(f"{line.state:14}{line.what:18}{line.found}\n")
+            sys.stdout.write(f"{line.state:14}{line.what:{width}}{line.found}\n")
             if line.todo:
                 sys.stdout.write(f"{'':14}to do: {line.todo}\n")
     return BAD_STATUS if bad else 0

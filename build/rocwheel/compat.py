@@ -211,8 +211,8 @@ def refresh(place: Place, ci: Path) -> None:
         among = {known.id for known in sets if known.standing is Standing.LISTED}
         names = sorted({name for set_id in among for name in state.sets[set_id].families})
     families = [matrix.FAMILIES[name] for name in names if name in matrix.FAMILIES]
-    looked = looked_at(map(place.of, names), among=among)
-    shown = (buildable(ci), gpus(families), released(looked))
+    looked = looked_at(map(place.of, names), among=among)  # first what users can install
+    shown = (released(looked), *((gpus(families),) if families else ()), buildable(ci))
     previous = place.store.info(place.compat)
     body = f"{render(shown, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new

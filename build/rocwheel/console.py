@@ -248,7 +248,7 @@ def brief(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON of the same meaning that a terminal shows and does not obey."""
+    """Return JSON of the same meaning that a terminal shows and does not obey."""
     import json  # `retag` takes as long as its imports
 
     return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
@@ -269,7 +269,7 @@ def size(count: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 action`, `2 actions`."""
+    """Return `1 action`, `2 actions`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

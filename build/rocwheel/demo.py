@@ -11,7 +11,6 @@ module: the only differences to a real night are its recipe, and the family, whi
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import http.server
 import json
 import sys
@@ -334,12 +333,11 @@ def dry_run(
 def make_tarball(wanted: dist.Request, *, runner: HostRunner, console: Console) -> Path:
     """Return the tarball, made again only when its script or a package it is made from changed."""
     folder = miniature(wanted.home)
-    digest = hashlib.sha256()
-    for file in sorted([folder / SCRIPT, *(folder / "therock").glob("*")]):
-        digest.update(file.read_bytes())
+    sources = sorted([folder / SCRIPT, *(folder / "therock").glob("*")])
     query = ("dpkg-query", "--show", *debian.MINIATURE_PACKAGES)
-    digest.update(runner.capture(Command(argv=query)).encode())
-    target = wanted.cache / "demo" / digest.hexdigest()[:16] / TARBALL
+    packages = runner.capture(Command(argv=query)).encode()
+    digest = files.sha256([*(file.read_bytes() for file in sources), packages])
+    target = wanted.cache / "demo" / digest[:16] / TARBALL
     if target.exists():
         console.info(f"   unchanged: {target}")
         return target

@@ -18,7 +18,7 @@ from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.console import Console
 from rocwheel.container import Mount, devices
 from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, output_folder
-from rocwheel.errors import ConfigError, HostError
+from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 
@@ -107,7 +107,11 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
         console.info(f"   {len(changed)} of {len(runs.outputs)} had changed")
     if loop.tests:
         with console.step("Test", key="test"):
-            runner.run(_test(loop, inputs.root.root / "lib"), on_line=console.info)
+            test = _test(loop, inputs.root.root / "lib")
+            if code := runner.run(test, on_line=console.info, check=False).returncode:
+                why = {1: "a test failed", 5: "no test was collected"}.get(code, f"status {code}")
+                hint = "its output is above; --dry-run prints its line"
+                raise CommandError(f"pytest: {why}", hint=hint)
     names = tuple(path.name for path in changed)
     return Turn(bazel=runs, installed=names, tested=bool(loop.tests))
 
@@ -130,7 +134,7 @@ def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterato
 def preview_configure(
     request: dist.Request, *, rc_file: Path | None, runner: HostRunner, console: Console
 ) -> Iterator[str]:
-    """Lines that write the rc file `configure` would write, and the commands it would print."""
+    """Show how `configure` would write its rc file, and the commands it would print."""
     planned_build = dist.plan(replace(request, allow_dirty=True))
     preview = dist.preview(planned_build, runner=runner, console=console)
     planned = bazel.invocations(preview.spec)
@@ -275,9 +279,9 @@ def _begin(loop: Loop, runner: Runner) -> tuple[dist.Plan, frozenset[str]]:
     environment = loop.environment
     python = environment / "bin" / "python"
     if not python.is_file():
+        other = environment if not environment.exists() else environment.parent / "venv"
         raise HostError(
-            f"{environment}: no virtual environment",
-            hint=f"make one: python3 -m venv {environment}",
+            f"{environment}: no virtual environment", hint=f"make one: python3 -m venv {other}"
         )
     answer = json.loads(runner.capture(Command(argv=(str(python), "-c", _ABOUT), timeout=60)))
     installed: Mapping[str, str] = answer["installed"]
@@ -298,7 +302,7 @@ def _begin(loop: Loop, runner: Runner) -> tuple[dist.Plan, frozenset[str]]:
 
 
 def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:
-    """pip, once, without dependencies or an index: the wheels are all that is wanted."""
+    """Let pip run once, without dependencies or an index: the wheels are all that is wanted."""
     if not changed:
         return []
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check")
@@ -307,7 +311,7 @@ def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:
 
 
 def _test(loop: Loop, library: Path) -> Command:
-    """Pytest in the environment, with the ROCm that was built against."""
+    """Let pytest run in the environment, with the ROCm that was built against."""
     environ = loop.request.environ
     passed = {name: value for name, value in environ.items() if name.startswith(TEST_ENV)}
     search = ":".join(filter(None, (str(library), environ.get("LD_LIBRARY_PATH", ""))))

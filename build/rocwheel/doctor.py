@@ -31,7 +31,7 @@ MOST_OFF: Final = 60.0  # seconds; a kept clock is within one
 
 
 def _engines(place: Machine) -> Iterator[Row]:
-    """Container engines, which no build on the host needs, and what `image prune` would remove."""
+    """Look at container engines, which no build needs, and what `image prune` would remove."""
     for kind in container.EngineKind:
         if shutil.which(kind.value, path=place.environ.get("PATH", "")) is None:
             continue

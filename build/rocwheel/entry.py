@@ -45,7 +45,7 @@ def parsed(version: str) -> Version:
 
 
 def version_of(filename: str) -> tuple[str, str]:
-    """Project (PEP 503) and version in a wheel's name. Raises ConfigError."""
+    """Return the project (PEP 503) and version in a wheel's name. Raises ConfigError."""
     try:
         project, version, _, _ = parse_wheel_filename(filename)
     except InvalidWheelFilename as exc:

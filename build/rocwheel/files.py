@@ -105,16 +105,20 @@ def _opened(path: Path, *, shared: bool, mode: int) -> Lock:
 def sha256(source: Path | bytes | Iterable[bytes]) -> str:
     """Return the SHA-256 of a file, of bytes, or of blocks. Raises OSError, with its name."""
     digest = hashlib.sha256()
-    if isinstance(source, bytes):
-        digest.update(source)
-    elif isinstance(source, Path):
-        with source.open("rb", buffering=0) as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
-    else:
-        for block in source:
-            digest.update(block)
+    parts = blocks(source) if isinstance(source, Path) else source
+    for block in [parts] if isinstance(parts, bytes) else parts:
+        digest.update(block)
     return digest.hexdigest()
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """Yield what a file holds. Raises OSError, with its name, which read() does not say."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            while block := file.read(BLOCK):
+                yield block
+    except OSError as exc:
+        raise OSError(exc.errno, exc.strerror, str(path)) from exc
 
 
 def read(path: Path, *, most: int) -> bytes:

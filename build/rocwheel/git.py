@@ -26,7 +26,7 @@ from rocwheel.model import is_commit
 from rocwheel.process import Command, Runner
 
 # The tree decides nothing here: no prompt, no monitor program of its configuration, and a folder
-# owned by somebody else is only read:
+# owned by another user is only read:
 # https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory
 _ENV: Final = {
     "GIT_TERMINAL_PROMPT": "0",
@@ -217,7 +217,7 @@ class _Bare:
         )
 
     def listed(self) -> Iterator[str]:
-        """Tracked files and those that are neither tracked nor ignored."""
+        """Yield the tracked files and those that are neither tracked nor ignored."""
         yield from self._list("--cached")
         yield from self._list(*_OTHERS)
 

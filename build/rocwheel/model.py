@@ -170,7 +170,7 @@ def rocm_number(*, jax: Version | None, rocm: RocmVersion) -> str:
 
 
 def project_name(kind: WheelKind, number: str) -> str:
-    """Normalised project name (PEP 503) of a wheel kind; `number` as from `rocm_number`."""
+    """Return the project name (PEP 503) of a wheel kind; `number` as from `rocm_number`."""
     return "jaxlib" if kind is WheelKind.JAXLIB else f"jax-rocm{number}-{kind.value}"
 
 

@@ -108,7 +108,7 @@ class Place:
         return f"{self.index}/{project and project + '/'}index.json"
 
     def views(self, project: str, *, folder_keys: bool) -> tuple[str, ...]:
-        """Keys of the HTML page: the one served first comes first."""
+        """Return the keys of the HTML page: the one served first comes first."""
         folder = f"{self.index}/{project and project + '/'}"
         return (folder, f"{folder}index.html") if folder_keys else (f"{folder}index.html",)
 

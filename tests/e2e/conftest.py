@@ -58,12 +58,14 @@ class World:
 
     @property
     def cache(self) -> Path:
-        return self.folder / "cache" / "rocwheel"
+        """Where rocwheel keeps things: another world's, where the environment says so."""
+        return Path(self.env.get("XDG_CACHE_HOME", self.folder / "cache")) / "rocwheel"
 
-    def share(self, disk_cache: Path) -> World:
-        """Build with what other worlds of this session compiled: the miniature is compiled once."""
+    def share(self, **kept: Path) -> World:
+        """Build with what this session has already; `kept` are folders of a cache by their name."""
         self.cache.mkdir(parents=True)
-        (self.cache / "bazel-disk").symlink_to(disk_cache)
+        for name, folder in kept.items():
+            (self.cache / name.replace("_", "-")).symlink_to(folder)
         return self
 
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
@@ -148,7 +150,7 @@ def made(common, disk_cache, versions):
         if not answer.exists():
             for each in (world, copy):
                 each.folder.mkdir()
-                each.share(disk_cache)
+                each.share(bazel_disk=disk_cache)
             done = world.run("--json", "demo")
             assert done.returncode == 0, done.stderr[-4000:]
             shutil.copytree(world.wheelhouse, copy.wheelhouse, symlinks=True)

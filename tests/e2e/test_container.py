@@ -145,9 +145,10 @@ def inside(request, on_host):
         world.engine = engine
         world.image = engines.with_builder(engine)
         world.options = ["--python-versions=3.11"]
-        # the host's own disk cache, and what it fetched
+        # the host's own disk cache, and the tarball it made
         unfinished = shutil.ignore_patterns("tmp")  # of a build beside this one
-        shutil.copytree(on_host.cache / "bazel-disk", world.cache / "bazel-disk", ignore=unfinished)
+        for kept in ("bazel-disk", "demo"):
+            shutil.copytree(on_host.cache / kept, world.cache / kept, ignore=unfinished)
         for path in (world.folder, *world.folder.rglob("*")):
             os.chown(path, world.uid, world.uid, follow_symlinks=False)
         world.first = finished(world.demo())

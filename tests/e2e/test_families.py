@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import uv
-from e2e.conftest import ROOT, World, stop_servers
+from e2e.conftest import ROOT, World
 
 from rocwheel import demo
 
@@ -100,15 +100,19 @@ class Release:
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory, disk_cache):
-    """A world in which `demo --families 3` has failed and then run, and what it said each time."""
-    world = World(tmp_path_factory.mktemp("families")).share(disk_cache)
+def three(demo, tmp_path_factory):
+    """A world in which `demo --families 3` has failed and then run, and what it said each time.
+
+    Its cache is that of `demo`, as a person's is who runs one after the other.
+    """
+    shared, _ = demo
+    env = {"XDG_CACHE_HOME": str(shared.folder / "cache")}
+    world = World(tmp_path_factory.mktemp("families"), env=env)
     words = ("--json", "demo", "--families=3", f"--python-versions={PYTHON}")
     failed = world.run(*words, "--bazel-options=--no_such_option")
     done = world.run(*words)
     assert done.returncode == 0, done.stderr[-4000:]
-    yield world, done, failed
-    stop_servers(world)
+    return world, done, failed
 
 
 @pytest.fixture(scope="module")

@@ -221,7 +221,7 @@ def slow_compiler(folder: Path) -> Path:
 def test_ctrl_c_while_bazel_compiles_leaves_no_process_and_no_wheel(demo, tmp_path, number):
     """Output root, and so the Bazel server, are this run's own."""
     shared, _ = demo
-    world = World(tmp_path)
+    world = World(tmp_path).share(rocm=shared.cache / "rocm")
     compiler = slow_compiler(tmp_path / "slow")
     process = world.start(*arguments(shared, WORKSPACE), f"--compiler-path={compiler}")
     wait_for(lambda: compiling(world), process)
@@ -265,7 +265,7 @@ def test_ctrl_c_at_any_moment_keeps_the_wheelhouse_whole_and_the_next_run_finish
 
 def test_kill_9_leaves_a_folder_nobody_takes_for_a_result(demo, tmp_path):
     shared, _ = demo
-    world = World(tmp_path)
+    world = World(tmp_path).share(rocm=shared.cache / "rocm")
     compiler = slow_compiler(tmp_path / "slow")
     process = world.start(*arguments(shared, WORKSPACE), f"--compiler-path={compiler}")
     wait_for(lambda: compiling(world), process)

@@ -119,7 +119,8 @@ def test_a_failing_test_fails_the_command_after_the_install(desk):
         "dev", f"--environment={desk.environment}", f"--test={test}", *desk.sources, check=False
     )
     assert done.returncode == 5
-    assert "told to fail" in done.stderr
+    assert done.stderr.count("Error: told to fail") == 2, "pytest's own two lines, once each"
+    assert "error: pytest: a test failed\nhint:  its output is above" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -40,6 +40,37 @@ def test_pyenv_versions_count_without_being_on_path(runner, tmp_path):
     assert len(machine.pythons(environ, runner=runner)) == 1
 
 
+def counting(folder, name, log):
+    """Write a Python that notes its name in `log`."""
+    return script(folder, name, f'echo {name} >> {log}\nexec {sys.executable} "$@"')
+
+
+def test_a_python_is_started_once_and_not_when_its_answer_changes_nothing(runner, tmp_path):
+    version = PythonVersion(*sys.version_info[:2])
+    log = tmp_path / "log"
+    real = counting(tmp_path / "real", version.executable, log)
+    (tmp_path / "real" / "python3").symlink_to(real.name)
+    (tmp_path / "bin").symlink_to("real")
+    counting(tmp_path / "late", version.executable, log)  # has headers as the first one has
+    path = f"{tmp_path}/real:{tmp_path}/bin:{tmp_path}/late"
+    environ = {"PATH": path, "HOME": str(tmp_path)}
+    (only,) = machine.pythons(environ, runner=runner)
+    started = 1 if only.headers else 2  # without them the late one could be better
+    assert log.read_text().split() == [version.executable] * started
+
+
+def test_one_version_is_looked_for_without_the_others(runner, tmp_path):
+    mine, other = PythonVersion(*sys.version_info[:2]), PythonVersion(3, 14)
+    log = tmp_path / "log"
+    counting(tmp_path / "all", other.executable, log)
+    assert machine.pythons({"PATH": f"{tmp_path}/all"}, runner=runner, only=mine) == ()
+    assert not log.exists()
+    counting(tmp_path / "all", "python3", log)
+    environ = {"PATH": f"{tmp_path}/all"}
+    assert [item.version for item in machine.pythons(environ, runner=runner, only=mine)] == [mine]
+    assert log.read_text().split() == ["python3"], "any version may have this name"
+
+
 def test_the_newest_compiler_is_chosen_by_number_not_by_spelling(tmp_path):
     for name in ("clang-9", "clang-19", "clang-20", "clang-tidy-21", "clang-format"):
         script(tmp_path, name, "")

@@ -148,16 +148,11 @@ def unpack(tarball, folder):
 
 
 @pytest.fixture(scope="module")
-def tarball(tmp_path_factory):
-    return make_therock.make_tarball(tmp_path_factory.mktemp("tarball"))
-
-
-@pytest.fixture(scope="module")
-def bazel(tarball, tmp_path_factory, runner):
+def bazel(miniature_tarball, tmp_path_factory, runner):
     folder = tmp_path_factory.mktemp("bazel")
     pythons = tuple(p for p in machine.pythons(os.environ, runner=runner) if p.headers)
     assert pythons, "no CPython with headers: apt-get install python3-dev"
-    rocm = unpack(tarball, folder / "rocm")
+    rocm = unpack(miniature_tarball, folder / "rocm")
     bazel = Bazel(root=folder / "out", rocm=rocm, pythons=pythons)
     yield bazel
     bazel.run("shutdown")
@@ -470,8 +465,10 @@ def test_another_cpython_compiles_its_modules_only(bazel, wheels, tmp_path):
 
 
 @pytest.mark.soak
-def test_the_same_inputs_give_the_same_bytes_in_another_place(bazel, wheels, tarball, tmp_path):
-    rocm = unpack(tarball, tmp_path / "elsewhere")
+def test_the_same_inputs_give_the_same_bytes_in_another_place(
+    bazel, wheels, miniature_tarball, tmp_path
+):
+    rocm = unpack(miniature_tarball, tmp_path / "elsewhere")
     other = Bazel(root=tmp_path / "out", rocm=rocm, pythons=bazel.pythons)
     try:
         built = other.build_gpu_wheels(bazel.pythons[0].version)
@@ -610,11 +607,11 @@ def test_a_gpu_that_the_compiler_does_not_know_fails_with_the_compilers_own_word
     assert "linux-sandbox.cc" not in built.said  # Debian's rc file asks for that chatter
 
 
-def test_the_tarball_is_the_same_every_time(tarball, tmp_path):
+def test_the_tarball_is_the_same_every_time(miniature_tarball, tmp_path):
     again = make_therock.make_tarball(tmp_path)
     assert again.name == "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
     assert hashlib.sha256(again.read_bytes()).digest() == (
-        hashlib.sha256(tarball.read_bytes()).digest()
+        hashlib.sha256(miniature_tarball.read_bytes()).digest()
     )
     assert [*tmp_path.iterdir()] == [again]
 

@@ -21,7 +21,6 @@ from support import bazel_bench, generations, miniature
 from support.generations import GENERATIONS
 from support.tiers import merge_tries
 
-from examples.miniature import make_therock
 from rocwheel import dist, home, source
 from rocwheel.console import silent
 from rocwheel.dist import checks
@@ -105,9 +104,10 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory, runner):
+def bench(miniature_tarball, tmp_path_factory, runner):
     folder = tmp_path_factory.mktemp("real-build")
-    with tarfile.open(make_therock.make_tarball(folder)) as archive:
+    (folder / miniature_tarball.name).hardlink_to(miniature_tarball)
+    with tarfile.open(miniature_tarball) as archive:
         archive.extractall(folder / "rocm", filter="data")
     (folder / "rocm/amdgcn").symlink_to("lib/llvm/amdgcn")  # a cached tree gets it by itself
     yield Bench(folder, folder / "rocm", runner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import os
@@ -323,6 +324,18 @@ def test_a_wheel_above_what_s3_takes_at_once_is_refused_before_it_is_sent(
     assert [item.key for item in store.keys("v2/")] == ["v2/100.whl"]
     # https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html
     assert open_store(store.url).largest == 5 << 30
+
+
+def test_a_full_disk_is_said_with_the_folder(tmp_path: Path, monkeypatch) -> None:
+    store = open_store((tmp_path / "store").as_uri())
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as fsync says it: of no file
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError) as caught:
+        store.create("page", b"text", headers=Headers(content_type=JSON))
+    assert str(caught.value).endswith(f"/page: No space left on device ({tmp_path / 'store'})")
 
 
 def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: Path) -> None:

@@ -219,6 +219,14 @@ def _more(ending: str, content: bytes) -> Edit:
     return edit
 
 
+def _version_is(value: bytes) -> Edit:
+    return lambda draft: draft.put(
+        "/version.py",
+        draft.read("/version.py").replace(b"\n__version__ =", b"\n__was__ =")
+        + b"\ndef _get(): return '1'\n__version__ = " + value + b"\n",
+    )  # fmt: skip
+
+
 def _modes(draft: Draft) -> None:
     draft.mode = 0o100600
 
@@ -247,6 +255,12 @@ COMMON: dict[str, Edit] = {
     ),
     "a version in place of the one before": _more("/version.py", b"__version__ = '0.1.0'\n"),
     "a module that raises": _more("/version.py", b"raise ImportError('moved')\n"),
+    "a module that asserts what is false": _more("/version.py", b"assert False, 'moved'\n"),
+    "a value that was not quoted": _more("/version.py", b"_git_hash: str = a9e8b97\n"),
+    "a base class that nothing binds": _more(PACKAGE, b"class Moved(Nowhere):\n    pass\n"),
+    "an import behind a statement": _more("/version.py", b"x = 1; from . import _nowhere\n"),
+    "an import behind another": _more("/version.py", b"import os; from . import _nowhere\n"),
+    "an import on two lines": _more("/version.py", b"from . \\\n    import _nowhere\n"),
     "a module that ends the process": _more("/version.py", b"import sys\nsys.exit(0)\n"),
     "a version in another spelling": lambda d: d.replace(
         ".dist-info/METADATA", b"\nVersion: ", b"\nVersion: v"
@@ -382,6 +396,9 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "an RPATH": lambda d: d.runpath("/_linalg.so", lambda old: old, "--force-rpath"),
         "an unknown library": lambda d: d.patch("/_linalg.so", "--add-needed", "libnowhere.so.1"),
         "another ROCm's library": lambda d: d.patch("/_linalg.so", "--add-needed", "libamdhip64.so.5"),
+        "a library of an older ROCm": lambda d: d.patch(
+            "/_linalg.so", "--replace-needed", "libhipblas.so.3", "libhipblas.so.2"
+        ),
         "a libpython": lambda d: d.patch("/_linalg.so", "--add-needed", "libpython3.12.so.1.0"),
     },
     "jaxlib": {
@@ -389,6 +406,10 @@ BROKEN: dict[str, dict[str, Edit]] = {
         "a version module without what JAX reads": lambda d: d.replace(
             "/version.py", b"\n__version__ =", b"\n__release__ ="
         ),
+        **{
+            f"a version that is {value.decode()}": _version_is(value)
+            for value in (b"None", b"12", b"_get")
+        },
         "a version that is deleted": _more("/version.py", b"del __version__\n"),
         "no common library": lambda d: d.drop("/libjax_common.so"),
         **{
@@ -398,6 +419,16 @@ BROKEN: dict[str, dict[str, Edit]] = {
                 "gpu_solver.py", "mlir/dialects/stablehlo.py", "mosaic/python/tpu.py",
             )
         },
+        **{
+            f"an empty {name}": lambda d, name=name: d.put(f"/{name}", b"# moved\n")
+            for name in (
+                "xla_client.py", "lapack.py", "gpu_solver.py", "mlir/passmanager.py",
+                "mlir/dialects/func.py", "mlir/dialects/stablehlo.py",
+            )
+        },
+        "a module without one name that JAX takes": lambda d: d.replace(
+            "/xla_client.py", b"make_cpu_client", b"made_cpu_client"
+        ),
         "a RUNPATH that leads elsewhere": lambda d: d.runpath("/_jax.so", lambda _: "$ORIGIN/lib"),
         "a RUNPATH of this machine": lambda d: d.runpath("/_jax.so", lambda old: f"{old}:/home/x"),
         "a current directory": lambda d: d.runpath("/_jax.so", lambda old: f"{old}:"),
@@ -423,6 +454,16 @@ WORKING: dict[str, Edit] = {
         "/version.py", b"try:\n    from . import _nowhere\nexcept ImportError:\n    pass\n"
     ),
     "a text like an import": _more("/version.py", b'x = """\nfrom . import _nowhere\n"""\n'),
+    "an import behind a statement that may fail": _more(
+        "/version.py", b"try:\n    x = 1; from . import _nowhere\nexcept ImportError: pass\n"
+    ),
+    "a text behind a statement": _more("/version.py", b'x = "a; from . import _nowhere"\n'),
+    "names that Python or an import has": _more(
+        "/version.py", b"import os.path\nx = [os.path, __file__, lambda: later]\nassert x\n"
+    ),
+    "a name that may be missing": _more(
+        "/version.py", b"try:\n    x = unicode\nexcept NameError:\n    x = str\n"
+    ),
     "a module more": lambda d: d.add(d.name("/version.py")[:-3] + "_more.py", b"x = 1\n"),
     "a licence more": lambda d: d.add(f"{d.info}/licenses/MORE.txt", b"text\n"),
     "an interface more": _beside("/version.py", "version.pyi"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
 import hashlib
 import io
 import os
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocwheel.manifest import ON_DISK, Manifest, RocmSource, Source, WheelEntry
+from rocwheel.model import WheelKind
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.loader import gnu_hash, sysv_hash
+from rocwheel.wheel.wheel_policy import load as load_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -371,6 +374,14 @@ def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
     return made.but(**changes)
 
 
+@functools.cache
+def _taken(module: str) -> bytes:
+    """Return a module with the names that JAX takes from it."""
+    policy = load_policy(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml")
+    names = policy.kinds[WheelKind.JAXLIB].names.get(module, ())
+    return "".join(f"{name} = None\n" for name in names).encode()
+
+
 def jaxlib(*, version: str = "0.9.1", **changes) -> Wheel:
     """A small wheel of the jaxlib kind that breaks no rule."""
     made = Wheel(
@@ -379,9 +390,9 @@ def jaxlib(*, version: str = "0.9.1", **changes) -> Wheel:
         tag="cp312-cp312-manylinux_2_27_x86_64",
         requires=("numpy>=2.0", "scipy>=1.14", "ml_dtypes>=0.5.0"),
         files={
-            **{f"jaxlib/{name}.py": File() for name in JAXLIB_SOURCES},
+            **{f"jaxlib/{name}.py": File(_taken(f"jaxlib/{name}.py")) for name in JAXLIB_SOURCES},
             "jaxlib/version.py": File(version_module(version)),
-            "jaxlib/xla_client.py": File(b"from . import _jax\n"),
+            "jaxlib/xla_client.py": File(b"from . import _jax\n" + _taken("jaxlib/xla_client.py")),
             "jaxlib/libjax_common.so": File(make_elf(soname="libjax_common.so"), mode=0o755),
             "jaxlib/_jax.so": File(
                 make_elf(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import wheels
 
-from rocwheel import check_install
+from rocwheel import check_install, cli
 from rocwheel.check_install import look
 
 SET = {
@@ -140,6 +140,35 @@ def test_a_library_of_rocm_that_is_nowhere_is_named(lines, tree):
     found = lines(needs=[name, "librocblas.so.5"])
     assert bad(found) == {name, "librocblas.so.5"}
     assert "0.11.1" in found[name].todo
+
+
+def test_where_there_is_no_rocm_at_all_one_line_says_so(lines, tree):
+    (tree / "opt/rocm/lib/libamdhip64.so.7").unlink()
+    found = lines(needs=["librocblas.so.5", "librccl.so.1"])
+    assert bad(found) == {"ROCm"}
+    assert found["ROCm"].found.startswith("none of 3 libraries, such as librccl.so.1: ")
+    assert "/opt/rocm" in found["ROCm"].todo
+
+
+def test_columns_are_as_wide_as_the_longest_name(lines, capsys, tree):
+    versions = {name: version for name, version in SET.items() if "rocm" not in name}
+    lines(versions, plugin=False)
+    assert check_install.main(["--no-run", "--root", str(tree)]) == 8
+    rows = [row for row in capsys.readouterr().out.splitlines() if not row.startswith(" ")]
+    shown = [row.partition("not installed")[0] for row in rows if "not installed" in row]
+    assert len(shown) == 2, rows
+    assert all(row.endswith("  ") for row in shown)
+    assert len({len(row) for row in shown}) == 1
+
+
+def test_a_virtual_environment_stands_for_its_python(tmp_path, capsys):
+    program = tmp_path / "venv/bin/python"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    words = ["--json", "check-install", "--no-run", f"--python={tmp_path / 'venv'}"]
+    assert cli.main(words) in (0, 8)
+    assert json.loads(capsys.readouterr().out)["checks"]
 
 
 def test_libraries_of_rocm_that_are_there_take_no_line(lines, tree):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from support.states import DIGEST, FIRST, of_one_set, red_morning, summary, with_images
 
+from rocwheel.ledger.nights import Phase
 from rocwheel.pipeline.summing import seconds
 from rocwheel.report import night_page, night_summary
 from rocwheel.report.night_summary import CellChange, CellSummary, NightSummary, changes
@@ -200,3 +201,14 @@ def test_what_a_build_is_made_from_is_told_as_ranges_with_links():
     }
     installed = replace(new, tool="0.3.0")  # no checkout, so no commit
     assert {link for _, _, link in night_summary.ranges(installed, new)} == {""}
+
+
+def test_a_dropped_cell_is_called_on_the_page_what_status_calls_it():
+    made = summary(3)
+    why = "dropped by me: known"
+    dropped = replace(made.cells[0], phase=Phase.BARRED, state=State.NOT_RUN, reason=why)
+    night = replace(made, cells=(dropped, *made.cells[1:]))
+    text = night_page.render([night], now=FIRST, title="x", root="../").decode()
+    assert dropped.word == "barred"
+    assert re.search(r">barred<", text)
+    assert "not-run" not in text

@@ -33,7 +33,8 @@ class BazelBinary:
     passed_over: tuple[str, ...] = ()  # others that were found, and why they were not taken
 
     def __str__(self) -> str:
-        return f"Bazel {self.version}: {self.path} ({self.origin})"
+        version = self.version.replace(UNKNOWN, "of unknown version")
+        return f"Bazel {version}: {self.path} ({self.origin})"
 
     @property
     def release(self) -> tuple[int, ...]:

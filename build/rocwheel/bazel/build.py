@@ -217,7 +217,7 @@ def _run(
 
 
 def _hidden(text: str, secrets: Sequence[str]) -> str:
-    """`text` without secrets, as they are and as JSON with HTML escapes spells them."""
+    """Return `text` without secrets, as they are and as JSON with HTML escapes spells them."""
     for secret in secrets:
         escaped = json.dumps(secret)[1:-1]
         for mark in "&'<=>":

@@ -169,7 +169,7 @@ def _check_address(name: str, address: str, schemes: tuple[str, ...]) -> None:
 
 
 def _headers(path: Path) -> tuple[tuple[str, str], ...]:
-    """`Name: value` lines; blank lines and those with `#` in front do not count."""
+    """Read `Name: value` lines; blank lines and those with `#` in front do not count."""
     if path.stat().st_mode & 0o077:
         raise ConfigError(
             f"{path}: others may read the credentials in it", hint=f"chmod 600 {path}"

@@ -47,7 +47,7 @@ class Runs:
         return tuple(sorted(actions, key=lambda action: -action.milliseconds)[:SLOWEST])
 
     def lines(self) -> Iterator[str]:
-        """For a person: what was rebuilt, what took longest, where to read more."""
+        """Say to a person what was rebuilt, what took longest, where to read more."""
         invocations = count(len(self.done), "invocation")
         total = self.actions_executed + self.cache_hits
         if not total:

@@ -371,6 +371,8 @@ def _usage(app: App, exc: click.ClickException) -> int:
     """Show what click refuses in the two lines every error has."""
     ctx = getattr(exc, "ctx", None)
     command = ctx.command_path if ctx else program_name(sys.argv[0])
+    if ctx and not ctx.parent:  # which reads the whole line for options before the command
+        command = " ".join((command, *[word for word in sys.argv[1:] if word in COMMANDS][:1]))
     from rocwheel.download import shown_setting
 
     near, text = "", exc.format_message()
@@ -382,6 +384,8 @@ def _usage(app: App, exc: click.ClickException) -> int:
         wrong = exc.option_name.lstrip("-").replace("_", "-")
         close = difflib.get_close_matches(wrong, names, n=1)
         near = f"did you mean {names[close[0]]}? " if close else ""
+        if any(exc.option_name in param.opts for param in _build_params()):
+            near = "dist_wheels has it, this command has not; "  # no matter which sounds like it
         text = f"No such option {exc.option_name!r}."
     if text.endswith("is not readable."):
         near = "check its permissions; "

@@ -168,6 +168,8 @@ class App:
         from rocwheel.console import printable
 
         shown = [printable(line) for line in lines]
+        if not shown:
+            self.console.info("nothing to do")
         self.emit({"plan": shown}, "\n".join(shown))
 
     def github_outputs(self, values: Mapping[str, str]) -> None:

@@ -121,6 +121,8 @@ def dev(app: App, options: DevOptions) -> None:
 
 
 def _asked(app: App, options: DevOptions) -> loop.Loop:
+    if options.test_options and not options.tests:
+        raise click.UsageError("--test-option: needs a --test FILE, which it is for")
     request = request_from(app, options, therock=rocm_source(options))
     executor = replace(request.executor, keep_minutes=options.keep_container)
     return loop.Loop(

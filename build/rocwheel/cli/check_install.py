@@ -11,6 +11,7 @@ from rocwheel.option import OptionSet
 with when_run():
     import json
     import shutil
+    from pathlib import Path
 
     from rocwheel import check_install as script
     from rocwheel.console import columns
@@ -19,7 +20,7 @@ with when_run():
 
 class CheckInstallOptions(OptionSet):
     python: str = own(
-        "--python PROGRAM", "The Python whose packages are looked at.", default="python3"
+        "--python PROGRAM", "The Python to look at, or its environment.", default="python3"
     )
     no_run: bool = own("--no-run", "Look at files alone; do not start JAX.", default=False)
 
@@ -32,8 +33,7 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     that the loader finds, the backend that JAX starts, one kernel. The exit status is 8 where one
     is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
     """
-    if (python := shutil.which(options.python, path=app.environ.get("PATH", ""))) is None:
-        raise ConfigError(f"--python: {options.python}: no such program", hint="name another")
+    python = _python(options.python, app.environ.get("PATH", ""))
     argv = (python, script.__file__, "--json", *(("--no-run",) if options.no_run else ()))
     answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)
     try:
@@ -47,3 +47,11 @@ def check_install(app: App, options: CheckInstallOptions) -> int:
     rows = [(row["state"], row["what"], row["found"], row["todo"]) for row in document["checks"]]
     app.emit(document, "\n".join(columns(("state", "what", "found", "to do"), rows)))
     return answer.returncode
+
+
+def _python(named: str, path: str) -> str:
+    if program := shutil.which(Path(named, "bin/python")) or shutil.which(named, path=path):
+        return program
+    raise ConfigError(
+        f"--python: {named}: no such program", hint="name a Python or its environment"
+    )

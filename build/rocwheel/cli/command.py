@@ -250,6 +250,10 @@ class SectionedCommand(Sections, click.Command):
         return self.params
 
 
+# Words of other tools, whose nearest spelling here would mislead.
+MEANT: Final = {"build": "dist_wheels", "help": "--help", "install": "serve", "pip": "serve"}
+
+
 class SectionedGroup(Sections, click.Group):
     """A group of commands; called without one, it shows its help."""
 
@@ -278,7 +282,9 @@ class SectionedGroup(Sections, click.Group):
                 return None, None, []
             from rocwheel.model import suggest
 
-            near = "did you mean --help?" if args[0] == "help" else suggest(args[0], known)
+            meant = MEANT.get(args[0], "")
+            is_here = meant in {*known, "--help"}
+            near = f"did you mean {meant}?" if is_here else suggest(args[0], known)
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -34,5 +34,7 @@ def compat(app: App, options: CompatOptions) -> None:
         must_exist(store := channel.open())
         pairs = (pair for item in chosen for pair in channel.pairs(store, item.name))
         about = tables.of_channel(release for _, release in pairs)
+    else:
+        app.console.info("what is released was not looked at: --channel or --store looks")
     shown = (tables.buildable(app.home.ci), tables.gpus(chosen), *about)
     app.emit(tables.document(shown), tables.render(shown, options.form))

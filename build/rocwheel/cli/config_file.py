@@ -96,7 +96,7 @@ class Settings:
     def lines(
         self, path: str = "", table: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[str, str, str]]:
-        """Each value that is set: its key, the value without credentials, and where it stands."""
+        """Yield each value that is set: key, value without credentials, and where it stands."""
         for key, value in (self.values if table is None else table).items():
             name = f"{path}.{key}" if path else key
             if isinstance(value, dict):
@@ -105,7 +105,7 @@ class Settings:
                 yield name, _shown(key, value), self.where(name)
 
     def where(self, name: str) -> str:
-        """File and line of a key with its table, else of the first line with that word."""
+        """Return file and line of a key with its table, else of the first line with that word."""
         table, _, key = name.rpartition(".")
         word, near, here = re.escape(key), 0, ""
         for number, line in enumerate(self.text.splitlines(), 1):

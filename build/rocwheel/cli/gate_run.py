@@ -201,7 +201,7 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
 def _wheels(
     app: App, options: GateCommandOptions, python: PythonVersion
 ) -> tuple[Family, Manifest | None, Place | None, WheelsUnderTest]:
-    """Family, manifest, staging place and wheel set of the options."""
+    """Return family, manifest, staging place and wheel set of the options."""
     if options.wheels:
         if options.channel or options.store_url:
             raise click.UsageError("--wheels are local: give no --channel and no --store")

@@ -90,8 +90,9 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
     missing = f", {len(absent)} absent" if absent else ""
     lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept{missing}")
-    for cell in () if explain else [cell for cell in absent if not cell.excused]:
-        app.console.warn(f"{cell.name}: absent: {cell.absent} {cell.excused}".rstrip())
+    told = () if explain else ((c.name, f"absent: {c.absent}") for c in absent if not c.excused)
+    for line in standing.grouped(told):
+        app.console.warn(line)
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
     numbers = {"run": runs, "kept": kept, "absent": len(absent)}
     document = {"night": made.night, "state": state, **numbers, "cells": cells_}
@@ -236,8 +237,8 @@ def _run_here(
     passed = sum(item.passed for item in standings.values())
     if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in standings.values()):
         app.console.info("everything was there already")
-    for item in bad:
-        app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
+    for line in standing.grouped((i.cell.name, f"{i.word}: {i.reason}") for i in bad):
+        app.console.info(line)
     nothing = _nothing_built(app, after, standings)
     text = f"{book.plan.night}: {passed} of {len(standings)} cells passed, {kept} kept"
     app.emit(document_of(after, standings), text)

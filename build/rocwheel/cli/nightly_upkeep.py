@@ -80,7 +80,7 @@ def _lines(
             str(len(item.attempts) or ""),
             item.last.host if item.last else "",
             duration(item.last.milliseconds / 1000) if item.last else "",
-            str(waits.get(name, "")) or item.reason or item.cell.why,
+            str(waits.get(name, "")) or item.reason or ("" if item.passed else item.cell.why),
         )
         for name, item in standings.items()
     ]
@@ -151,7 +151,7 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
     if options.dry_run:
         return app.emit_plan([said])
     target.nights.order(night, made)
-    if action in {"retry", "go-on"}:
+    if action != "stop":
         app.console.info(f"now: {target.line('run', night, *upkeep.engine_words(book))}")
     return app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
 

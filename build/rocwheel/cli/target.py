@@ -180,8 +180,9 @@ class Target:
         if path.exists():
             return Manifest.load(path)
         digits = text.lower()
+        hint = f"copy it from `status`: {SHORTEST} digits or more"
         if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
-            raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
+            raise ConfigError(f"{text}: no such file, and no SHA-256", hint=hint)
         places = [place for pair in self.pairs() for place in pair]
         matches = {sha256: place for place in places for sha256 in manifests.names(place, digits)}
         if len(matches) != 1:

@@ -201,7 +201,7 @@ def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
 def _upstream_jaxlib(
     tree: source.SourceTree, pythons: tuple[PythonVersion, ...]
 ) -> Iterator[WheelEntry]:
-    """Jaxlib from the upstream index, pinned by hash: gated with the set, never staged."""
+    """Return jaxlib from the upstream index, pinned by hash: gated with the set, never staged."""
     for python in pythons:
         pinned = tree.upstream_jaxlib(python)
         _, version, _, tags = parse_wheel_filename(pinned.filename)
@@ -266,7 +266,7 @@ def _record(
     by: Installers,
     seconds: Mapping[str, float],
 ) -> BuildRecord:
-    """`build.json`: how, where and how fast; not part of the set's identity."""
+    """Return `build.json`: how, where and how fast; not part of the set's identity."""
     request, binary, compiler = inputs.planned.request, inputs.spec.bazel, inputs.spec.compiler
     named = {
         f"program bazel {binary.version}": binary.path,

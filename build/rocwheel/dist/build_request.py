@@ -216,7 +216,7 @@ def _check_bazel_words(request: Request) -> None:
 def _targets(
     request: Request, asked: Mapping[str, tuple[str, ...]], of: rocm.RocmPlan
 ) -> tuple[str, ...]:
-    """Explicit list, else the families', else an error; never what this machine happens to have."""
+    """Take the explicit list, else the families', else fail: this machine's do not count."""
     if of.targets and (missing := families.lacking(asked, of.targets)):
         raise ConfigError(
             f"{of.name}: has no code for {missing}",

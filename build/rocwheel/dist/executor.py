@@ -101,7 +101,7 @@ class BuildEnvironment:
         )
 
     def tree_key(self, workspace: Path) -> str:
-        """Tells output bases apart: in containers all trees are seen at one place."""
+        """Tell output bases apart: in containers all trees are seen at one place."""
         return f"{workspace}\0{self.builder_image}" if self.spec else ""
 
     def caches(self, request: Request) -> bazel.Caches:

@@ -190,7 +190,7 @@ def preview(
 
 
 def _expected_rocm(planned: Plan) -> tuple[RocmVersion, Path]:
-    """Version and root of a ROCm that may not be here yet. Raises ConfigError."""
+    """Return version and root of a ROCm that may not be here yet. Raises ConfigError."""
     if planned.rocm.origin is rocm.Origin.DIRECTORY:
         root = rocm.fetch(planned.rocm, console=silent())
         return root.version, root.root
@@ -212,9 +212,11 @@ def _own(request: Request, tree: source.SourceTree, runner: Runner) -> Source:
     tool = home.tool(request.home, partial(git.identify, runner=runner))
     dirty = [*tree.dirty, *(["rocwheel"] if tool.dirty else [])]
     if dirty and not request.allow_dirty:
+        no_git = "XLA" in dirty and not tree.xla.commit
+        how = "make its folder a git checkout" if no_git else "commit them"
         raise ConfigError(
             f"{' and '.join(dirty)}: changes that no commit has",
-            hint="commit them, or add --allow-dirty: the wheels' version will say so",
+            hint=f"{how}, or add --allow-dirty: the wheels' version will say so",
         )
     return tool
 
@@ -253,7 +255,7 @@ def find_bazel(
 
 
 def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
-    """Stands for the Bazel that will be there."""
+    """Return what stands for the Bazel that will be there."""
     return bazel.BazelBinary(
         path=GuestPath(PurePosixPath("bazel")), version=tree.bazel, origin="missing"
     )

@@ -123,7 +123,7 @@ def _settings(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def writing(path: Path, lines: Sequence[str]) -> Iterator[str]:
-    """Lines of a shell that write a text file; what is not known yet is a variable, as above."""
+    """Write a text file in lines of a shell; what is not known yet is a variable, as above."""
     yield f"mkdir -p {shlex.quote(str(path.parent))}"
     yield "printf '%s\\n' \\"
     yield from (f"  {_word(line)} \\" for line in lines)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 from urllib.parse import urljoin, urlsplit
 
 from rocwheel import __version__, files
-from rocwheel.console import size
+from rocwheel.console import count, size
 from rocwheel.download.urls import proxies, reason, without_secrets
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.process import ca_bundle
@@ -261,7 +261,7 @@ class Client:
         if late or self._failures >= self._retry.attempts or self._cancelled.is_set():
             again = f"; the next run continues after {size(kept)}" if kept else ""
             raise DownloadError(
-                f"{without_secrets(url)}: {error} ({self._failures} attempts)",
+                f"{without_secrets(url)}: {error} ({count(self._failures, 'attempt')})",
                 hint=f"{self._unreachable}{again}",
             ) from error
         self._note(f"{without_secrets(url)}: {error}; again in {pause:.1f} s")

@@ -251,7 +251,7 @@ def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
 
 
 def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
-    """Which tests these are: SHA-256 of our folder, a commit of JAX, or the user's checkout."""
+    """Identify the tests: SHA-256 of our folder, a commit of JAX, or the user's checkout."""
     if request.suite.source.folder:
         return request.known.tests if request.known else ""
     if request.jax_tests and request.installed:  # an image has no git
@@ -263,11 +263,11 @@ def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
 
 
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
-    interpreters = machines.pythons(host.environ, runner=host.runner)
-    for interpreter in interpreters:
-        if interpreter.version == request.python:
-            return interpreter
-    here = ", ".join(str(item.version) for item in interpreters) or "none"
+    for known in machines.pythons(host.environ, runner=host.runner, only=request.python):
+        if known.version == request.python:
+            return known
+    every = machines.pythons(host.environ, runner=host.runner)
+    here = ", ".join(str(item.version) for item in every) or "none"
     raise InfraError(
         f"this machine has no CPython {request.python}; it has {here}",
         hint=f"install {request.python.executable}, or put it on PATH",

@@ -51,11 +51,9 @@ def oom_kills(root: Path) -> int:
     """Count the processes of this control group that the kernel killed for memory."""
     for folder in _folders(root, "memory"):
         for name in ("memory.events", "memory.oom_control"):
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, KeyError):
                 lines = (folder / name).read_text(encoding="ascii").splitlines()
-                pairs = dict(line.split() for line in lines)
-                if "oom_kill" in pairs:
-                    return int(pairs["oom_kill"])
+                return int(dict(line.split() for line in lines)["oom_kill"])
     return 0
 
 

@@ -39,23 +39,15 @@ def missing(packages: Sequence[str], *, runner: Runner) -> tuple[str, ...]:
     """Return the packages that dpkg does not report as installed."""
     query = ("dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *packages)
     done = runner.run(Command(argv=query), check=False)  # exits 1 when it does not know one of them
-    installed = {
-        name
-        for name, _, status in (line.partition(" ") for line in done.output.splitlines())
-        if status == "installed"
-    }
-    return tuple(package for package in packages if package not in installed)
+    installed = done.output.splitlines()
+    return tuple(package for package in packages if f"{package} installed" not in installed)
 
 
 def install_commands(packages: Sequence[str]) -> tuple[Command, ...]:
     """Return the commands that install `packages`."""
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    return (
-        Command(argv=("apt-get", "update"), env=quiet),
-        Command(
-            argv=("apt-get", "install", "--yes", "--no-install-recommends", *packages), env=quiet
-        ),
-    )
+    install = ("install", "--yes", "--no-install-recommends", *packages)
+    return tuple(Command(argv=("apt-get", *words), env=quiet) for words in (("update",), install))
 
 
 def ensure(

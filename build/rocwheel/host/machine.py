@@ -54,38 +54,49 @@ class Interpreter:
     headers: bool  # whether Python.h is there: without it nothing can be compiled for it
 
 
-def pythons(environ: Mapping[str, str], *, runner: Runner) -> tuple[Interpreter, ...]:
+def pythons(
+    environ: Mapping[str, str], *, runner: Runner, only: PythonVersion | None = None
+) -> tuple[Interpreter, ...]:
     """Find the CPythons 3.10-3.14 on PATH and in pyenv, one per version, sorted.
 
     The first that answers counts; one with headers beats one without. A name that does not run
-    (a pyenv shim of a version that is not selected) is left out.
+    (a pyenv shim of a version that is not selected) is left out. Each program is started once, and
+    none that cannot change the answer: with `only` that version is looked for, and others may lack.
     """
-    return best(ask(runner.path(item), runner=runner) for item in _candidates(environ))
+    answers: list[Interpreter] = []
+    asked = set[tuple[Path, Path]]()
+    versions = [only] if only else [PythonVersion.parse(text) for text in CPYTHONS]
+    for version, path in _candidates(environ, versions):
+        program = path.parent.resolve(), path.resolve()  # a link from another folder is another one
+        settled = {item.version for item in answers if item.headers}
+        if program not in asked and not {version, only} & settled:
+            asked.add(program)
+            answers += filter(None, [ask(runner.path(path), runner=runner)])
+    return best(answers)
 
 
 def best(answers: Iterable[Interpreter | None]) -> tuple[Interpreter, ...]:
     """Return the first CPython of each version that has headers, or else the first, sorted."""
-    pythons: dict[PythonVersion, Interpreter] = {}
-    for answer in answers:
-        if answer and (answer.headers or answer.version not in pythons):
-            known = pythons.get(answer.version)
-            pythons[answer.version] = known if known and known.headers else answer
-    return tuple(pythons[version] for version in sorted(pythons))
+    ranked = sorted(filter(None, answers), key=lambda item: not item.headers)
+    chosen = {item.version: item for item in reversed(ranked)}
+    return tuple(chosen[version] for version in sorted(chosen))
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterable[Path]:
-    versions = [PythonVersion.parse(text) for text in CPYTHONS]
+def _candidates(
+    environ: Mapping[str, str], versions: list[PythonVersion]
+) -> Iterable[tuple[PythonVersion | None, Path]]:
+    """Find the programs that may be CPythons, with the version that their name promises."""
     folders = [Path(part) for part in environ.get("PATH", "").split(":") if part]
     root = environ.get("PYENV_ROOT") or str(Path(environ.get("HOME", "/")) / ".pyenv")
     with suppress(OSError):  # inherited of another user, who keeps it to himself
         own = Path(root).glob("versions/3.*/bin")  # by numbers, so that 3.9.18 is before 3.10.2
         folders += sorted(own, key=lambda path: [*map(int, re.findall(r"\d+", path.parent.name))])
-    names = dict.fromkeys([*(version.executable for version in versions), "python3"])
+    names = [*((version, version.executable) for version in versions), (None, "python3")]
     for folder in folders:
-        for name in names:
+        for version, name in names:
             path = folder / name
             if os.path.isfile(path):  # noqa: PTH113 - False, too, where we may not look
-                yield path
+                yield version, path
 
 
 def ask(executable: GuestPath, *, runner: Runner) -> Interpreter | None:
@@ -118,8 +129,7 @@ def newest(name: str, environ: Mapping[str, str]) -> Path:
     Raises HostError when there is none.
     """
     path = environ.get("PATH", "")
-    plain = shutil.which(name, path=path)
-    if plain:
+    if plain := shutil.which(name, path=path):
         return Path(plain)
     variants = [
         file

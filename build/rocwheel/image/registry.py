@@ -171,7 +171,7 @@ def push(
 
 
 def parts(reference: str) -> tuple[str, str]:
-    """Repository, and digest or else tag, of a reference; `latest` where it says neither."""
+    """Split a reference into repository, and digest or else tag; `latest` where it has none."""
     name, at, digest = reference.partition("@")
     repository, colon, tag = name.rpartition(":")
     if not colon or "/" in tag:  # it is the port of a registry
@@ -268,7 +268,7 @@ class _Repository(AbstractContextManager["_Repository"]):
 
 
 def _credentials(host: str, environ: Mapping[str, str]) -> str:
-    """Base64 of user and password for a registry, as a `login` of an engine keeps them; or ""."""
+    """Read user and password for a registry, in the base64 of an engine's `login`; or ""."""
     names = (HUB_CREDENTIALS, *HUB) if host in HUB else (host, f"https://{host}")
     for file in _login_files(environ):
         try:

@@ -15,7 +15,7 @@ from functools import cache
 from html import escape
 from html.parser import HTMLParser
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -26,14 +26,12 @@ from rocwheel.console import size as readable_size
 from rocwheel.entry import Entry, parsed
 from rocwheel.install import Install
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
 API_VERSION: Final = "1.1"
 PRIVATE: Final = "_rocwheel"
 GENERATOR: Final = "rocwheel"
 MARK: Final = "rocwheel-log"
 MARK_ALL: Final = "rocwheel-log-all"  # on a family's page: of the log of several families
+_template = cache(assets.template)  # compiled once: an index has thousands of pages
 UNFOLDED: Final = 3  # versions shown at once; the others open on a click
 _MARKED: Final = {
     name: (
@@ -235,23 +233,14 @@ def _row(entry: Entry, page: Page) -> str:
 
 
 def _render(page: Page | Root, **values: Any) -> bytes:
-    text = _template().render(
+    text = _template("index/assets/page.html.j2").render(
         marks=_marks(page),
         generator=GENERATOR,
         api_version=API_VERSION,
         theme=assets.style(),
         **values,
     )
-    return text.encode("utf-8", "replace")
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    return Environment(
-        autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    ).from_string(assets.text("index/assets/page.html.j2"))
+    return f"{text}\n".encode("utf-8", "replace")
 
 
 class _Links(HTMLParser):

@@ -227,7 +227,7 @@ class Nights:
         self._once: dict[str, bytes] = {}  # what is written once is read once
 
     def names(self) -> tuple[str, ...]:
-        """All nights, oldest first."""
+        """Return all nights, oldest first."""
         return self._parsed(glance(self.store, INDEX)[0])
 
     def check_clock(self, now: datetime) -> None:
@@ -327,7 +327,7 @@ class Nights:
         self._append(self.key(night, "orders/"), order)
 
     def quarantined(self) -> dict[str, HostMark]:
-        """Hosts that get no more cells."""
+        """Return hosts that get no more cells."""
         keys = sorted((info.key for info in self.store.keys(f"{HOSTS}/")), key=_number)
         marks = [
             HostMark.from_bytes(data, name=self.store.locate(key))

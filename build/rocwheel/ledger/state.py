@@ -321,7 +321,7 @@ def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
 
 
 def in_order(projects: Iterable[str], *, removing: bool) -> tuple[str, ...]:
-    """Projects in the order in which their pages change: what others need comes first, or last."""
+    """Order projects as their pages change: what others need comes first, or last."""
     return tuple(sorted(projects, key=lambda item: (rank(item), item), reverse=removing))
 
 

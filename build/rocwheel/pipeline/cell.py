@@ -316,7 +316,7 @@ class _Attempt:
         return self.ended(state, reason, exit_code=code, manifest=manifest, image=image, link=link)
 
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
-        """Exit status, None when it was ended from here, and the document it printed."""
+        """Return the exit status, None when it was ended from here, and the document it printed."""
         result = folder / "result"
         with result.open("wb") as output, (folder / "log").open("wb") as log:
             process = self.worker.runner.start(

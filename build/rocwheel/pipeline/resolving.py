@@ -231,6 +231,8 @@ class _Resolver:
         if pin:
             return pin.name, pin.repository, pin.commit, (f"--jax-version={pin.name}",)
         folder = world.cwd / item.source_dir
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder", hint="correct `source_dir`")
         tree = git.identify(folder, runner=world.runner)
         return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 import amdgpu_family_matrix as matrix
-from rocwheel import yaml_file
+from rocwheel import families, yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
 from rocwheel.values import NonEmpty, Value, matching, replace
@@ -216,7 +216,11 @@ class NightSettings(Value, frozen=True, kw_only=True):
         wanted += [(f"images: {item.label}", item.families) for item in self.images]
         for label, names in wanted:
             if unknown := next((name for name in names if name not in known), ""):
-                hint = suggest(unknown, tuple(known))
+                hint = f"`trigger: {self.trigger}` leaves it out"
+                try:
+                    families.named(unknown, tuple(known))
+                except ConfigError as exc:
+                    hint = exc.hint
                 raise ConfigError(f"{label}: {unknown!r}: unknown GPU family", hint=hint)
 
     def excuse(self, cell: str, today: date) -> tuple[str, str]:

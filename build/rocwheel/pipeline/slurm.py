@@ -284,7 +284,7 @@ class SlurmScheduler:
 
 
 def _resources(text: str) -> Iterator[str]:
-    """`gpu:mi300x:8(S:0-1),shard:4` offers gpu, gpu:mi300x and shard."""
+    """Split an offer: `gpu:mi300x:8(S:0-1),shard:4` is one of gpu, gpu:mi300x and shard."""
     for item in re.sub(r"\([^)]*\)", "", text).split(","):
         name, *rest = item.split(":")
         yield from {name, ":".join((name, *rest[: not "".join(rest[:1]).isdigit()]))} - {""}

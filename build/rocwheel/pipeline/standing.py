@@ -9,7 +9,7 @@ better; what the machine was at fault for is tried again, as often as the plan s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -90,6 +90,15 @@ def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
                 flaky = standings[name].state is State.FLAKY and asked is not None
                 standings[name] = replace(standings[name], released=flaky)
     return standings
+
+
+def grouped(cells: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each text about cells, with the first of them and how many more."""
+    names: dict[str, list[str]] = {}
+    for name, text in cells:
+        names.setdefault(text, []).append(name)
+    for text, (first, *more) in names.items():
+        yield f"{first}{f' and {len(more)} more' if more else ''}: {text}"
 
 
 def nothing_built(standings: Mapping[str, CellStanding]) -> bool:
@@ -208,7 +217,8 @@ def _that_tested(
         return attempts, ""
     says = SILENT | GOOD | {State.TIMEOUT}  # the wheels may hang
     idle = [ended for ended in ends if not ended.link and ended.state not in says]
-    note = f"one attempt tested nothing: {idle[-1].state.value}: {idle[-1].reason}" if idle else ""
+    lost = [ended for ended in ends if ended in idle or ended.state in SILENT]
+    note = f"one attempt tested nothing: {lost[-1].state.value}: {lost[-1].reason}" if lost else ""
     return tuple(item for item in attempts if item.ended not in idle), note
 
 

@@ -110,11 +110,11 @@ def problems(
         if waits is not None and not has_slurm:
             how = f"nothing runs of {left} to do, and Slurm cannot be asked here: check it there"
         lines.append(f"{night}: {how}")
-    lines += [
-        f"{name}: absent: {item.reason}"
+    lines += standing.grouped(
+        (name, f"absent: {item.reason}")
         for name, item in standings.items()
         if item.phase is Phase.ABSENT and not item.green
-    ]
+    )
     if standing.nothing_built(standings):
         lines.append(f"{night}: nothing was built")
     judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet

@@ -365,7 +365,7 @@ class Tally:
 def _shown(
     operation: Operation, entry: Transition, state: IndexState, claims: Iterable[Claim]
 ) -> IndexState:
-    """Step 6: the pages show what was committed."""
+    """Let, in step 6, the pages show what was committed."""
     place = operation.place
     projects = touched(state, entry)
     order = in_order(state.touched, removing=False)

@@ -259,7 +259,7 @@ def _silent(case: _Case, told: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[
 
 
 def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
-    """Why what passed proves nothing about these wheels, on this family, now."""
+    """Return why what passed proves nothing about these wheels, on this family, now."""
     manifest, family, proof = case.manifest, case.family, case.family.proof
     needed = {w.filename: w.sha256 for w in manifest.of_python(case.python)}
     for filename, sha256 in sorted(needed.items()):
@@ -299,7 +299,7 @@ def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
 
 
 def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
-    """Only the ROCm the wheels were built against shows that they run on it, or its packages."""
+    """Doubt another ROCm than that of the build, or its packages: it shows nothing of theirs."""
     brought, wanted = verdict.rocm, case.manifest.rocm
     what = brought.name or brought.origin
     if case.family.proof.rocm and case.known and case.known.rocm == "pip":

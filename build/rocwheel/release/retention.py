@@ -81,7 +81,7 @@ class Spend(Operation):
         return self.entry(state, Action.SPEND, names=free) if free else None
 
     def free(self, state: IndexState) -> tuple[str, ...]:
-        """Those that no set holds now and that are not spent yet."""
+        """Return those that no set holds now and that are not spent yet."""
         held = {name for project in self.wanted(state) for name in state.listing(project).names}
         return tuple(name for name in self.filenames if name not in held)
 
@@ -132,7 +132,7 @@ def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> 
 def plans(
     pairs: Iterable[tuple[Place, Place]], channel: Channel, *, who: Who, orphans: bool
 ) -> Iterator[PrunePlan]:
-    """Plans for staging and release of each pair; each looks at its place when it is asked for."""
+    """Plan for staging and release of each pair; each plan looks at its place when it is due."""
     places = {place.root: place.of(place.family) for place in chain.from_iterable(pairs)}
     for place in places.values():  # each once: several families may share one
         planned = plan(place, channel, who=who, orphans=orphans)
@@ -220,7 +220,7 @@ def recalled(place: Place, state: IndexState) -> IndexState:
 
 
 def _unheld(place: Place, who: Who) -> tuple[str, ...]:
-    """Old wheels in the store; whether a set holds them is decided on the state."""
+    """Return old wheels in the store; whether a set holds them is decided on the state."""
     base = place.key("")
     wheels = []
     for info in place.store.keys(base):

@@ -167,7 +167,7 @@ def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
 
 
 def check_name(wheel: WheelEntry, metadata: KeyValueText) -> None:
-    """File name, METADATA and manifest say the same name, version and tags. Raises WheelError."""
+    """Compare name, version and tags of file name, METADATA and manifest. Raises WheelError."""
     number = re.match(r"\d*", wheel.project.partition("rocm")[2])
     own = project_name(WheelKind(wheel.kind), number[0] if number else "")
     said = {
@@ -233,7 +233,7 @@ def entries(
 
 
 def requires_python(metadata: bytes, *, name: str) -> str:
-    """Requires-Python of a METADATA file, "" where it has none."""
+    """Return the Requires-Python of a METADATA file, "" where it has none."""
     return KeyValueText(metadata, name=f"{name}: METADATA").get("Requires-Python")
 
 

@@ -51,7 +51,7 @@ class CellSummary(Value, frozen=True, kw_only=True):
     @property
     def word(self) -> str:
         """The state as people read it."""
-        if self.state is None or self.phase in UNDER_WAY:
+        if self.state is None or self.phase in {*UNDER_WAY, Phase.BARRED}:
             return self.phase.value
         return self.state.value
 

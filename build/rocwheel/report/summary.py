@@ -36,7 +36,7 @@ def markdown(results: Results, judged: Fault) -> str:
 
 
 def workflow_commands(results: Results, judged: Fault, folder: str) -> Iterator[str]:
-    """Workflow commands for the first failures, or for a bad state without one.
+    """Yield workflow commands for the first failures, or for a bad state without one.
 
     `folder` is where the suite's files lie.
     """

@@ -20,7 +20,6 @@ from urllib.parse import urlsplit, urlunsplit
 from rocwheel import files
 from rocwheel.console import Console, Unit, count, size
 from rocwheel.download import (
-    BLOCK,
     Client,
     Download,
     DownloadError,
@@ -141,7 +140,7 @@ class _Job:
             text = beside.read_text(encoding="utf-8", errors="replace")
             expected = _digest_in(text, name=self.plan.name, where=str(beside))
         self._make_room(UNPACKED_RATIO * status.st_size)
-        return self._make(staging, _file_blocks(path), known=state, expected=expected)
+        return self._make(staging, files.blocks(path), known=state, expected=expected)
 
     def _from_pip(self, staging: Path) -> RocmRoot:
         plan = self.plan
@@ -374,15 +373,6 @@ def _published(client: Client, source: str) -> str | None:
         return None
     name = tarball_name.base_name(source)
     return _digest_in(data.decode("utf-8", "replace"), name=name, where=without_secrets(url))
-
-
-def _file_blocks(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb", buffering=0) as file:
-            while block := file.read(BLOCK):
-                yield block
-    except OSError as exc:  # of read(), it does not say which file
-        raise OSError(exc.errno, exc.strerror, str(path)) from exc
 
 
 _DIGEST: Final = re.compile(

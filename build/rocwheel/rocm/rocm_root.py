@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from amdgpu_family_matrix import Family
+from rocwheel import files
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.manifest import ON_DISK, RocmDelivery
 from rocwheel.model import RocmVersion
@@ -176,12 +176,9 @@ def listing_digest(root: Path) -> str:
 
     The two version files count with their contents; times do not, so that equal copies agree.
     """
-    digest = hashlib.sha256()
-    for line in sorted(_listing(root)):
-        digest.update(line + b"\n")
-    for path in (_tree().version, _tree().header):
-        digest.update((root / path).read_bytes())
-    return digest.hexdigest()
+    lines = [line + b"\n" for line in sorted(_listing(root))]
+    versions = ((root / path).read_bytes() for path in (_tree().version, _tree().header))
+    return files.sha256([*lines, *versions])
 
 
 def _listing(root: Path) -> Iterator[bytes]:

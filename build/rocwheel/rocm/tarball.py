@@ -283,7 +283,7 @@ class _Forward:
         self._last = b""
 
     def next_member(self) -> None:
-        """Another member begins: as many bytes as before may be read for what is not its data."""
+        """Begin another member: as many bytes as before may be read for what is not its data."""
         self._headers = HEADERS
 
     def tell(self) -> int:
@@ -296,7 +296,7 @@ class _Forward:
             self.run(position - self._position)
 
     def read(self, count: int) -> bytes:
-        """`count` bytes of headers; fewer only at the end of the stream."""
+        """Return `count` bytes of headers; fewer only at the end of the stream."""
         if not 0 <= count <= self._headers:
             raise damaged(self._name, f"a header of {count} bytes at byte {self._position}")
         self._headers -= count
@@ -307,7 +307,7 @@ class _Forward:
         return self._last
 
     def run(self, count: int) -> memoryview:
-        """At least one and at most `count` bytes. Raises WrongBytesError at the stream's end."""
+        """Read one byte at least, `count` at most. Raises WrongBytesError at the stream's end."""
         if not self._more():
             raise cut(self._name)
         return self._take(count)
@@ -321,7 +321,7 @@ class _Forward:
             raise damaged(self._name, f"no tar header at byte {at}")
 
     def close(self) -> None:
-        """Nothing to close: the blocks belong to the caller."""
+        """Close nothing: the blocks belong to the caller."""
 
     def _more(self) -> bool:
         while self._at == len(self._block):

@@ -175,7 +175,7 @@ class Cache:
         return there
 
     def _items(self) -> Iterator[tuple[float, int, str]]:
-        """(last use, bytes, name) of every tree and every partial download."""
+        """Return (last use, bytes, name) of every tree and every partial download."""
         for path in files.entries(self.trees):
             entry = self._entry(path.name)
             lock = files.status(self._lock(path.name))

@@ -10,19 +10,18 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from rocwheel.errors import RocmError
-from rocwheel.files import matches
+from rocwheel.files import blocks, matches
 from rocwheel.runtime.image_recipe import RunTimeFiles
 from rocwheel.wheel import elf
 from rocwheel.wheel.inspect import WheelReport
 
-BLOCK: Final = 1 << 20
 LINKS: Final = 40  # symbolic links of one path: as the kernel, path_resolution(7)
 _GFX: Final = re.compile(r"gfx[0-9]+[0-9a-f]{2}")
 _OUTSIDE: Final = re.compile(r"(?:\A|/)rocm/(.*)\Z")  # an entry of a wheel's RUNPATH, below ROCm
@@ -178,7 +177,7 @@ def _look_into(search: _Search, path: str) -> None:
         if stream.read(len(elf.MAGIC)) != elf.MAGIC:
             return
     try:
-        facts = elf.scan(path, file.stat().st_size, partial(_blocks, file))
+        facts = elf.scan(path, file.stat().st_size, partial(blocks, file))
     except elf.ElfError as exc:
         raise RocmError(f"{file}: {exc}", hint="fetch a whole ROCm again") from exc
     if facts.soname:
@@ -191,12 +190,6 @@ def _look_into(search: _Search, path: str) -> None:
     ]
     for name in facts.needed:
         search.need(name, folders, who=PurePosixPath(path).name)
-
-
-def _blocks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
-        while block := stream.read(BLOCK):
-            yield block
 
 
 def missing(closure: Closure, listed: str) -> Mapping[str, str]:

@@ -313,7 +313,7 @@ def _check_markers(root: Path, layout: Layout) -> None:
 
 
 def _check_labels(workspace: Path, layout: Layout) -> None:
-    """Each wheel's target must stand in its package's BUILD file, where a rename shows at once.
+    """Look for each wheel's target in its package's BUILD file, where a rename shows at once.
 
     Bazel itself would say so only when it comes to that wheel, which may be an hour later.
     """

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-from rocwheel import ending
+from rocwheel import ending, files
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, ObjectStaleError, StoreError
 
 Body: TypeAlias = "bytes | Path"
@@ -242,12 +242,7 @@ def swap(store: Store, key: str, change: Callable[[bytes], bytes], *, headers: H
 
 
 def blocks_of(body: Body) -> Iterator[bytes]:
-    if isinstance(body, bytes):
-        yield body
-        return
-    with body.open("rb") as file:
-        while block := file.read(BLOCK):
-            yield block
+    yield from [body] if isinstance(body, bytes) else files.blocks(body)
 
 
 def pause(failures: int) -> None:

@@ -37,8 +37,7 @@ from rocwheel.store import (
 )
 
 OURS: Final = ".rocwheel"
-# what no two contents have in common; who owns a file can set its time
-_VERSION: Final = attrgetter("st_ino", "st_ctime_ns", "st_size")
+_VERSION: Final = attrgetter("st_ino", "st_ctime_ns", "st_size")  # its owner can set mtime
 FAILURES: Final = {
     errno.EACCES: (RefusedError, "check the folder's permissions"),
     errno.EPERM: (RefusedError, "check the folder's permissions"),
@@ -273,7 +272,7 @@ class FileStore:
             ) from exc
         except OSError as exc:
             kind, hint = FAILURES.get(exc.errno or 0, (StoreError, "check the folder"))
-            raise kind(f"{where}: {exc.strerror} ({exc.filename})", hint=hint) from exc
+            raise kind(f"{where}: {exc.strerror} ({exc.filename or self.root})", hint=hint) from exc
 
 
 def _time(stat: os.stat_result) -> datetime:

@@ -160,7 +160,7 @@ class _Scan:
                 self._decode()
 
     def again(self) -> int:
-        """At the end of the bytes: how many of them, from the first, must be fed once more."""
+        """Return, at the end of the bytes, how many from the first must be fed once more."""
         self._first_time = False
         self._at = 0
         self.facts = self._decode()

@@ -167,7 +167,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
 
 
 def inspect_with_manifest(path: Path) -> WheelReport:
-    """`inspect`, and what the manifest beside the wheel says it was made from, if it lists it.
+    """Inspect, and add what the manifest beside the wheel, if it lists it, says it is made from.
 
     Raises ConfigError for a manifest that cannot be read.
     """

@@ -26,7 +26,7 @@ class Limits(NamedTuple):
     # Python sources, compiled by a child process.
     sources: int = 16 << 20  # bytes of all; jaxlib has 5 MiB
     compile_seconds: int = 8  # of CPU time; jaxlib takes 1.3
-    compile_memory: int = 256 << 20  # bytes of address space; jaxlib needs half of it
+    compile_memory: int = 192 << 20  # bytes of address space; jaxlib needs 128 MiB
     # Tables of all ELF files together.
     elf_entries: int = 500_000  # dynamic entries, symbols, needed versions
     elf_names: int = 64 << 20  # bytes of all names; triton has 15 MB

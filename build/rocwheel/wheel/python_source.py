@@ -18,21 +18,23 @@ from rocwheel.process import Command, HostRunner
 from rocwheel.wheel.limits import LIMITS
 
 _PROGRAM: Final = r"""
-import ast, collections, json, re, resource, sys, warnings, zipfile
+import ast, builtins, collections, contextlib, json, re, resource, sys, warnings, zipfile
 path, seconds, memory, most = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
 resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
 warnings.simplefilter("ignore")
-problems, functions, bindings, stated, wanted = {}, {}, {}, {}, []
+problems, functions, bindings, stated, taken, wanted = {}, {}, {}, {}, {}, []
 SUFFIXES = re.compile(r"(?:/__init__)?\.(?:(?:[^./]*cpython[^./]*\.|abi3t?\.)?so|py)$")
 ANY = ("", "*")  # what can be imported of every module
 FORMS = (ast.ImportFrom, ast.FunctionDef, ast.Lambda, ast.Name, ast.Attribute, ast.Call)
 STATED = {"_version", "__version__"}
 BOUND = ("_release_version", "__version__")
+NAMES = 500  # of a module, and modules whose names are listed
 GENERATOR = 0x20  # inspect.CO_GENERATOR
 EXITS = {"sys.exit", "exit", "quit", "os._exit", "os.abort"}
-END = re.compile(rb"^(?:raise|(?:sys\.|os\.)?(?:_?exit|quit|abort))\b", re.MULTILINE)
-IMPORT = re.compile(r"^(?:from|import)\s[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
+END = re.compile(rb"^(?:raise|assert|(?:sys\.|os\.)?(?:_?exit|quit|abort))\b", re.MULTILINE)
+LINE = r"^(?:\S[^\n#]*;[ \t]*)?(?:from|import)\b(?:[^\n(\\]|\\\n)*(?:\([^)]*\))?"
+IMPORT = re.compile(LINE, re.MULTILINE)
 
 
 def bound_names(tree):
@@ -64,22 +66,34 @@ def callable_names(tree, code):  # what the module binds once and can be called 
 def ends(tree):  # whether importing a module fails, or ends the process, whatever it finds
     for node in tree.body:
         called = getattr(getattr(node, "value", None), "func", None)
-        if isinstance(node, ast.Raise) or (called and ast.unparse(called) in EXITS):
+        fails = isinstance(node, ast.Assert) and not getattr(node.test, "value", True)
+        if fails or isinstance(node, ast.Raise) or (called and ast.unparse(called) in EXITS):
             raise ImportError(f"line {node.lineno} ends the import of it")
 
 
+def lost_names(tree):  # what statements at the top use, and nothing ever binds
+    known = {str(name).partition(".")[0] for name in bound_names(tree)}
+    known |= {*vars(builtins), "__file__", "__path__", "__builtins__"}
+    for node in tree.body:
+        parts = [node.value] if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)) else []
+        parts += getattr(node, "decorator_list", []) + getattr(node, "bases", [])
+        inner = [each for part in parts if part for each in ast.walk(part)]
+        if not any(isinstance(each, ast.Lambda) for each in inner) and "*" not in known:
+            yield from (x.id for x in inner if isinstance(x, ast.Name) and x.id not in known)
+
+
 def imports(member, source, names):  # what it imports without a condition: module, name
-    package = member.split("/")[:-1]
+    package, nodes = member.split("/")[:-1], []
     for match in IMPORT.finditer(source.decode("utf-8", "replace")):
-        try:
-            (node,) = ast.parse(match[0]).body
-        except (SyntaxError, ValueError):
-            continue
+        with contextlib.suppress(SyntaxError, ValueError):
+            nodes += ast.parse(match[0]).body
+    for node in nodes:
         module, level = getattr(node, "module", None), getattr(node, "level", 0)
-        if (module or node.names[0].name) not in names:  # a text, not a statement
+        statement = isinstance(node, (ast.Import, ast.ImportFrom))
+        if not statement or (module or node.names[0].name) not in names:  # but a text
             continue
         if level > len(package):
-            raise ImportError(f"{match[0]}: beyond its package")
+            raise ImportError(f"{ast.unparse(node)}: beyond its package")
         base = package[: len(package) + 1 - level] if level else []
         for each in node.names:
             parts = each.name if isinstance(node, ast.Import) else module or ""
@@ -105,15 +119,22 @@ with zipfile.ZipFile(path) as archive:
                 modules[files[info.filename]] = names
             if END.search(source) and not info.filename.endswith("/__main__.py"):
                 ends(ast.parse(source))
+            if not info.filename.endswith(("/__init__.py", "/version.py")):
+                continue
+            tree = ast.parse(source)
+            for name in lost_names(tree):
+                raise NameError(f"nothing defines {name}")
             if info.filename.endswith("/__init__.py"):
-                functions[info.filename] = list(callable_names(ast.parse(source), code))[:1000]
-            elif info.filename.endswith("/version.py"):
-                tree = ast.parse(source)
+                functions[info.filename] = list(callable_names(tree, code))[:1000]
+            else:
                 bound = bound_names(tree)
+                defined = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
                 texts = {}
                 for node in tree.body:
-                    text = getattr(getattr(node, "value", None), "value", None)
-                    if isinstance(text, str):
+                    value = getattr(node, "value", None)
+                    if isinstance(value, ast.Constant) or getattr(value, "id", "") in defined:
+                        text = getattr(value, "value", None)
+                        text = text if isinstance(text, str) else ast.unparse(value)
                         texts |= dict.fromkeys(STATED & bound_names(node).keys(), text)
                 bindings[info.filename] = {each: bound[each] for each in BOUND}
                 stated[info.filename] = texts
@@ -134,7 +155,11 @@ for member, module, name in wanted:
     if f"{module}/".startswith(tuple(roots)) and not (known or module.startswith(libraries)):
         text = ".".join(filter(None, (module.replace("/", "."), name)))
         problems.setdefault(member, f"ImportError: imports {text}, which is not in the wheel")
-answer = dict(problems=problems, functions=functions, bindings=bindings, stated=stated)
+for member, module in files.items():
+    known = modules[module] if member.endswith(".py") and member not in problems else None
+    if known is not None and len(known) <= NAMES and len(taken) <= NAMES:
+        taken[member] = sorted(known)
+answer = dict(problems=problems, functions=functions, bindings=bindings, stated=stated, taken=taken)
 json.dump(answer, sys.stdout)
 """
 
@@ -148,6 +173,8 @@ class Compiled:
     # version.py -> how often it binds each name of a version, and to which texts
     bindings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     stated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # module -> every name in it; not of modules with very many, or with any (`import *`)
+    taken: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def compile_members(path: Path) -> Compiled:

@@ -84,6 +84,7 @@ class KindPolicy(Value, frozen=True, kw_only=True):
     tag: Literal["cpython", "py3-none"]  # cp312-cp312, cp314-cp314t; or interpreter and ABI
     required: tuple[RequiredMembers, ...]  # those that have the JAX version count
     functions: Mapping[str, tuple[str, ...]]  # module -> what JAX calls in it
+    names: Mapping[str, tuple[str, ...]]  # module -> what JAX takes from it
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
     requires: Mapping[str, AllowedRequirement]  # by normalised name
     extras: tuple[str, ...]  # patterns of names that an extra may require
@@ -138,7 +139,10 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
     platform_libraries: frozenset[str]
     other_libraries: frozenset[str]  # that wheels outside JAX may need, too
     rocm_libraries: Mapping[str, tuple[str, ...]]  # name -> the ABI numbers of its SONAMEs
+    other_rocm: Mapping[str, tuple[str, ...]]  # ROCm number -> SONAMEs of other numbers
     undefined: tuple[str, ...]  # patterns of names that libraries from outside define
+    defined_by: Mapping[str, tuple[str, ...]]  # library -> patterns of names that it alone has
+    python_names: Mapping[str, SpecifierSet]  # name -> CPythons that export it
     runpath: Runpath
     kinds: Mapping[WheelKind, KindPolicy]
 

@@ -52,6 +52,20 @@ def test_an_unknown_family_is_named_with_the_nearest_one(world):
     assert nights(world) == []
 
 
+def test_what_is_no_family_is_said_to_be_that(world):
+    world.settings(families="gfx942")
+    refused(world.plan("one"), 3, "jax: 'gfx942': unknown GPU", "did you mean gfx94X-dcgpu?")
+
+
+def test_a_source_folder_that_is_not_there_is_refused_by_the_plan(world):
+    config = world.folder / "nightly.yaml"
+    text = re.sub("source_dir: .*", "source_dir: nowhere", config.read_text())
+    assert "nowhere" in text
+    config.write_text(text)
+    refused(world.plan("one"), 3, "nowhere: no such folder", "correct `source_dir`")
+    assert nights(world) == []
+
+
 def test_an_unknown_suite_of_ones_own_family_is_refused_by_the_plan(world):
     file = world.folder / "families.yaml"
     file.write_text(OWN.format(suite="smok"))
@@ -88,7 +102,8 @@ def test_an_edited_record_is_named_and_other_nights_go_on(world):
     world.nightly("cell", "one", "build.jax", f"--program={program()}", check=True)
     record = world.folder / "store/_rocwheel/nights/one/cells/build.jax/1.json"
     record.write_text(record.read_text().replace('":', '": ', 1))
-    refused(world.nightly("status", "one"), 3, "build.jax/1.json", "edited")
+    done = world.nightly("status", "one", check=True)
+    assert re.search(r"build\.jax +infra .*build\.jax/1\.json.*edited", done.out), done.out
     world.settings(suffix="+rocm7.1.1")
     world.plan("two", check=True)
     assert world.local("two").code == 0

@@ -85,8 +85,10 @@ def test_a_dry_run_refuses_an_xla_that_no_commit_has(request_, runner, jax, dama
     assert suffix.endswith(".dirty")
     assert suffix.startswith(commit) == (damage is changed)
     planned = dist.plan(replace(asked, allow_dirty=False))
-    with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
+    with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has") as caught:
         dist.preview(planned, runner=runner)
+    how = "make its folder a git checkout" if damage is without_git else "commit them"
+    assert caught.value.hint.startswith(f"{how}, or add --allow-dirty")
 
 
 def of_a_pin(request: dist.Request) -> dist.Request:

@@ -79,6 +79,12 @@ def test_options_of_every_command_may_stand_before_it(tmp_path):
     assert "No such option '--role'" in wrong.output
 
 
+def test_a_dry_run_with_nothing_to_do_says_so(tmp_path):
+    done = invoke("nightly", "prune", f"--store={tmp_path.as_uri()}", "--dry-run")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "nothing to do" in done.stderr
+
+
 def test_a_value_before_the_command_may_be_a_commands_name(seen):
     result = invoke("--wheelhouse", "cache", "--compiler", "hermetic", "dist_wheels")
     assert result.exit_code == 0, result.output

@@ -108,6 +108,7 @@ def test_all_attempts_at_a_test_count_in_any_order(attempts, state):
     ("first", "link", "state", "reason"),
     [
         ("fail", "", State.PASS, "one attempt tested nothing: fail: was fail"),
+        ("infra", "a page", State.PASS, "one attempt tested nothing: infra: was infra"),
         ("fail", "a page", State.FLAKY, "passed after fail: was fail"),
         ("timeout", "", State.FLAKY, "passed after timeout: was timeout"),  # may hang by its wheels
     ],
@@ -124,6 +125,20 @@ def test_an_attempt_that_stored_no_verdict_makes_no_later_pass_flaky(first, link
     for number in (2, 3):
         tries.append(replace_reason(attempt(number, "gate", "pass")))
         assert (gate().state, gate().reason) == (state, reason)
+
+
+def test_a_pass_keeps_what_went_wrong_in_an_attempt_behind_it():
+    tries = (replace_reason(attempt(1, "gate", "pass")), attempt(2, "gate", "infra"))
+    seen = book(build="pass", stage="pass")
+    seen = dataclasses.replace(seen, attempts={**seen.attempts, "gate": tries})
+    found = standing.stand(seen, NOW)["gate"]
+    assert found.state is State.PASS
+    assert found.reason == "one attempt tested nothing: infra: was infra"
+
+
+def test_what_is_alike_of_many_cells_is_one_line():
+    told = [("a", "absent: x"), ("b", "fail: y"), ("c", "absent: x"), ("d", "absent: x")]
+    assert list(standing.grouped(told)) == ["a and 2 more: absent: x", "b: fail: y"]
 
 
 def replace_reason(item: CellAttempt) -> CellAttempt:

@@ -488,6 +488,26 @@ BROKEN = {
         ),
         None, "elf.undefined", "nothing defines _ZN4absl3LogEv",
     ),
+    **{
+        f"a name that {why}": (
+            with_file(
+                PLUGIN, "jax_rocm7_plugin/_prng.so",
+                entry("_prng", imports=(name,), runpath=":".join(SHORT_RUNPATH)), 0o755,
+            ),
+            None, "elf.undefined", f"nothing defines {name}",
+        )
+        for why, name in {
+            "a library has that is not NEEDED": "miopenCreate",
+            "only a newer CPython has": "PyObject_GetOptionalAttr",
+        }.items()
+    },
+    "a library of the ROCm before": (
+        with_file(
+            PLUGIN, "jax_rocm7_plugin/_prng.so",
+            entry("_prng", needed=("libamdhip64.so.6",), runpath=":".join(SHORT_RUNPATH)), 0o755,
+        ),
+        None, "elf.needed", "needs libamdhip64.so.6",
+    ),
     "a library whose GPU code was left out": (
         with_file(
             PLUGIN, "jax_rocm7_plugin/_prng.so",

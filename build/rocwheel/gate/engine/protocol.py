@@ -133,10 +133,10 @@ def parse(line: bytes, key: str) -> Event:
 
 
 def printable(text: str) -> str:
-    """Text without control characters, as every report can hold it."""
+    """Return text without control characters, as every report can hold it."""
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:
-    """Printable text on one line."""
+    """Return printable text on one line."""
     return printable(_LINES.sub(" ", text)).strip()

@@ -86,7 +86,7 @@ class Allotment:
     ill: tuple[str, ...] = ()  # of GPUs that are left out, why
 
     def env(self, devices: Sequence[Accelerator]) -> dict[str, str]:
-        """Masks for a child that gets exactly `devices`, all of which must be in the allotment.
+        """Mask all but `devices` for a child; all of them must be in the allotment.
 
         ROCr's mask hides the others from a process, which otherwise takes memory and queues of
         each; within it HIP numbers from 0, whatever was inherited (as JAX's own conftest does).
@@ -178,7 +178,7 @@ def gfx_name(version: int) -> str:
 
 
 def _nodes(folder: Path) -> list[Path]:
-    """Topology nodes in the kernel's order, which is the order ROCm numbers devices in."""
+    """Return topology nodes in the kernel's order, which is the order ROCm numbers devices in."""
     if not folder.is_dir():
         return []
     try:

@@ -109,7 +109,7 @@ def _jobs(request: GateRequest, allotment: Allotment, usable: int) -> int:
 
 
 def host_memory(lanes: int) -> int:
-    """Bytes of the host that a process may hold and go on: half its share leaves a test room.
+    """Return the bytes that a process may hold and go on: half its share leaves a test room.
 
     JAX keeps what it compiled: on the CPU some hundred tests of gradients leave 3.6 GB.
     """

@@ -24,7 +24,7 @@ if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
 
 
 def installed(project: str) -> dict[str, Any]:
-    """Version and, where pip was given a URL, the SHA-256 of what was installed."""
+    """Return the version and, where pip was given a URL, the SHA-256 of what was installed."""
     distribution = importlib.metadata.distribution(project)
     direct = json.loads(distribution.read_text("direct_url.json") or "{}")
     archive = direct.get("archive_info", {})
@@ -34,7 +34,7 @@ def installed(project: str) -> dict[str, Any]:
 
 
 def loaded(project: str) -> list[str]:
-    """Modules of a project that this process has imported from its installed files."""
+    """Return the modules of a project that this process has imported from its installed files."""
     files = importlib.metadata.distribution(project).files or ()
     paths = {str(Path(str(file.locate())).resolve()) for file in files}
     return sorted(

@@ -38,7 +38,7 @@ def judge(results: Results, demand: Demand) -> Fault:
 
 
 def everything(results: Results, demand: Demand) -> tuple[Fault, ...]:
-    """All that is wrong with a run, what gives it its state first: the rest is not forgotten.
+    """Name all that is wrong with a run; what gives it its state comes first.
 
     That a run which was cut short ran too little says nothing of its own.
     """

@@ -194,7 +194,7 @@ def _usable(run: tuple[Fault, Results]) -> tuple[bool, bool, int, bytes]:
 
 
 def _renamed(results: Results, number: int) -> Results:
-    """Lanes get their shard's number: two machines both have a gpu0."""
+    """Give lanes their shard's number: two machines both have a gpu0."""
     own = f"{number}:"
     return replace(
         results,

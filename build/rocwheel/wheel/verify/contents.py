@@ -117,6 +117,9 @@ class Contents(JudgedWheel):
             if missing:
                 what = f"{name} has no function {', '.join(missing)} that can be called as it is"
                 yield finding("layout.required", what)
+        for name, taken in self._rules.names.items():
+            if missing := [each for each in taken if each not in result.taken.get(name, taken)]:
+                yield finding("layout.required", f"{name} has no {', '.join(missing)}")
 
     def _bindings(self) -> Iterator[Finding]:
         own = self.report.filename.version

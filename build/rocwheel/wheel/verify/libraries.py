@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -138,7 +139,7 @@ class Libraries(JudgedWheel):
     def _needed(self) -> Iterator[Finding]:
         # glibc takes a file of the right name whatever it calls itself; ours call themselves so
         sonames = {item.path: item.soname if self.kind else "" for item in self.report.elf}
-        expected = self.policy.outside(self.kind)
+        expected = self.policy.outside(self.kind) - {*self.policy.other_rocm.get(self.rocm, ())}
         present = self.expected.rocm_sonames
         for item in self.report.elf:
             for name in item.needed:
@@ -162,12 +163,22 @@ class Libraries(JudgedWheel):
     def _names(self) -> Iterator[Finding]:
         """Find undefined names that no library has: that is an ImportError, or a later death."""
         exports = {posixpath.basename(item.path): item.exports for item in self.report.elf}
-        outside = re.compile("|".join(map(fnmatch.translate, self.policy.undefined)))
+        outside = _matching(*self.policy.undefined)
+        tags = self.report.filename.pythons
+        pythons = [f"3.{each[3:]}" for each in tags if each.startswith("cp3")]
+        every = self.policy.python_names.items()
+        other = [name for name, of in every if not all(map(of.contains, pythons))]
         for item in self._own_elf if self.kind else ():
             near = (posixpath.basename(item.path), *item.needed)
             defined = {name for library in near for name in exports.get(library, ())}
             names = {name for name, versioned in item.imports.items() if not versioned} - defined
-            if lost := sorted(name for name in names if not outside.match(name)):
+            not_needed = (
+                patterns
+                for library, patterns in self.policy.defined_by.items()
+                if not any(each.startswith(f"{library}.") for each in item.needed)
+            )
+            nowhere = _matching(*other, *itertools.chain(*not_needed))
+            if lost := sorted(n for n in names if not outside.match(n) or nowhere.match(n)):
                 more = f" and {count(len(lost) - 1, 'other name')}" if len(lost) > 1 else ""
                 yield finding("elf.undefined", f"{item.path}: nothing defines {lost[0]}{more}")
 
@@ -213,6 +224,10 @@ class Libraries(JudgedWheel):
                     text = f"{item.path}: bundle at {bundle.offset:#x} {what}"
                     yield finding("gfx.targets", text, warn=is_beyond)
                     break
+
+
+def _matching(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, ("", *patterns))))
 
 
 def is_found(item: ElfFacts, name: str, sonames: Mapping[str, str]) -> bool:

@@ -31,7 +31,7 @@ class QuietReporter:
         self.stats: dict[str, list[Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever a conftest writes to the reporter goes nowhere."""
+        """Drop whatever a conftest writes to the reporter."""
         if name.startswith(("pytest_", "__")):
             raise AttributeError(name)
         return lambda *_args, **_options: None

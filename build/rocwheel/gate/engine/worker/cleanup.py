@@ -227,7 +227,7 @@ class Leftovers:
 
 
 def _state() -> dict[Any, Any]:
-    """Signal handlers and standard streams of this process."""
+    """Return signal handlers and standard streams of this process."""
     state: dict[Any, Any] = {number: _getsignal(number) for number in KEPT_SIGNALS}
     state["sys.stdout"], state["sys.stderr"] = sys.stdout, sys.stderr
     state[RECURSION], state[USER] = sys.getrecursionlimit(), (_geteuid(), _getegid())

@@ -33,7 +33,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of a process, adopted ones included."""
+    """Return direct children of a process, adopted ones included."""
     pids: list[int] = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
