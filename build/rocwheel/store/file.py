@@ -37,8 +37,7 @@ from rocwheel.store import (
 )
 
 OURS: Final = ".rocwheel"
-# what no two contents have in common; who owns a file can set its time
-_VERSION: Final = attrgetter("st_ino", "st_ctime_ns", "st_size")
+_VERSION: Final = attrgetter("st_ino", "st_ctime_ns", "st_size")  # its owner can set mtime
 FAILURES: Final = {
     errno.EACCES: (RefusedError, "check the folder's permissions"),
     errno.EPERM: (RefusedError, "check the folder's permissions"),

@@ -2,8 +2,7 @@
 
 A provenance lies under its own digest, the results of one runner's key about one cell under their
 numbers: number n names the digest of number n - 1, so a failure that was taken out before a pass
-leaves a gap. The last one leaves none, which is why no role but the pruner's may delete; a bucket
-with Object Lock tells of it.
+leaves a gap. The last one leaves none but in a bucket with Object Lock: only the pruner may delete.
 """
 
 from __future__ import annotations

@@ -73,9 +73,13 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
     @cached_property
     def key(self) -> PublicKey:
         """The key that signatures are checked with; its id is the SHA-256 of its DER form."""
-        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives import serialization as form
 
-        return sslib_key(serialization.load_pem_public_key(self.public.encode()), self.algorithm)
+        public = form.load_pem_public_key(self.public.encode())
+        pem = public.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+        if pem.decode().split() != self.public.split():  # who reviews it sees what is read
+            raise ValueError("text beside one PUBLIC KEY in PEM")
+        return sslib_key(public, self.algorithm)
 
     def refusal(
         self, role: KeyRole, scopes: tuple[str, str, str], times: tuple[datetime, datetime]

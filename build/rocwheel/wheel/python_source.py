@@ -66,8 +66,7 @@ def callable_names(tree, code):  # what the module binds once and can be called 
 def ends(tree):  # whether importing a module fails, or ends the process, whatever it finds
     for node in tree.body:
         called = getattr(getattr(node, "value", None), "func", None)
-        test = getattr(node, "test", None)
-        fails = isinstance(node, ast.Assert) and isinstance(test, ast.Constant) and not test.value
+        fails = isinstance(node, ast.Assert) and not getattr(node.test, "value", True)
         if fails or isinstance(node, ast.Raise) or (called and ast.unparse(called) in EXITS):
             raise ImportError(f"line {node.lineno} ends the import of it")
 

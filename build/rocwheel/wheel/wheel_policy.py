@@ -48,13 +48,6 @@ class RunpathUse(Value, frozen=True, kw_only=True):
     templates: tuple[str, ...]
 
 
-class PythonNames(Value, frozen=True, kw_only=True):
-    """Names that only these CPythons export."""
-
-    python: SpecifierSet
-    names: tuple[str, ...]
-
-
 class AllowedRequirement(Value, frozen=True, kw_only=True):
     """Which versions a requirement must admit and must refuse; "" where any is right."""
 
@@ -149,7 +142,7 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
     other_rocm: Mapping[str, tuple[str, ...]]  # ROCm number -> SONAMEs of other numbers
     undefined: tuple[str, ...]  # patterns of names that libraries from outside define
     defined_by: Mapping[str, tuple[str, ...]]  # library -> patterns of names that it alone has
-    python_names: tuple[PythonNames, ...]
+    python_names: Mapping[str, SpecifierSet]  # name -> CPythons that export it
     runpath: Runpath
     kinds: Mapping[WheelKind, KindPolicy]
 

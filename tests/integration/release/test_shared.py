@@ -26,7 +26,7 @@ from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Action
 from rocwheel.manifest import Manifest
 from rocwheel.release import adopt, audit, operations, promote, proof, retention, stage, withdraw
-from rocwheel.trust import chain, evidence
+from rocwheel.trust import TrustError, chain, evidence
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -360,6 +360,36 @@ def test_statements_are_of_each_family_and_a_page_leads_to_them(shop, tmp_path) 
         assert bool(broken) is (family == Y.name)
         assert all(json.dumps(family).encode() in base64.b64decode(json.loads(line)["payload"])
                    for line in bundle.splitlines())  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["its own", "that of all"])
+@pytest.mark.parametrize("takes_verdict", [True, False])
+def test_a_pass_of_one_family_is_none_of_another(shop, tmp_path, folder, takes_verdict) -> None:
+    """Its statement, and its verdict with it, are copied to where the other's lie."""
+    keys = Keyring(tmp_path / "keys")
+    rules = keys.trust("runner", "promoter")
+    shop.channel = replace(shop.channel, trust=replace(rules, rules={"try": rules.rules[""]}))
+    one = shop.made(tmp_path / "1", pythons=("3.12",))
+    for family, suites in ((X, ("smoke", "unit")), (Y, ("smoke",))):
+        for suite in suites:
+            verdict = make_verdict(one, suite=suite, family=family)
+            verdicts.add(shop.staging.of(family.name), verdict)
+            evidence.add_result(shop.staging.of(family.name), verdict, keys.signers["runner"])
+    here, there = (shop.staging.of(family.name) for family in (X, Y))
+    target = there if folder == "its own" else shop.staging
+    copies = [(here.attestation(one.sha256, "test-result/3.12/unit/"), target.attestation)]
+    copies += [(f"{here.verdicts(one.sha256)}3.12/unit/", there.verdicts)] * takes_verdict
+    for start, place in copies:
+        for info in list(shop.store.keys(start)):
+            tail = info.key.removeprefix(start.partition("3.12/")[0])
+            key = f"{place(one.sha256)}{'test-result/' * ('test-result' in start)}"
+            key += tail.removeprefix("test-result/")
+            shop.store.create(key, shop.store.read(info.key)[0], headers=here.record_headers)
+    with pytest.raises(TrustError, match=r"the verdict .* is gone or cannot be read"):
+        shop.promote_plan(one, Y)
+    if folder == "its own":
+        assert shop.promote_plan(one, X).state == "ready"
+    assert not shop.wheels() or not shop.seen(Y.name)
 
 
 def test_an_approval_is_a_familys_own(shop, tmp_path) -> None:

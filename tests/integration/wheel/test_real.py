@@ -131,11 +131,12 @@ def test_verify_says_what_is_wrong_with_each(reports) -> None:
         found = verify(reports[title], policy=POLICY, expected=meant)
         return [item.rule for item in found]
 
-    assert rules("pjrt 0.12.0", gfx_targets=ALL_27) == []
+    assert rules("pjrt 0.12.0", gfx_targets=ALL_27) == ["version.module"]  # it says None
     assert rules("plugin 0.12.0", gfx_targets=ALL_27) == []
     assert rules("jaxlib 0.9.1") == []
     assert rules("plugin 0.9.1", gfx_targets=GENERIC) == ["tag.single"]
-    assert rules("pjrt 0.9.1", gfx_targets=GENERIC) == ["tag.manylinux", "tag.single"]
+    undated = ["tag.manylinux", "tag.single", "version.module"]
+    assert rules("pjrt 0.9.1", gfx_targets=GENERIC) == undated
     assert rules("plugin 0.10.2") == ["elf.runpath-leak"] * 8
     assert rules("plugin 0.9.0") == ["record.hash", "pin.sibling", "tag.single"]
     assert "gfx.targets" in rules("pjrt 0.12.0", gfx_targets=ALL_27 - {"gfx1250"})

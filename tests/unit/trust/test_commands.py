@@ -803,6 +803,7 @@ def test_a_store_that_is_a_channels_needs_what_the_channel_needs(world, capsys) 
     assert "has no provenance" in capsys.readouterr().err
 
 
+PEM = "-----BEGIN PUBLIC KEY-----"
 MISTAKES = [
     ("role: runner", "role: king", r"trust\.yaml:\d+:\d+: keys\.runner\.role"),
     ("algorithm: ed25519", "algorithm: md5", r"keys\.builder\.algorithm: unknown value 'md5'"),
@@ -819,6 +820,13 @@ MISTAKES = [
     ("    role: promoter\n", "    role: promoter\n    revoked: {since: 2026-01-01}\n", r"'reason' is missing"),
     ("    role: promoter\n", "    role: promoter\n    rôle: x\n", r"unknown key"),
     ("[builder, runner, promoter]}", "[runner], locked: true}", r"mine\.locked: only a builder"),
+    ("    role: promoter\n", "    role: promot\N{CYRILLIC SMALL LETTER IE}r\n", r"promoter\.role: unknown value"),
+    ("    role: promoter\n", "    role: promoter\n    role: runner\n", r"promoter\.role: given twice"),
+    ("  mine:", "  ' mine':", r"channels\. mine: no such channel"),
+    ("channels:\n  mine", "channels:\n  mine: {required: []}\n  mine", r"channels\.mine: given twice"),
+    ("until: 2099-01-01", "until: 2099-01-01T00:00:00Z", r"is not a day"),
+    (PEM, f"{PEM}\n      MCowBQYDK2VwAyEAAQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n      -----END PUBLIC KEY-----\n      {PEM}", r"public: .*text beside one PUBLIC KEY"),
+    (PEM, f"This is the key of ann\n      {PEM}", r"public: .*text beside one PUBLIC KEY"),
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -163,24 +164,20 @@ class Libraries(JudgedWheel):
         """Find undefined names that no library has: that is an ImportError, or a later death."""
         exports = {posixpath.basename(item.path): item.exports for item in self.report.elf}
         outside = _matching(*self.policy.undefined)
-        tags = [each for each in self.report.filename.pythons if each.startswith("cp3")]
-        other_pythons = [
-            name
-            for each in self.policy.python_names
-            if not all(each.python.contains(f"3.{tag[3:]}") for tag in tags)
-            for name in each.names
-        ]
+        tags = self.report.filename.pythons
+        pythons = [f"3.{each[3:]}" for each in tags if each.startswith("cp3")]
+        every = self.policy.python_names.items()
+        other = [name for name, of in every if not all(map(of.contains, pythons))]
         for item in self._own_elf if self.kind else ():
             near = (posixpath.basename(item.path), *item.needed)
             defined = {name for library in near for name in exports.get(library, ())}
             names = {name for name, versioned in item.imports.items() if not versioned} - defined
-            not_needed = [
-                pattern
+            not_needed = (
+                patterns
                 for library, patterns in self.policy.defined_by.items()
                 if not any(each.startswith(f"{library}.") for each in item.needed)
-                for pattern in patterns
-            ]
-            nowhere = _matching(*other_pythons, *not_needed)
+            )
+            nowhere = _matching(*other, *itertools.chain(*not_needed))
             if lost := sorted(n for n in names if not outside.match(n) or nowhere.match(n)):
                 more = f" and {count(len(lost) - 1, 'other name')}" if len(lost) > 1 else ""
                 yield finding("elf.undefined", f"{item.path}: nothing defines {lost[0]}{more}")
