@@ -297,7 +297,7 @@ def test_a_log_that_was_lost_is_made_again_above_what_pages_show(shop, tmp_path)
     other = make_set(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
     shop.stage(tmp_path / "other")
     pass_gate(shop.staging, other)
-    with pytest.raises(StoreError, match="the log is damaged: .* missing") as caught:
+    with pytest.raises(StoreError, match=r"the log is damaged: .* missing") as caught:
         shop.promote(other)
     assert "index adopt" in caught.value.hint
     adopt.apply(adopt.plan(place, who=WHO))
