@@ -328,7 +328,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         words = list(sys.argv[1:] if argv is None else argv)
         own = words[: words.index("--")] if "--" in words else words
-        app.json |= "--json" in own  # which nobody may have read yet
+        app.json |= "--json" in own  # which may not have been read yet
         if isinstance(exc, click.ClickException):
             return _usage(app, exc)
         return _fail(app, exc if isinstance(exc, RocwheelError) else _host_error(exc))

@@ -199,7 +199,7 @@ def start() -> App:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
     environ: Mapping[str, str] = os.environ
     if "USER" not in environ and not _user():
-        # as in a container that runs as any number: Bazel starts for nobody without a name
+        # as in a container that runs as any number: Bazel starts for no user without a name
         environ = {**environ, "USER": f"uid{os.getuid()}"}
     return App(environ)
 

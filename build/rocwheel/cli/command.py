@@ -278,7 +278,7 @@ class SectionedGroup(Sections, click.Group):
         """Return the command that is meant. Raises UsageError with the nearest there is."""
         known = self.list_commands(ctx)
         if args and args[0] not in known and not args[0].startswith("-"):
-            if ctx.resilient_parsing:  # a line that somebody is still typing
+            if ctx.resilient_parsing:  # a line that is still being typed
                 return None, None, []
             from rocwheel.model import suggest
 

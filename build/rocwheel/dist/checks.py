@@ -240,6 +240,6 @@ def odd_options(planned: Plan, spec: bazel.BuildSpec) -> Iterator[str]:
     root = str(spec.rocm_root)
     if spec.remote.options and home and root.startswith(f"{home.rstrip('/')}/"):
         yield (
-            f"{root}: lies in a home folder, so nobody else shares what the remote cache keeps; "
+            f"{root}: lies in a home folder, so no other user shares what the remote cache keeps; "
             "give all who share it one --rocm-dir"
         )

@@ -172,7 +172,7 @@ def _results(
         )
     made: Mapping[str, tuple[int, ...]] = {}
     with console.step("The environment", key="environment"):
-        if request.installed:  # whose files nobody can write: an image's root is read-only
+        if request.installed:  # its files cannot be written: an image's root is read-only
             setup.environment = environment.of_image(
                 request.installed, env=_folders(request), runner=host.runner
             )

@@ -100,7 +100,7 @@ class Allotment:
             case Maker.NVIDIA:
                 return {CUDA_MASK: ",".join(device.serial for device in devices)}
             case Maker.CPU:
-                # a GPU build of JAX must not find a GPU that nobody gave it
+                # a GPU build of JAX must not find a GPU that it was not given
                 return dict.fromkeys(MASKS, "-1")
 
 
