@@ -296,17 +296,16 @@ def where(world) -> list[str]:
 @pytest.mark.soak
 def test_a_set_is_built_again_in_a_container_byte_by_byte(inside):
     """As root where the first was an ordinary user's, in other folders, with an empty cache."""
-    jax = inside.folder / "first/jax"
-    shutil.copytree(WORKSPACE, jax)
-    words = [*by_hand(inside, jax), *where(inside), "--python-versions=3.11", "--allow-dirty"]
-    first = finished(inside.start("--json", "dist_wheels", *words, "--wheelhouse=first/wheels"))
     with tempfile.TemporaryDirectory(prefix="rocwheel-again-") as name:
         again = Inside(Path(name))
+        again.folder.chmod(0o755)  # the ordinary user reads its sources there
         again.engine, again.image, again.options = inside.engine, inside.image, []
-        (again.folder / "another").mkdir()
-        shutil.copytree(WORKSPACE, again.folder / "another/jax")
-        tarball = next((inside.cache / "demo").glob("*/therock-dist-*.tar.gz"))
-        line = ["--json", "rebuild", first["manifest"], f"--therock-path={tarball}"]
+        for jax in (again.folder / "jax", again.folder / "another/jax"):
+            shutil.copytree(WORKSPACE, jax)
+        words = [*by_hand(inside, again.folder / "jax"), *where(inside), "--allow-dirty"]
+        words += ["--python-versions=3.11", "--wheelhouse=hand"]
+        first = finished(inside.start("--json", "dist_wheels", *words))
+        line = ["--json", "rebuild", first["manifest"], words[0]]
         line += [f"--jax-source-dir={again.folder}/another/jax", "--allow-dirty", *where(again)]
         made = finished(World.start(again, *line, **inside.engine.env))
         assert (made["state"], made["wheels"]) == ("reproduced", {}), made
