@@ -185,7 +185,7 @@ def run(app: App, options: NightRunOptions) -> int:
         )
     if options.engine == "github":
         return _github(app, book, options.only)
-    how = tuple(shlex.split(options.program)) or app.program
+    how = tuple(shlex.split(options.program))
     start = _run_there if options.engine == "slurm" else _run_here
     return start(app, options, target, book, how)
 

@@ -81,10 +81,10 @@ def whole(app: App) -> HostRunner:
 
 def worker(app: App, *, engine: str, job: str = "", how: tuple[str, ...] = ()) -> cells.Worker:
     """Return this machine, for cells to run on, with the data that is in use here."""
-    data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
+    program, data = how or app.program, f"--ci-dir={app.cwd / app.ci_dir}"
     return cells.Worker(
         runner=whole(app),
-        program=how or (*app.program, *data),
+        program=(*program, data) if app.ci_dir and data not in program else program,
         host=app.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         engine=engine,
         job=job,

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.night import World
+from support.night import ROOT, World
 from support.s3 import enforce, login, moto
 
+from rocwheel.cli import main
+from rocwheel.errors import ConfigError
+from rocwheel.pipeline.local import LocalScheduler
 from rocwheel.values import canonical_json
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -137,6 +140,24 @@ def test_a_night_of_another_format_says_so_once_and_holds_up_no_other(world):
     assert done.err.count("schema: is 1") == 1, done.err
     assert " (and 1 more): pages and messages leave it out" in done.err
     assert "schema" not in world.nightly("status", "two").err
+
+
+def test_cells_read_the_data_that_the_night_was_run_with(world, monkeypatch):
+    world.plan("one", check=True)
+    programs = []
+
+    def begin(scheduler):
+        programs.append(scheduler.worker.program)
+        raise ConfigError("it began")
+
+    monkeypatch.setattr(LocalScheduler, "run", begin)
+    for name, value in world.env.items():
+        monkeypatch.setenv(name, value)
+    data = f"--ci-dir={ROOT / 'ci'}"
+    for words in ((), ("--program=there",), (f"--program=there {data}",)):
+        assert main(["nightly", "run", "one", data, *words, *world.target]) == 3
+    assert programs == [(*programs[0][:-1], data), ("there", data), ("there", data)]
+    assert programs[0][-2].endswith("ci_build")
 
 
 def test_a_cell_that_cannot_begin_is_not_started_for_ever(world):
