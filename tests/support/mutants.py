@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -227,6 +228,13 @@ def _version_is(value: bytes) -> Edit:
     )  # fmt: skip
 
 
+def _hidden(draft: Draft) -> None:
+    folder = draft.name("/version.py").removesuffix("/version.py")
+    draft.add(f"{folder}/x/__init__.py", b"y = 1\n")
+    draft.add(f"{folder}/x.py", b"")
+    _more("/version.py", b"from .x import y\n")(draft)
+
+
 def _modes(draft: Draft) -> None:
     draft.mode = 0o100600
 
@@ -254,6 +262,9 @@ COMMON: dict[str, Edit] = {
         "/version.py", b"_version = '0.1.0'\n_release_version = None\n__version__ = _version\n"
     ),
     "a version in place of the one before": _more("/version.py", b"__version__ = '0.1.0'\n"),
+    "a version that begins with a letter": lambda d: d.put(
+        "/version.py", re.sub(rb"(_version[^\n]*= *['\"])", rb"\1v", d.read("/version.py"))
+    ),
     "a module that raises": _more("/version.py", b"raise ImportError('moved')\n"),
     "a module that asserts what is false": _more("/version.py", b"assert False, 'moved'\n"),
     "a value that was not quoted": _more("/version.py", b"_git_hash: str = a9e8b97\n"),
@@ -465,6 +476,7 @@ WORKING: dict[str, Edit] = {
         "/version.py", b"try:\n    x = unicode\nexcept NameError:\n    x = str\n"
     ),
     "a module more": lambda d: d.add(d.name("/version.py")[:-3] + "_more.py", b"x = 1\n"),
+    "a module that a package hides": _hidden,
     "a licence more": lambda d: d.add(f"{d.info}/licenses/MORE.txt", b"text\n"),
     "an interface more": _beside("/version.py", "version.pyi"),
     "a folder with a module's name": _beside("/version.py", "version/data.txt"),

@@ -108,8 +108,8 @@ with zipfile.ZipFile(path) as archive:
     files = {each: SUFFIXES.sub("", each) for each in archive.namelist() if SUFFIXES.search(each)}
     modules = dict.fromkeys(files.values())  # None: any name may be in it
     libraries = tuple(f"{module}/" for each, module in files.items() if each.endswith(".so"))
-    for info in sources:
-        try:
+    for info in sorted(sources, key=lambda each: each.filename.endswith("/__init__.py")):
+        try:  # packages last: Python imports them and not the module of that name beside them
             source = archive.read(info)
             code = compile(source, info.filename, "exec", dont_inherit=True)
             names = {*code.co_names, *ANY}

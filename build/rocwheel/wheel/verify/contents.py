@@ -144,7 +144,11 @@ class Contents(JudgedWheel):
             if text == "":
                 what = f"_release_version is None, so it calls itself {own.base_version}.dev<today>"
                 yield finding("version.module", f"{name}: {what}", warn=True)
-            elif release is None or release.base_version != own.base_version:
+            elif (  # JAX takes it apart itself, and knows no `v`
+                release is None
+                or release.base_version != own.base_version
+                or not str(text)[0].isdigit()
+            ):
                 shown = "sets no _release_version" if text is None else f"is of {text!r}"
                 yield finding("version.module", f"{name}: {shown}, the wheel of {own}")
             elif release != own:
