@@ -215,6 +215,9 @@ def repair(app: App, options: WheelRepairOptions) -> None:
     rules = options.load(app)
     plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths())
     out, runner, console = options.folder(app), app.runner, app.console
+    names = [str(plan.after) for plan in plans]
+    for name in (each for each in names if names.count(each) > 1):
+        raise WheelError(f"{name}: two of the wheels would get this name", hint="repair them apart")
     if options.dry_run:
         parallel.each(partial(repairing.check, out=out, runner=runner, console=console), plans)
         document = {"dry_run": True, "wheels": [show.plan_document(plan) for plan in plans]}
