@@ -209,8 +209,8 @@ def test_the_executable_never_starts_itself_twice(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (("--json", "compat"), 8),
-        (("compat",), 8),
+        (("--json", "gate", "list"), 8),
+        (("gate", "list"), 8),
         (("--version",), 8),
         (("--json", "nosuch"), 2),
         (("wheel", "inspect", "--json", "missing.whl"), 3),

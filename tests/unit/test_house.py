@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_969  # lines of all rooms; fewer than 50,000
+MOST = 49_975  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
@@ -27,10 +27,10 @@ ROOMS = {
     "host/": (467, 400, 0, 0),
     "index/ store/": (2485, 2510, 0, 0),
     "ledger/ release/": (4468, 3950, 0, 0),
-    "ledger/nights pipeline/": (4015, 3500, 0, 0),
+    "ledger/nights pipeline/": (4011, 3500, 0, 0),
     "runtime/": (1506, 1300, 0, 0),
     "cli/trust release/proof trust/": (1859, 1400, 0, 0),
-    "wheel/": (5032, 5250, 0, 0),
+    "wheel/": (5035, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

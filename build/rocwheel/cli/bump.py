@@ -77,10 +77,7 @@ def bump(app: App, options: BumpOptions) -> int:
         raise click.UsageError("--to is for one WHAT")
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app, client=client)
-        if options.what and options.to:
-            wanted = [(options.what, *bumping.named(options.what, options.to, context))]
-        else:
-            wanted = [*bumping.newer((options.what,) if options.what else KINDS, context)]
+        wanted = _wanted(options, context)
         if options.check:
             return _newer(app, wanted)
         done = []
@@ -91,6 +88,12 @@ def bump(app: App, options: BumpOptions) -> int:
                     app.console.info(f"   {line}")
     _finish(app, context, {"bumped": to_builtins(done)}, dry_run=options.dry_run)
     return 0
+
+
+def _wanted(options: BumpOptions, context: bumping.BumpContext) -> list[Wanted]:
+    if options.what and options.to:
+        return [(options.what, *bumping.named(options.what, options.to, context))]
+    return list(bumping.newer((options.what,) if options.what else KINDS, context))
 
 
 def _newer(app: App, wanted: list[Wanted]) -> int:

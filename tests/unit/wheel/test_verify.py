@@ -611,6 +611,22 @@ def test_one_broken_rule_is_found_with_its_remedy(title: str, tmp_path: Path) ->
     assert all((item.severity is Severity.WARNING) is warns for item in findings)
 
 
+@pytest.mark.parametrize(
+    ("version", "sonames", "ships"),
+    [
+        ("0.8.0", None, False),
+        ("0.8.0+rocm6.4.0", None, False),
+        ("0.8.0+rocm7.10.0", None, True),
+        ("0.8.0", frozenset({"libamdhip64.so.7", "libhipblas.so.3"}), True),
+    ],
+)
+def test_a_plugin_is_of_the_rocm_it_was_built_with(version, sonames, ships, tmp_path):
+    """JAX 0.8 calls its plugin rocm60 whatever that is; ours needs libraries of ROCm 7."""
+    made = wheels.plugin(number="60", version=version).write(tmp_path)
+    findings = verify(made, policy=POLICY, expected=Expectation(rocm_sonames=sonames))
+    assert ("elf.needed" not in {item.rule for item in findings}) is ships
+
+
 @pytest.mark.parametrize(("soname", "ships"), [("libgomp.so.1", True), ("", True), (None, False)])
 def test_another_projects_library_is_found_by_its_path_as_glibc_does(soname, ships, tmp_path):
     """PyTorch 2.2.0 renamed a library that it packs, and not what that calls itself."""

@@ -139,8 +139,11 @@ class Libraries(JudgedWheel):
     def _needed(self) -> Iterator[Finding]:
         # glibc takes a file of the right name whatever it calls itself; ours call themselves so
         sonames = {item.path: item.soname if self.kind else "" for item in self.report.elf}
-        expected = self.policy.outside(self.kind) - {*self.policy.other_rocm.get(self.rocm, ())}
-        present = self.expected.rocm_sonames
+        expected, present = self.policy.outside(self.kind), self.expected.rocm_sonames
+        if present is None:  # JAX before 0.9 calls a plugin rocm60 whatever it was built with
+            local = self.report.filename.version.local or ""
+            number, others = local.removeprefix("rocm").partition(".")[0], self.policy.other_rocm
+            expected -= {*others.get(number, others.get(self.rocm, ()))}
         for item in self.report.elf:
             for name in item.needed:
                 other = self.kind is None and name in expected
