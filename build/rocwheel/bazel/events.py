@@ -66,7 +66,10 @@ class BuildEvents:
         for name, identity in event.get("id", {}).items():
             label = identity.get("label") or ", ".join(identity.get("pattern", ()))
             if label and "aborted" in event:
-                self._aborted(label, event["aborted"])
+                text = event["aborted"].get("description", "").strip()
+                if text and event["aborted"].get("reason") != "SKIPPED":
+                    text = text if label in text else f"{label}: {text}"
+                    self.problems += [text] * (text not in self.problems)
             read = getattr(self, f"_on_{name.lower()}", None)
             if read:
                 read(identity, event)
@@ -162,13 +165,6 @@ class BuildEvents:
             self.runners[runner["name"]] = int(runner["count"])
         seen = metrics.get("artifactMetrics", {}).get("outputArtifactsSeen", {})
         self.bytes_made = int(seen.get("sizeInBytes", 0))
-
-    def _aborted(self, label: str, aborted: Mapping[str, Any]) -> None:
-        description = aborted.get("description", "").strip()
-        if description and aborted.get("reason") != "SKIPPED":
-            text = f"{label}: {description}" if label not in description else description
-            if text not in self.problems:
-                self.problems.append(text)
 
 
 @dataclass(frozen=True, kw_only=True)

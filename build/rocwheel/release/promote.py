@@ -11,7 +11,7 @@ later is one more entry of the log; the bytes are there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -367,7 +367,13 @@ def plan(
             here, manifest, one, channel, results, before=before, now=who.now, approvals=approvals
         )
         judged.append(replace(item, decision=decision, verdicts=results, evidence=evidence))
-    _check_approvals(approvals, [item.decision for item in judged])
+    cells = [cell for item in judged for cell in item.decision.cells]
+    for word in approvals:
+        states = [c.state.value for c in cells if (c.suite, c.python) == (word.suite, word.python)]
+        if "flaky" not in states:
+            what = states[0] if states else "no such cell"
+            hint = "only a flaky cell can be approved; look at the plan with --dry-run"
+            raise PromotionError(f"--approve {word.suite}:{word.python}: {what}", hint=hint)
     looked = staging.each(lambda wheel: _source(staging, wheel, there), manifest.built)
     metadata = {w.filename: data for w, (_, data) in zip(manifest.built, looked, strict=True)}
     wheelset.check_closed(manifest, metadata)
@@ -513,13 +519,3 @@ def _source(
     if here and here.size != wheel.size:
         raise replaced(store.locate(here.key), f"{here.size} bytes", wheel.sha256)
     return source, wheelset.staged_metadata(staging, source)
-
-
-def _check_approvals(approvals: Iterable[Approval], decisions: Iterable[Decision]) -> None:
-    cells = [cell for decision in decisions for cell in decision.cells]
-    for item in approvals:
-        states = [c.state.value for c in cells if (c.suite, c.python) == (item.suite, item.python)]
-        if "flaky" not in states:
-            what = states[0] if states else "no such cell"
-            hint = "only a flaky cell can be approved; look at the plan with --dry-run"
-            raise PromotionError(f"--approve {item.suite}:{item.python}: {what}", hint=hint)

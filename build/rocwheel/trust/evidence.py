@@ -172,10 +172,16 @@ def unsigned(
 def _shelf(place: Place, manifest: str, case: Case) -> _Shelf:
     """Read all statements about a set.
 
-    A build is stated once, results are stated in each family's own folder.
+    A build is stated once, all else in each family's own folder; elsewhere it hides nothing.
     """
     base, own = (item.attestation(manifest) for item in (place.of(place.family), place))
-    infos = {i.key.removeprefix(own).removeprefix(base): i for i in place.store.keys(base)}
+    infos = {
+        name: info
+        for info in place.store.keys(base)
+        for start in {base, own}
+        if info.key.startswith(start) and (name := info.key[len(start) :])
+        if start == (base if name.startswith("provenance/") else own)
+    }
     names = [name for name in infos if _NAMED.fullmatch(name) or _RESULT.fullmatch(name)]
     if sum(size for name in names if (size := infos[name].size) <= LARGEST) > MOST:
         what = f"{len(names)} statements of more than {MOST >> 20} MiB"

@@ -27,6 +27,8 @@ PublicKey: TypeAlias = "sslib.SSlibKey"  # both for type checkers: the library i
 Signer: TypeAlias = "sslib.Signer"
 FILE: Final = "trust.yaml"  # in ci/
 SKEW: Final = timedelta(minutes=10)  # clocks of signers, of runners and ours may differ by that
+# y of a point of order 8 on Ed25519: those of all of small order are ±it, 0, ±1
+ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 Sources: TypeAlias = "tuple[str, str, str]"  # commits of JAX and XLA, version of Bazel
 Algorithm = Literal["ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "rsassa-pss-sha256"]
 
@@ -106,7 +108,7 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
 def sslib_key(public: Any, algorithm: str) -> PublicKey:
     """Return a public key of `cryptography` as one that checks signatures.
 
-    Raises ValueError where it is of another algorithm.
+    Raises ValueError where it is of another algorithm, or a point for which anybody can sign.
     """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from securesystemslib.signer import SSlibKey
@@ -117,6 +119,9 @@ def sslib_key(public: Any, algorithm: str) -> PublicKey:
     curve = getattr(getattr(public, "curve", None), "name", "")
     if curve != sizes.get(algorithm, "") or not algorithm.startswith(key.keytype[:3]):
         raise ValueError(f"it is a key of {key.keytype} {curve}".rstrip())
+    y, prime = int.from_bytes(der[-32:], "little") % 2**255, 2**255 - 19
+    if algorithm == "ed25519" and (y >= prime or min(y, prime - y) in {0, 1, ORDER_8}):
+        raise ValueError("a point of small order, for which anybody can sign, or not reduced")
     return key
 
 

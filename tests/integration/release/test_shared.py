@@ -14,7 +14,7 @@ import pytest
 from support.schedule import REQUESTS
 from support.shared import SharedShop, X, Y, Z, names
 from support.tiers import merge_tries
-from support.trust import Keyring
+from support.trust import ENDED, Keyring, make_record
 from support.wheelset import NOW, WHO, make_set, make_verdict, make_wheel, pass_gate
 
 import amdgpu_family_matrix as matrix
@@ -26,7 +26,8 @@ from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Action
 from rocwheel.manifest import Manifest
 from rocwheel.release import adopt, audit, operations, promote, proof, retention, stage, withdraw
-from rocwheel.trust import TrustError, chain, evidence
+from rocwheel.trust import TrustError, chain, envelope, evidence, statements
+from rocwheel.trust.policy import ChannelRule, KeyRole
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -385,11 +386,48 @@ def test_a_pass_of_one_family_is_none_of_another(shop, tmp_path, folder, takes_v
             key = f"{place(one.sha256)}{'test-result/' * ('test-result' in start)}"
             key += tail.removeprefix("test-result/")
             shop.store.create(key, shop.store.read(info.key)[0], headers=here.record_headers)
-    with pytest.raises(TrustError, match=r"the verdict .* is gone or cannot be read"):
-        shop.promote_plan(one, Y)
     if folder == "its own":
-        assert shop.promote_plan(one, X).state == "ready"
+        with pytest.raises(TrustError, match=r"the verdict .* is gone or cannot be read"):
+            shop.promote_plan(one, Y)
+    else:  # where no result belongs
+        assert shop.promote_plan(one, Y).state == "blocked"
+    assert shop.promote_plan(one, X).state == "ready"
     assert not shop.wheels() or not shop.seen(Y.name)
+
+
+def signed_everywhere(shop: SharedShop, folder: Path) -> tuple[Manifest, Keyring]:
+    """A set that passed on two families of a channel that requires runners."""
+    keys = Keyring(folder / "keys")
+    rules = keys.trust("runner", "promoter")
+    shop.channel = replace(shop.channel, trust=replace(rules, rules={"try": rules.rules[""]}))
+    one = shop.made(folder / "1", pythons=("3.12",))
+    for family, suite in product((X, Y), ("smoke", "unit")):
+        verdict = make_verdict(one, suite=suite, family=family)
+        verdicts.add(shop.staging.of(family.name), verdict)
+        evidence.add_result(shop.staging.of(family.name), verdict, keys.signers["runner"])
+    return one, keys
+
+
+@pytest.mark.parametrize("kind", ["test-result", "provenance"])
+def test_garbage_where_no_such_statement_belongs_hides_none(shop, tmp_path, kind) -> None:
+    """A family's results are its own, a build is stated for all: elsewhere is a stranger's."""
+    one, keys = signed_everywhere(shop, tmp_path)
+    rules = shop.channel.trust
+    made = statements.provenance(one, make_record(one), finished=ENDED)
+    line = envelope.sign(envelope.unsigned(made), keys.signers["builder"], name="it")
+    (stated,) = evidence.add(shop.staging, one.sha256, line)
+    required = ChannelRule(required=(KeyRole.BUILDER, KeyRole.RUNNER))
+    shop.channel = replace(shop.channel, trust=replace(rules, rules={"try": required}))
+    here = [shop.staging.of(family.name).attestation(one.sha256) for family in (X, Y)]
+    base = shop.staging.attestation(one.sha256)
+    if kind == "provenance":
+        strange = [place + stated.removeprefix(base) for place in here]
+    else:
+        strange = [base + i.key.removeprefix(here[0]) for i in [*shop.store.keys(here[0])]]
+    assert strange
+    for key in strange:
+        shop.store.create(key, b"garbage", headers=shop.staging.record_headers)
+    assert set(shop.promote_plan(one).families("ready")) == {X.name, Y.name}
 
 
 def test_an_approval_is_a_familys_own(shop, tmp_path) -> None:

@@ -11,12 +11,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import yaml
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.serving import serving
 from support.trust import NOW, make_record
 from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
@@ -828,6 +832,46 @@ MISTAKES = [
     (PEM, f"{PEM}\n      MCowBQYDK2VwAyEAAQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n      -----END PUBLIC KEY-----\n      {PEM}", r"public: .*text beside one PUBLIC KEY"),
     (PEM, f"This is the key of ann\n      {PEM}", r"public: .*text beside one PUBLIC KEY"),
 ]  # fmt: skip
+
+
+TORSION = (  # y of the points of order 1, 2, 4, 8, 8; each with either sign of x
+    "01" + 31 * "00",
+    "ec" + 30 * "ff" + "7f",
+    32 * "00",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "ed" + 30 * "ff" + "7f",  # 0 and 1 once more, not reduced
+    "ee" + 30 * "ff" + "7f",
+)
+
+
+@pytest.mark.parametrize("sign", [0, 0x80])
+@pytest.mark.parametrize("y", TORSION)
+def test_a_key_for_which_anybody_can_sign_is_refused(world, capsys, y, sign) -> None:
+    """Without a private key: one of few messages fits the signature of the point itself and 0."""
+    raw = bytearray.fromhex(y)
+    raw[31] |= sign
+    public = Ed25519PublicKey.from_public_bytes(bytes(raw))
+
+    def fits(message: bytes, point: bytes) -> bool:
+        with suppress(InvalidSignature):
+            public.verify(point + bytes(32), message)
+            return True
+        return False
+
+    points = [bytes.fromhex(TORSION[0]), bytes(raw), bytes.fromhex(TORSION[1])]
+    assert any(fits(b"%d" % n, point) for n in range(64) for point in points)
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    path = world.ci / "trust.yaml"
+    text = path.read_text()
+    start = text.index(PEM)
+    end = text.index("-----END PUBLIC KEY-----\n", start)
+    weak = "\n      ".join(pem.splitlines()[:-1]) + "\n      "
+    path.write_text(text[:start] + weak + text[end:])
+    world.shop.store.root.mkdir()
+    assert world.run(*world.target("status")) == 3
+    said = capsys.readouterr().err
+    assert re.search(r"trust\.yaml:\d+.*public: no ed25519 key: .*anybody can sign", said), said
 
 
 @pytest.mark.parametrize(
