@@ -77,6 +77,13 @@ class Decision:
         return {name: value for name, value in msgspec.to_builtins(self).items() if value}
 
 
+def barred(python: str, state: State, why: str) -> SuiteCell:
+    """Return a cell that blocks whatever the suites said."""
+    return SuiteCell(
+        suite="any", python=python, level=Level.REQUIRED, state=state, is_blocking=True, why=why
+    )
+
+
 def decide(
     manifest: Manifest,
     family: Family,
@@ -124,16 +131,8 @@ def decide(
                     weighed = replace(weighed, is_blocking=True, excused=False, why=why)
             cells.append(weighed)
         if Level.REQUIRED not in levels.values():  # it would be released untested
-            barred = SuiteCell(
-                suite="any",
-                python=python,
-                level=Level.REQUIRED,
-                state=State.NOT_RUN,
-                is_blocking=True,
-                why=f"the policy of {family.name} requires no suite for this CPython: add a rule "
-                "to amdgpu_family_matrix.py",
-            )
-            cells.append(barred)
+            why = f"the policy of {family.name} requires no suite for this CPython: add a rule "
+            cells.append(barred(python, State.NOT_RUN, f"{why}to amdgpu_family_matrix.py"))
     needed = any(cell.excused for cell in cells)
     return Decision(
         cells=tuple(cells),

@@ -46,6 +46,7 @@ from rocwheel.trust.evidence import Evidence, gather
 from rocwheel.trust.policy import KeyRole, Signer
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
+from rocwheel.verdict import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,7 +356,7 @@ def plan(
     is_whole = all(wheel.filename in whole for wheel in manifest.built)
     if len(stand) == len(asked) and operations.is_settled(state) and is_whole:
         return PromotePlan(operation=operation, channel=channel, before=state, is_done=True)
-    judged = []
+    judged, broken = list[Judged](), list[TrustError]()
     for one, item in zip(asked, operation.judged, strict=True):
         if item.standing:
             judged.append(item)
@@ -363,17 +364,19 @@ def plan(
         here = staging.of(one.name)
         results = verdicts.find(here, manifest.sha256)
         before = verdicts.released_coverage(release.of(one.name), state, verdicts.cells(results))
-        decision, evidence = judge(
-            here, manifest, one, channel, results, before=before, now=who.now, approvals=approvals
-        )
+        try:
+            decision, evidence = judge(
+                here, manifest, one, channel, results, before=before, now=who.now,
+                approvals=approvals,
+            )  # fmt: skip
+        except TrustError as exc:  # it stops this family: the others have statements of their own
+            broken.append(exc)
+            infra = (policy.barred(name, State.INFRA, str(exc)) for name in manifest.pythons)
+            decision, evidence = Decision(cells=tuple(infra)), Evidence()
         judged.append(replace(item, decision=decision, verdicts=results, evidence=evidence))
-    cells = [cell for item in judged for cell in item.decision.cells]
-    for word in approvals:
-        states = [c.state.value for c in cells if (c.suite, c.python) == (word.suite, word.python)]
-        if "flaky" not in states:
-            what = states[0] if states else "no such cell"
-            hint = "only a flaky cell can be approved; look at the plan with --dry-run"
-            raise PromotionError(f"--approve {word.suite}:{word.python}: {what}", hint=hint)
+    if broken and all(item.state != "ready" for item in judged):
+        raise broken[0]
+    _check_approvals(approvals, [cell for item in judged for cell in item.decision.cells])
     looked = staging.each(lambda wheel: _source(staging, wheel, there), manifest.built)
     metadata = {w.filename: data for w, (_, data) in zip(manifest.built, looked, strict=True)}
     wheelset.check_closed(manifest, metadata)
@@ -519,3 +522,12 @@ def _source(
     if here and here.size != wheel.size:
         raise replaced(store.locate(here.key), f"{here.size} bytes", wheel.sha256)
     return source, wheelset.staged_metadata(staging, source)
+
+
+def _check_approvals(approvals: Sequence[Approval], cells: Collection[policy.SuiteCell]) -> None:
+    for word in approvals:
+        states = [c.state.value for c in cells if (c.suite, c.python) == (word.suite, word.python)]
+        if "flaky" not in states:
+            what = states[0] if states else "no such cell"
+            hint = "only a flaky cell can be approved; look at the plan with --dry-run"
+            raise PromotionError(f"--approve {word.suite}:{word.python}: {what}", hint=hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import threading
 from datetime import timedelta
 from itertools import product
@@ -406,6 +407,26 @@ def signed_everywhere(shop: SharedShop, folder: Path) -> tuple[Manifest, Keyring
         verdicts.add(shop.staging.of(family.name), verdict)
         evidence.add_result(shop.staging.of(family.name), verdict, keys.signers["runner"])
     return one, keys
+
+
+def test_a_broken_statement_of_one_family_blocks_that_family_alone(shop, tmp_path) -> None:
+    one, keys = signed_everywhere(shop, tmp_path)
+    (key, *_) = (
+        info.key for info in shop.store.keys(shop.staging.of(Y.name).attestation(one.sha256))
+    )
+    shop.store.delete(key)
+    shop.store.create(key, b"garbage", headers=shop.staging.record_headers)
+    plan = shop.promote_plan(one)
+    assert (plan.families("ready"), plan.families("blocked")) == ([X.name], [Y.name])
+    assert key in plan.to_json()["families"][Y.name]["blocked_by"][0]["why"]
+    assert any(line.startswith("BLOCKS") and key in line for line in plan.lines())
+    promote.apply(plan, console=shop.console, signer=keys.signers["promoter"])
+    assert shop.seen(X.name) == names(one)
+    assert shop.seen(Y.name) == shop.seen(ALL) == set()
+    with pytest.raises(TrustError, match=re.escape(key)):  # nothing is left that could go out
+        shop.promote_plan(one)
+    with pytest.raises(TrustError, match=re.escape(key)):
+        shop.promote_plan(one, Y)
 
 
 @pytest.mark.parametrize("kind", ["test-result", "provenance"])
