@@ -331,7 +331,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         app.json |= "--json" in own  # which may not have been read yet
         if isinstance(exc, click.ClickException):
             return _usage(app, exc)
-        return _fail(app, exc if isinstance(exc, RocwheelError) else _host_error(exc))
+        try:
+            return _fail(app, exc if isinstance(exc, RocwheelError) else _host_error(exc))
+        except (MemoryError, SystemError):  # what CPython makes of an import without memory
+            error = _host_error(MemoryError())
+            os.write(2, f"error: {error}\nhint:  {error.hint}\n".encode())
+            return error.exit_code
 
 
 def _width() -> int:
