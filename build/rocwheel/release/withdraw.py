@@ -168,10 +168,9 @@ class ChangePlan:
             for item in {*self.state.of(index.view).shown(project)}
             ^ {*after.of(index.view).shown(project)}
         }
-        act = f"{action.value:9}"
-        lines = [f"{act}{place.locate(name)}" for name in sorted(changed)]
+        lines = [f"{action.value:9}{place.locate(name)}" for name in sorted(changed)]
         for index in indexes:
-            lines += operations.page_lines(index, self.files, removing=action.removes)
+            lines += operations.page_lines(index, self.files, action)
         return lines
 
     @property
