@@ -302,6 +302,11 @@ def ci_build(ctx: click.Context, /, **_given: Any) -> None:
         click.echo(ctx.get_help())
 
 
+_BUGS: Final = (RuntimeError, SystemError)
+# but for what CPython says where no thread can start, or memory ends while it imports
+_STARVED: Final = ("start new thread", "without exception set", "without setting an exception")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status.
 
@@ -323,20 +328,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who was to read this has gone: it is not known what they missed
         sys.stderr.close()
         return 128 + signal.SIGPIPE
-    except (click.ClickException, RocwheelError, OSError, MemoryError, RuntimeError) as exc:
-        if isinstance(exc, RuntimeError) and "start new thread" not in str(exc):
+    except (click.ClickException, RocwheelError, OSError, MemoryError, *_BUGS) as exc:
+        if isinstance(exc, _BUGS) and not any(text in str(exc) for text in _STARVED):
             raise
         words = list(sys.argv[1:] if argv is None else argv)
         own = words[: words.index("--")] if "--" in words else words
         app.json |= "--json" in own  # which may not have been read yet
-        if isinstance(exc, click.ClickException):
-            return _usage(app, exc)
-        try:
-            return _fail(app, exc if isinstance(exc, RocwheelError) else _host_error(exc))
-        except (MemoryError, SystemError):  # what CPython makes of an import without memory
-            error = _host_error(MemoryError())
-            os.write(2, f"error: {error}\nhint:  {error.hint}\n".encode())
-            return error.exit_code
+        with suppress(MemoryError, SystemError):
+            return (
+                _usage(app, exc)
+                if isinstance(exc, click.ClickException)
+                else _fail(app, exc if isinstance(exc, RocwheelError) else _host_error(exc))
+            )
+        error = _host_error(MemoryError())
+        os.write(2, f"error: {error}\nhint:  {error.hint}\n".encode())
+        return error.exit_code
 
 
 def _width() -> int:
@@ -445,7 +451,8 @@ def _host_error(exc: Exception) -> HostError:
     import errno
 
     if not isinstance(exc, OSError):
-        what = "no further thread can be started" if str(exc) else "not enough memory"
+        is_thread = "thread" in str(exc)
+        what = "no further thread can be started" if is_thread else "not enough memory"
         return HostError(what, hint="raise the limits of this shell: ulimit -v, ulimit -u")
     where = exc.filename or "this machine"
     hints = {

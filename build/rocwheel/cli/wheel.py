@@ -192,9 +192,7 @@ def reversion(app: App, options: WheelReversionOptions) -> None:
     given = (bool(options.version), options.post_release is not None, bool(options.local))
     if given.count(True) != 1:
         raise click.UsageError("give one of --version, --post-release and --local")
-    change = rename.NewVersion(
-        version=options.version, post=options.post_release, local=options.local
-    )
+    change = rename.NewVersion(options.version, options.post_release, options.local)
     _rename(app, rename.plan_reversion(options.paths(), change), options)
 
 
@@ -214,13 +212,15 @@ def repair(app: App, options: WheelRepairOptions) -> None:
 
     rules = options.load(app)
     plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths())
-    out, runner, console = options.folder(app), app.runner, app.console
+    by: dict[str, Any] = {"out": options.folder(app), "runner": app.runner, "console": app.console}
+    names = [str(plan.after) for plan in plans]
+    for name in (each for each in names if names.count(each) > 1):
+        raise WheelError(f"{name}: two of the wheels would get this name", hint="repair them apart")
     if options.dry_run:
-        parallel.each(partial(repairing.check, out=out, runner=runner, console=console), plans)
+        parallel.each(partial(repairing.check, **by), plans)
         document = {"dry_run": True, "wheels": [show.plan_document(plan) for plan in plans]}
         return app.emit(document, "\n".join(f"would repair {plan}" for plan in plans))
-    act = partial(repairing.apply, out=out, runner=runner, console=console)
-    results = parallel.each(act, plans)
+    results = parallel.each(partial(repairing.apply, **by), plans)
     documents = [show.result_document(*both) for both in zip(plans, results, strict=True)]
     return app.emit({"wheels": documents}, "\n".join(str(result.path) for result in results))
 

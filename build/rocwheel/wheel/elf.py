@@ -289,7 +289,7 @@ class _Scan:
         if len(places) > 1:
             raise ElfError("two sections where one can be used")
         if not places or places[0][0] != _offset(loads, address[-1]):
-            raise ElfError("symbols or version needs that no section describes")
+            raise ElfError("symbols or version needs that no section describes (was it stripped?)")
         return places[0]
 
     def _exports(

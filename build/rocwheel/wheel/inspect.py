@@ -33,6 +33,7 @@ _ROCM_PROJECT: Final = re.compile(r"jax-rocm([0-9]+)-(plugin|pjrt)\Z")
 _GRAFT_HASH: Final = re.compile(r"-[0-9a-f]{8}(?=\.so)")
 _SUMMARY_ROCM: Final = re.compile(r"\(ROCm:([^)]+)\)|\b(Legacy ROCm [0-9.]+)")
 _GIT_HASH: Final = re.compile(r"^_git_hash\b[^=\n]*=\s*['\"]([0-9a-f]{7,40})['\"]", re.MULTILINE)
+_ENDS: Final = re.compile("[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _COMMIT: Final = re.compile(r"['\"]([0-9a-f]{40})['\"]")
 _COMMIT_OF: Final = re.compile(r"([A-Za-z][\w./-]*?)(?:_commit)?['\"]?\s*[:=]\s*\Z")
 _KEY: Final = 100  # characters before a commit in which the name of its repository is looked for
@@ -252,7 +253,9 @@ def _entry_points(data: bytes) -> dict[str, tuple[str, ...]]:
     if len(data) > LIMITS.entry_points:
         return {"": (f"cannot be read: {len(data)} bytes",)}
     try:
-        for point in _Texts(data.decode("utf-8")).entry_points:
+        if odd := _ENDS.search(text := data.decode("utf-8")):
+            return {"": (f"cannot be read: {odd[0]!a} ends a line to Python, not to uv",)}
+        for point in _Texts(text).entry_points:
             groups.setdefault(point.group, []).append(f"{point.name} = {point.value}")
     except (TypeError, ValueError, AttributeError) as exc:
         return {"": (f"cannot be read: {type(exc).__name__}",)}

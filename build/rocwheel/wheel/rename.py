@@ -28,8 +28,8 @@ TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECOR
 _REQUIRED: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _CLAUSE: Final = r"(===|==|<=|>=|~=|!=|<|>)\s*([^\s,;()]+)"
 # PEP 425 and 600; https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
-# The levels of glibc 2 begin with 2.5 (PEP 513), those of musl with 1.1.
-_LIBC: Final = "musllinux_1_[1-9][0-9]?|manylinux(?:1|2010|2014|_2_(?:[5-9]|[1-9][0-9]))"
+# The levels of glibc 2 begin with 2.5 (PEP 513), and 2.49 is years ahead; of musl's 1.1 is first.
+_LIBC: Final = "musllinux_1_[1-9][0-9]?|manylinux(?:1|2010|2014|_2_(?:[5-9]|[1-4][0-9]))"
 _TAGS: Final = {
     "python": (r"(?:py|cp|pp|ip|jy|graalpy)[1-9][0-9]{0,3}", "cp312"),
     "ABI": (r"none|abi3|abi3t|(?:cp|pypy|graalpy)[1-9][a-z0-9_]{0,30}", "cp312"),
@@ -211,21 +211,14 @@ class _Draft:
         if own != (self.name.project, self.name.version_text):
             archive.refuse(f"METADATA is of {' '.join(own)}")
         self._rows = {row.path: row for row in rows}
-        self._check_texts()
         self._edits: dict[str, bytes] = {}
-
-    def _check_texts(self) -> None:
-        """Refuse a wheel whose RECORD does not confirm its texts; libraries are not read."""
-        for member in self._archive.members:
+        for member in archive.members:  # RECORD must confirm texts; libraries are not read
             row = self._rows.get(member.name)
             is_info = member.name.startswith(f"{self.folder}/")
             if row is None or not row.digest or not (is_info or member.size <= TEXT):
                 continue
-            content = self._archive.stream(member)
-            if row_of(member.name, content, algorithm=row.algorithm) != row:
-                self._archive.refuse(
-                    f"{member.name}: differs from RECORD, it was changed after packing"
-                )
+            if row_of(member.name, archive.stream(member), algorithm=row.algorithm) != row:
+                archive.refuse(f"{member.name}: differs from RECORD, it was changed after packing")
 
     def edit(self, member: str, content: bytes) -> None:
         """Give a member new content, where it is new."""
@@ -282,6 +275,9 @@ def _tags(text: str, kind: str) -> tuple[str, ...]:
     tags = tuple(dict.fromkeys(text.split("."))) if text else ()
     for tag in tags:
         if not re.fullmatch(pattern, tag):
+            meant = re.sub(r"(?<=\d)\.(?=\d)", "_" if kind == "platform" else "", text)
+            if meant != text and all(re.fullmatch(pattern, each) for each in meant.split(".")):
+                raise ConfigError(f"{brief(repr(text))}: not a {kind} tag", hint=f"write {meant}")
             shown = brief(repr(tag if len(tags) > 1 and tag else text))
             raise ConfigError(f"{shown}: not a {kind} tag", hint=f"write for example {example}")
     return tags

@@ -6,6 +6,7 @@ import itertools
 import textwrap
 from collections import Counter
 from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import amdgpu_family_matrix as matrix
@@ -15,7 +16,7 @@ from rocwheel.wheel.elf import PJRT_ENTRY
 from rocwheel.wheel.verify.rules import Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.inspect import WheelReport
@@ -28,6 +29,7 @@ PLAIN: Final = (  # what a report calls as JSON does
     "project", "version", "tags", "size", "sha256", "requires", "requires_python", "entry_points",
     "gfx_targets", "grafted", "provenance",
 )  # fmt: skip
+MANY: Final = 50  # findings of a rule in one wheel that are shown; of others, their number
 FEW: Final = 4  # entries of a list that are all shown; of a longer one, its length and its first
 
 
@@ -63,19 +65,19 @@ def _lines(report: WheelReport, width: int) -> Iterator[str]:
     unpacked = sum(item.size for item in report.members)
     points = report.entry_points.items()
     yield report.path.name
-    yield from _fields(
-        (
-            ("project", [f"{report.project} {report.version}"]),
-            ("tags", report.tags),
-            ("size", [f"{size(report.size)} ({report.size} bytes), {size(unpacked)} unpacked"]),
-            ("sha256", [report.sha256]),
-            ("python", [report.requires_python] if report.requires_python else []),
-            ("requires", report.requires),
-            ("entry points", [f"{group}: {item}" for group, items in points for item in items]),
-            ("grafted", report.grafted),
-            ("made from", [f"{name} {text}" for name, text in sorted(report.provenance.items())]),
-        )
-    )
+    for label, values in (
+        ("project", [f"{report.project} {report.version}"]),
+        ("tags", report.tags),
+        ("size", [f"{size(report.size)} ({report.size} bytes), {size(unpacked)} unpacked"]),
+        ("sha256", [report.sha256]),
+        ("python", [report.requires_python] if report.requires_python else []),
+        ("requires", report.requires),
+        ("entry points", [f"{group}: {item}" for group, items in points for item in items]),
+        ("grafted", report.grafted),
+        ("made from", [f"{name} {text}" for name, text in sorted(report.provenance.items())]),
+    ):
+        for number, value in enumerate(values):
+            yield f"  {'' if number else label:<14} {value}"
     for name, parts in report.sboms.items():
         rows = [(part.role or "part", part.name, part.version, part.purl) for part in parts]
         yield from _table((name, "", "version", "package URL"), rows)
@@ -136,7 +138,7 @@ def verdict_document(
 def verdict_lines(
     verdicts: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
 ) -> Iterator[str]:
-    """Return the same for a person: each finding with its remedy below."""
+    """Return the same for a person: the remedy below the first findings of a rule."""
     if installers:
         yield f"installed with {installers}"
     for name, findings in verdicts.items():
@@ -144,15 +146,18 @@ def verdict_lines(
         numbers = Counter(item.severity for item in findings)
         counts = (count(numbers[each], each.value) for each in Severity if numbers[each])
         yield printable(f"{name}: {', '.join((outcome, *counts))}")
-        for item in findings:
-            yield printable(f"  {item.severity.value} {item.rule}: {item.message}")
-            yield f"    {item.remedy}"
+        for rule, number in Counter(item.rule for item in findings).items():
+            first = itertools.islice((item for item in findings if item.rule == rule), MANY)
+            for remedy, each in itertools.groupby(first, key=attrgetter("remedy")):
+                yield from (printable(f"  {x.severity.value} {rule}: {x.message}") for x in each)
+                yield f"    {remedy}"
+            if number > MANY:
+                yield f"  {rule}: and {number - MANY} more, which --json lists"
 
 
 def ships(verdicts: Mapping[str, tuple[Finding, ...]]) -> bool:
     """Return whether wheels with these findings may be published: none is an error."""
-    findings = itertools.chain.from_iterable(verdicts.values())
-    return all(item.severity is not Severity.ERROR for item in findings)
+    return all(x.severity is not Severity.ERROR for each in verdicts.values() for x in each)
 
 
 def _elf_document(item: ElfFacts) -> dict[str, Any]:
@@ -206,15 +211,6 @@ def _gpu_code(item: ElfFacts) -> str:
 def _few(items: tuple[str, ...]) -> str:
     """Return a list that may have 79 entries; `--json` has them all."""
     return " ".join(items) if len(items) <= FEW else f"{len(items)} entries, first {items[0]}"
-
-
-def _fields(fields: Iterable[tuple[str, Iterable[str]]]) -> Iterator[str]:
-    """Yield one value a line, the label before the first."""
-    for name, values in fields:
-        label = name
-        for value in values:
-            yield f"  {label:<14} {value}"
-            label = ""
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

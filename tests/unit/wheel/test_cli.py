@@ -17,7 +17,7 @@ from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf
 from rocwheel.cli import main
 from rocwheel.host import cgroup
 from rocwheel.wheel import show
-from rocwheel.wheel.verify.rules import Finding, Severity
+from rocwheel.wheel.verify.rules import RULES, Finding, Severity
 from rocwheel.wheel.zip_reader import ZipArchive
 
 OUT = "out"
@@ -255,6 +255,19 @@ def test_renaming_prints_the_new_files(plugin: str, pjrt: str, tmp_path, capsys)
 def test_renaming_one_of_a_set_warns_about_the_other(plugin: str, capsys) -> None:
     run("reversion", plugin, "--post-release", "1", "--output", OUT)
     assert "jax-rocm7-pjrt 0.9.1.post1: re-version that wheel too" in capsys.readouterr().err
+
+
+def test_a_remedy_is_given_once_for_all_findings_of_its_rule(tmp_path, capsys) -> None:
+    needed = ("libfoo.so.1", "libbar.so.2", "libc.so.6")
+    files = {"demo/_c.so": File(make_elf(needed=needed, runpath="$ORIGIN"), mode=0o755)}
+    run("verify", str(wheels.Wheel(files=files, tag="cp312-cp312-linux_x86_64").write(tmp_path)))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(": ")[2] for line in lines if "elf.needed:" in line] == [
+        "needs libfoo.so.1", "needs libbar.so.2",
+    ]  # fmt: skip
+    remedies = [n for n, line in enumerate(lines) if line == f"    {RULES['elf.needed'][2]}"]
+    assert len(remedies) == 1
+    assert lines[remedies[0] - 1].endswith("needs libbar.so.2")
 
 
 def test_repair_says_what_it_did(tmp_path, capsys) -> None:
@@ -521,5 +534,14 @@ def test_two_wheels_that_would_get_one_name_are_refused(dry, plugin, tmp_path, c
     (tmp_path / "other").mkdir()
     other = wheels.plugin().but(files={}).write(tmp_path / "other")
     run("retag", plugin, str(other), *DRY["retag"], "--output", OUT, *dry, status=6)
+    assert "two of the wheels would get this name" in capsys.readouterr().err
+    assert not list((tmp_path / OUT).glob("*"))
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_repair_of_two_wheels_to_one_name_is_refused_whole(dry, tmp_path, capsys) -> None:
+    tags = ("cp312-cp312-linux_x86_64", "cp312-cp312-manylinux_2_28_x86_64")
+    paths = [str(wheels.plugin(tag=tag).write(tmp_path)) for tag in tags]
+    run("repair", *paths, "--output", OUT, *dry, status=6)
     assert "two of the wheels would get this name" in capsys.readouterr().err
     assert not list((tmp_path / OUT).glob("*"))

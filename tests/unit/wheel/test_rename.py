@@ -442,6 +442,10 @@ def test_a_version_module_too_large_to_be_edited_is_refused(tmp_path: Path) -> N
         ({"platform": "manylinux_2_999_x86_64"}, "not a platform tag"),
         ({"platform": "manylinux_2_028_x86_64"}, "not a platform tag"),
         ({"platform": "musllinux_9_2_x86_64"}, "not a platform tag"),
+        ({"platform": "manylinux_2_99_x86_64"}, "'manylinux_2_99_x86_64': not a platform tag"),
+        ({"python": "cp3.12"}, "'cp3.12': not a python tag"),
+        ({"abi": "cp3.12"}, "'cp3.12': not a ABI tag"),
+        ({"python": "cp312.313"}, "'313': not a python tag"),
     ],
 )
 def test_tags_that_no_installer_ever_asks_for_are_refused(tags, said, tmp_path: Path) -> None:
@@ -449,6 +453,23 @@ def test_tags_that_no_installer_ever_asks_for_are_refused(tags, said, tmp_path: 
     with pytest.raises(ConfigError) as caught:
         plan_retag([path], **tags)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tags", "advice"),
+    [
+        ({"python": "cp3.12"}, "write cp312"),
+        ({"abi": "cp3.12.abi3"}, "write cp312.abi3"),
+        ({"python": "cp3.11.cp3.12"}, "write cp311.cp312"),
+        ({"platform": "manylinux_2.28_x86_64"}, "write manylinux_2_28_x86_64"),
+        ({"python": "cp312.313"}, "write for example cp312"),
+    ],
+)
+def test_the_dot_of_a_version_is_not_taken_for_one_between_tags(tags, advice, tmp_path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        plan_retag([path], **tags)
+    assert caught.value.hint == advice
 
 
 def test_tags_that_belong_together_are_given_together(tmp_path: Path) -> None:

@@ -302,6 +302,13 @@ BROKEN = {
         PJRT.but(entry_points="[ jax_plugins ]\nxla_rocm7 = jax_plugins.xla_rocm7\n"),
         None, "layout.entry-point", "reads [ jax_plugins ]",
     ),
+    **{
+        f"entry points in lines that {title} ends": (
+            PJRT.but(entry_points=f"[jax_plugins]{end}xla_rocm7 = jax_plugins.xla_rocm7\n"),
+            None, "layout.entry-point", "ends a line to Python, not to uv",
+        )
+        for title, end in {"VT": "\v", "FS": "\x1c", "NEL": "\x85", "LS": "\u2028"}.items()
+    },
     "an unknown requirement": (
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "left-pad")),
         None, "pin.allowed", "does not know",

@@ -104,7 +104,7 @@ RULES: Final = {
         "build with the release config (link_only), or use `wheel repair`"),
     "elf.needed": (ERROR,
         "RUNPATH finds every NEEDED library in the wheel, or it is one of the platform or of ROCm.",
-        "link against the ROCm that was asked for; allow it in ci/wheel_policy.yaml if right"),
+        "link one that is there (of ROCm: the one asked for), or allow it in ci/wheel_policy.yaml"),
     "elf.needed-rocm": (ERROR,
         "Every ROCm library that is NEEDED exists in the ROCm the wheel was built for.",
         "another ROCm was linked: set ROCM_PATH to the requested one and build again"),
