@@ -27,7 +27,7 @@ RED, YELLOW, BOLD, PLAIN = "\x1b[1;31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 _ODD: Final = re.compile(r"[^\n\t -~]")  # may not be printable
 # What GitHub's runner obeys: `::` where a line begins, after blanks, and `##[` wherever it stands
 # (https://github.com/actions/runner, ActionCommand). The first character of it.
-_OBEYED: Final = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
+_OBEYED: Final = r"(?m)^([ \t]*):(?=:)|#(?=#\[)"
 
 
 class ConsoleMode(enum.Enum):
@@ -197,7 +197,7 @@ class Console:
         """Return lines that whatever reads this console's log shows and does not obey."""
         text = printable_lines(text)
         if self.mode is ConsoleMode.GITHUB:  # the first character as Python writes it in a string
-            return _OBEYED.sub(lambda item: f"{item[1] or ''}\\x{ord(item[0][-1]):02x}", text)
+            return re.sub(_OBEYED, lambda item: f"{item[1] or ''}\\x{ord(item[0][-1]):02x}", text)
         return text
 
     def shown_json(self, text: str) -> str:

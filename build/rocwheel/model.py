@@ -102,13 +102,13 @@ class PythonVersion:
         return f"python{self.major}.{self.minor}{'t' if self.free_threaded else ''}"
 
 
-_GFX = re.compile(r"gfx(?:[0-9]+[0-9a-f]{2}|[0-9]+(?:-[0-9]+)?-generic)\Z")
+_GFX = r"gfx(?:[0-9]+[0-9a-f]{2}|[0-9]+(?:-[0-9]+)?-generic)\Z"
 
 
 def gfx_target(text: str) -> str:
     """Check the shape of a gfx target (`gfx942`, `gfx9-4-generic`). Raises ConfigError."""
     name = text.strip()
-    if not _GFX.match(name):
+    if not re.match(_GFX, name):
         raise ConfigError(
             f"{text!r}: not a gfx target", hint="write for example gfx942 or gfx11-generic"
         )

@@ -31,7 +31,7 @@ NODES: Final = 1_000_000  # of a document once its aliases are expanded
 DEEP: Final = 2_000  # levels that a document may have: by brackets, or by columns of a line
 Step = str | int  # a key of a mapping, or an index of a list
 _T = TypeVar("_T")
-_STEP: Final = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]|(\[\.\.\.\])")
+_STEP: Final = r"\.([^.\[\]`]+)|\[(\d+)\]|(\[\.\.\.\])"
 _KINDS: Final = {  # of msgspec: our word, and what to do
     "array": ("a list", "write `[a, b]` or `- a` lines"),
     "bool": ("true or false", "write one of the two"),
@@ -284,9 +284,8 @@ def _steps(content: Any, kind: type, text: str) -> list[Step]:
     place = text.partition(" - at `")[2]
     steps: list[Step] = []
     below = content
-    for field, index, other in _STEP.findall(
-        f"{place}[...]" if place.startswith("key`") else place
-    ):
+    whole = f"{place}[...]" if place.startswith("key`") else place
+    for field, index, other in re.findall(_STEP, whole):
         step: Step = int(index) if index else field
         if other:
             alone = {key: _with(content, steps, {key: below[key]}) for key in below}
