@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import sys
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -1011,6 +1012,11 @@ def test_the_commands_tell_what_they_did(tmp_path, capsys, monkeypatch) -> None:
     own = Path(__file__).parents[2] / "examples/miniature/families.yaml"
     err = run(capsys, "promote", "--manifest", "wh", *where, "--families", str(own))[2]
     assert f" --store {where[3]} --families {own} --python 3.12 --suite " in err
+    argv = ["promote", "--manifest", "wh", *where, "--approve"]
+    with monkeypatch.context() as called:
+        called.setattr(sys, "argv", ["rocwheel", *argv])
+        assert main(argv) == 2
+    assert "hint:  see rocwheel promote --help" in capsys.readouterr().err
 
     shop = Shop((tmp_path / "store").as_uri(), None)
     pass_gate(shop.staging, manifest)

@@ -382,7 +382,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
     """Show what click refuses in the two lines every error has."""
     ctx = getattr(exc, "ctx", None)
     command = ctx.command_path if ctx else program_name(sys.argv[0])
-    if ctx and not ctx.parent:  # which reads the whole line for options before the command
+    if not (ctx and ctx.parent):  # which reads the whole line for options before the command
         command = " ".join((command, *[word for word in sys.argv[1:] if word in COMMANDS][:1]))
     from rocwheel.download import shown_setting
 

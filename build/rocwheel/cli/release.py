@@ -120,8 +120,7 @@ def _publish(
     app: App, planned: promotion.PromotePlan, options: PromoteOptions, signer: Signer | None
 ) -> dict[str, Any]:
     channels = app.path(options.channels_file) or app.home.ci / "channels.yaml"
-    decided_by = {"matrix": Path(matrix.__file__), "channels": channels}
-    digests = {name: files.sha256(path) for name, path in decided_by.items()}
+    digests = {"matrix": files.sha256(Path(matrix.__file__)), "channels": files.sha256(channels)}
     with app.console.step(f"promote {planned.operation.manifest.sha256[:12]}"):
         moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
         _refresh(app, planned.operation.place, planned.families("ready"))
@@ -219,8 +218,7 @@ def prune(app: App, options: PruneOptions) -> None:
         swept = () if options.dry_run else retention.apply(planned, who=person)
         if planned.operation.leaving(planned.state) and not options.dry_run:
             _refresh(app, planned.operation.place, planned.state.views)
-        for name in swept:
-            app.console.info(f"leftover {name}")
+        _show(app, [f"leftover {name}" for name in swept], dry_run=False)
         documents.append(planned.to_json(dry_run=options.dry_run, leftovers=swept))
     sets = count(sum(len(item["sets"]) for item in documents), "set")
     app.emit({"places": documents}, f"{sets} {'to prune' if options.dry_run else 'pruned'}")

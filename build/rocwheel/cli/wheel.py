@@ -210,8 +210,7 @@ def repair(app: App, options: WheelRepairOptions) -> None:
     from rocwheel.wheel import repair as repairing
     from rocwheel.wheel import show
 
-    rules = options.load(app)
-    plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths())
+    plans = parallel.each(partial(repairing.plan_repair, policy=options.load(app)), options.paths())
     by: dict[str, Any] = {"out": options.folder(app), "runner": app.runner, "console": app.console}
     names = [str(plan.after) for plan in plans]
     for name in (each for each in names if names.count(each) > 1):

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, Final
 
 from rocwheel.choices import ALL
-from rocwheel.console import Progress
+from rocwheel.console import Progress, duration
 from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError, StoreError
 from rocwheel.index.page import Page, Root
@@ -328,10 +328,13 @@ def verify(place: Place, entry: Entry) -> None:
         raise replaced(store.locate(key), digest, entry.sha256)
 
 
-def page_lines(place: Place, entries: Iterable[Entry], *, removing: bool = False) -> list[str]:
-    """Return the pages that change, for people, in their order."""
-    projects = in_order({entry.project for entry in entries}, removing=removing)
-    return [f"page     {place.store.locate(place.index)}/{project}/" for project in projects]
+def page_lines(place: Place, entries: Iterable[Entry], action: Action) -> list[str]:
+    """Return the pages that change, for people, in their order, and which URL is waited for."""
+    projects = in_order({entry.project for entry in entries}, removing=action.removes)
+    lines = [f"page     {place.store.locate(place.index)}/{project}/" for project in projects]
+    if lines and place.public_url and (action.adds or action.removes):
+        lines.append(f"await    {place.url}: {duration(PUBLIC_SECONDS)} at most, until it shows it")
+    return lines
 
 
 def check_clock(store: Store, keys: Iterable[str], *, now: datetime, where: str) -> None:

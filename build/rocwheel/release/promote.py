@@ -11,6 +11,7 @@ later is one more entry of the log; the bytes are there.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -211,7 +212,7 @@ class PromotePlan:
         entries = [item.entry for item in self.operation.copies]
         views = (place.family, *(self.families("ready") if place.is_split else ()))
         for view in dict.fromkeys(views):
-            lines += operations.page_lines(place.shown_as(view), entries)
+            lines += operations.page_lines(place.shown_as(view), entries, Action.PROMOTE)
         return [*lines, *self.cell_lines(), f"{'signed':9}{self.signed or 'no: unsigned'}"]
 
     @property
@@ -287,21 +288,19 @@ class PromotePlan:
         """
         name = self.operation.manifest.sha256[:12]
         blocked = [item for item in self.operation.judged if item.decision.blocking]
-        cells, family = blocked[0].decision.blocking, blocked[0].family
-        first = cells[0]
-        more = f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""
+        (first, *others), family = blocked[0].decision.blocking, blocked[0].family
+        words = ["--manifest", name, "--family", family, *self.channel.option.split(" ", 1)]
+        target = shlex.join([*words, *(("--families", str(families)) if families else ())])
+        more = f" (and {len(others)} more)" if others else ""
         hints = {
-            "flaky": f"approve it by name: --approve {first.name}, with --by and --reason",
+            "flaky": f"approve it: promote {target} --approve {first.name} --by NAME --reason WHY",
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
             "uncalibrated": "count its tests: gate calibrate, or excuse it in the family's data",
-            "not-run": f"run it: gate --manifest {name} --family {family} {self.channel.option} "
-            + f"--families {families} " * bool(families)
-            + f"--python {first.python} --suite {first.suite}",
+            "not-run": f"run it: gate {target} --python {first.python} --suite {first.suite}",
         }
         hint = hints.get(first.state.value, "mend what the verdict names, then gate again")
         if first in blocked[0].decision.waiting and self.channel.requires(KeyRole.APPROVER):
-            words = f"{first.name} --manifest {name} --family {family}"
-            hint = f"an approver signs it: trust approve {words} {self.channel.option} --by …"
+            hint = f"an approver signs it: trust approve {first.name} {target} --by …"
         return PromotionError(
             f"{name} on {family}: {first.suite} on CPython {first.python} is {first.state.value}: "
             f"{first.why}{more}",
@@ -444,9 +443,7 @@ def apply(
         raise plan.refusal()
     operation, place = plan.operation, plan.operation.place
     judged = []
-    for item in operation.judged:
-        if item.state != "ready":
-            continue
+    for item in (each for each in operation.judged if each.state == "ready"):
         bundle = proof.bundle(
             operation.manifest,
             plan.channel,

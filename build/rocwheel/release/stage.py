@@ -95,7 +95,7 @@ class StagePlan:
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
         entries = (item.entry for item in self.operation.uploads)
-        return [*lines, *operations.page_lines(place, entries)]
+        return [*lines, *operations.page_lines(place, entries, Action.STAGE)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         """Return the plan as a document; without `dry_run` it was applied where that was needed."""

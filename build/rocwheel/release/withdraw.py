@@ -63,8 +63,7 @@ class Change(Operation):
     def files(self, state: IndexState) -> tuple[Entry, ...]:
         """Return what it is about: files of the set, or listed ones by name."""
         if not self.set_id:
-            projects = sorted({version_of(name)[0] for name in self.filenames})
-            shown = (item for project in projects for item in state.shown(project))
+            shown = (item for name in sorted(self.wanted(state)) for item in state.shown(name))
             return tuple(item for item in shown if item.filename in self.filenames)
         chosen = set(self.filenames)
         return tuple(f for f in state.files(self.set_id) if not chosen or f.filename in chosen)
@@ -168,10 +167,9 @@ class ChangePlan:
             for item in {*self.state.of(index.view).shown(project)}
             ^ {*after.of(index.view).shown(project)}
         }
-        act = f"{action.value:9}"
-        lines = [f"{act}{place.locate(name)}" for name in sorted(changed)]
+        lines = [f"{action.value:9}{place.locate(name)}" for name in sorted(changed)]
         for index in indexes:
-            lines += operations.page_lines(index, self.files, removing=action.removes)
+            lines += operations.page_lines(index, self.files, action)
         return lines
 
     @property

@@ -29,6 +29,7 @@ PLAIN: Final = (  # what a report calls as JSON does
     "project", "version", "tags", "size", "sha256", "requires", "requires_python", "entry_points",
     "gfx_targets", "grafted", "provenance",
 )  # fmt: skip
+MANY: Final = 50  # findings of a rule in one wheel that are shown; of others, their number
 FEW: Final = 4  # entries of a list that are all shown; of a longer one, its length and its first
 
 
@@ -137,7 +138,7 @@ def verdict_document(
 def verdict_lines(
     verdicts: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
 ) -> Iterator[str]:
-    """Return the same for a person: the remedy below findings of one rule."""
+    """Return the same for a person: the remedy below the first findings of a rule."""
     if installers:
         yield f"installed with {installers}"
     for name, findings in verdicts.items():
@@ -145,15 +146,18 @@ def verdict_lines(
         numbers = Counter(item.severity for item in findings)
         counts = (count(numbers[each], each.value) for each in Severity if numbers[each])
         yield printable(f"{name}: {', '.join((outcome, *counts))}")
-        for remedy, of_one in itertools.groupby(findings, key=attrgetter("remedy")):
-            yield from (printable(f"  {x.severity.value} {x.rule}: {x.message}") for x in of_one)
-            yield f"    {remedy}"
+        for rule, number in Counter(item.rule for item in findings).items():
+            first = itertools.islice((item for item in findings if item.rule == rule), MANY)
+            for remedy, each in itertools.groupby(first, key=attrgetter("remedy")):
+                yield from (printable(f"  {x.severity.value} {rule}: {x.message}") for x in each)
+                yield f"    {remedy}"
+            if number > MANY:
+                yield f"  {rule}: and {number - MANY} more, which --json lists"
 
 
 def ships(verdicts: Mapping[str, tuple[Finding, ...]]) -> bool:
     """Return whether wheels with these findings may be published: none is an error."""
-    findings = itertools.chain.from_iterable(verdicts.values())
-    return all(item.severity is not Severity.ERROR for item in findings)
+    return all(x.severity is not Severity.ERROR for each in verdicts.values() for x in each)
 
 
 def _elf_document(item: ElfFacts) -> dict[str, Any]:

@@ -196,7 +196,8 @@ def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(worl
     assert "not run: the night was stopped by me" in late.err
     assert not Nights(open_store(world.store)).book("one").attempts
     world.nightly("retry", "one", "--reason=done", check=True)
-    world.nightly("drop", "one", "gate.jax.gfx90a.3.12.e2e", "--reason=known", check=True)
+    drop = ("drop", "one", "gate.jax.gfx90a.3.12.e2e", "--reason=known")
+    assert "now: nightly run one --store=" in world.nightly(*drop, check=True).err
     done = world.local("one")
     assert "gate.jax.gfx90a.3.12.e2e: barred: dropped by" in done.err
     assert released(world), "an advisory suite that was dropped holds nothing up"

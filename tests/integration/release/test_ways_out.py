@@ -18,6 +18,7 @@ from rocwheel.errors import PromotionError
 from rocwheel.index.channels import Retention
 from rocwheel.index.page import links
 from rocwheel.ledger import log, verdicts
+from rocwheel.ledger.state import Action
 from rocwheel.release import adopt, audit, operations, promote
 from rocwheel.release.operations import Who
 from rocwheel.values import canonical_json, replace
@@ -548,6 +549,11 @@ def test_another_public_address_is_one_finding_not_one_per_page(desk) -> None:
     place = replace(desk.shop.release, public_url="https://wheels.example.org")
     (problem,) = audit.check_pages(place, log.read(place, None))
     assert "pages name another address than https://wheels.example.org/v2/gfx90a/" in problem
+    entries = list(desk.shop.shown(place, "jaxlib"))
+    wait = f"await    {place.url}: 5 min 0 s at most, until it shows it"
+    for action in Action:
+        waits = wait in operations.page_lines(place, entries, action)
+        assert waits is (action.adds or action.removes)
 
 
 def test_promotion_of_a_listed_set_puts_back_metadata_that_is_missing(desk) -> None:

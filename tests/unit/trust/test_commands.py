@@ -344,7 +344,8 @@ def test_a_person_signs_an_approval_and_promote_asks_for_it(world, capsys) -> No
     why = ("--by=ann", "--reason=known race")
     sign = f"--signer={world.uri('promoter')}"
     assert world.run("promote", *named, sign) == 9
-    assert "an approver signs it: trust approve unit:3.12" in capsys.readouterr().err
+    signs = "an approver signs it: trust approve unit:3.12 --manifest "
+    assert signs in capsys.readouterr().err
     assert world.run("promote", *named, sign, "--approve=unit:3.12", *why) == 9
     assert "takes the signed word of an approver alone" in capsys.readouterr().err
     approve = ("trust", "approve", "unit:3.12", *named)

@@ -16,7 +16,8 @@ from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf
 
 from rocwheel.cli import main
 from rocwheel.host import cgroup
-from rocwheel.wheel.verify.rules import RULES
+from rocwheel.wheel import show
+from rocwheel.wheel.verify.rules import RULES, Finding, Severity
 from rocwheel.wheel.zip_reader import ZipArchive
 
 OUT = "out"
@@ -142,6 +143,21 @@ def test_inspect_shows_what_a_wheelhouse_says_of_its_wheel(plugin, pjrt, tmp_pat
     run("inspect", "--json", other.name)
     (item,) = json.loads(capsys.readouterr().out)["wheels"]
     assert "manifest" not in item["provenance"]
+
+
+def test_of_many_findings_of_a_rule_the_first_are_shown_and_the_others_counted() -> None:
+    def finding(rule: str, number: int) -> Finding:
+        return Finding(rule, Severity.ERROR, f"member {number}", "mend it")
+
+    findings = (*(finding("names", n) for n in range(60_000)), finding("tags", 0))
+    lines = list(show.verdict_lines({"a.whl": findings}))
+    assert lines[0] == "a.whl: may not ship, 60001 errors"
+    assert lines[1] == "  error names: member 0"
+    assert sum(line.startswith("  error names: ") for line in lines) == show.MANY == 50
+    assert "  error tags: member 0" in lines
+    assert "  names: and 59950 more, which --json lists" in lines
+    assert lines.count("    mend it") == 2
+    assert len(show.verdict_document({"a.whl": findings})["wheels"]["a.whl"]) == 60_001
 
 
 def test_verify_says_may_ship_and_ends_well(plugin: str, pjrt: str, capsys) -> None:
