@@ -44,6 +44,13 @@ def spec(jax: str = "0.11.0", **changes: object) -> BuildSpec:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
+def test_a_bazel_whose_version_is_unknown_is_called_so() -> None:
+    path = PurePosixPath("/bin/bazel")
+    made = BazelBinary(path=path, version="unknown", origin="flag")
+    assert str(made) == "Bazel of unknown version: /bin/bazel (flag)"
+    assert str(replace(made, version="7.7.0")) == "Bazel 7.7.0: /bin/bazel (flag)"
+
+
 def refusal(**changes: object) -> str:
     with pytest.raises(ConfigError) as caught:
         bazel.invocations(spec(**changes))

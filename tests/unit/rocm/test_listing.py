@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
-from support.faultserver import FaultServer
+from support.faultserver import Fault, FaultServer
 
 from rocwheel.download import Client, Retry
 from rocwheel.errors import ConfigError, FetchError
@@ -164,6 +164,16 @@ def test_a_page_that_is_none_is_one_error(page, problem, client: Client, tmp_pat
     with pytest.raises(FetchError, match=problem) as caught:
         newest(page, client, tmp_path)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(("attempts", "told"), [(1, "(1 attempt)"), (2, "(2 attempts)")])
+def test_a_failure_says_how_often_it_was_tried(attempts: int, told: str, tmp_path: Path) -> None:
+    retry = Retry(attempts=attempts, pause=0.01)
+    with FaultServer() as server, Client({}, retry=retry, note=print) as client:
+        server.faults["page/"] += [Fault(status=503)] * 3
+        with pytest.raises(FetchError) as caught:
+            listing.newest(server.url("page/"), client=client, cwd=tmp_path)
+    assert str(caught.value).endswith(told)
 
 
 def test_a_folder_that_is_not_there_is_an_error(client: Client, tmp_path: Path) -> None:
