@@ -105,20 +105,22 @@ def _opened(path: Path, *, shared: bool, mode: int) -> Lock:
 def sha256(source: Path | bytes | Iterable[bytes]) -> str:
     """Return the SHA-256 of a file, of bytes, or of blocks. Raises OSError, with its name."""
     digest = hashlib.sha256()
-    parts = blocks(source) if isinstance(source, Path) else source
-    for block in [parts] if isinstance(parts, bytes) else parts:
+    for block in blocks(source) if isinstance(source, Path | bytes) else source:
         digest.update(block)
     return digest.hexdigest()
 
 
-def blocks(path: Path) -> Iterator[bytes]:
-    """Yield what a file holds. Raises OSError, with its name, which read() does not say."""
+def blocks(source: Path | bytes) -> Iterator[bytes]:
+    """Yield bytes, or a file in blocks. Raises OSError with its name, which read() does not say."""
+    if isinstance(source, bytes):
+        yield source
+        return
     try:
-        with path.open("rb", buffering=0) as file:
+        with source.open("rb", buffering=0) as file:
             while block := file.read(BLOCK):
                 yield block
     except OSError as exc:
-        raise OSError(exc.errno, exc.strerror, str(path)) from exc
+        raise OSError(exc.errno, exc.strerror, str(source)) from exc
 
 
 def read(path: Path, *, most: int) -> bytes:

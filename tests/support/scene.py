@@ -217,7 +217,7 @@ class Scene:
                     assert info, f"{wheel.filename}: held by {known.id[:8]}, and gone"
 
     def _check_report(self, process, done: int) -> None:
-        """A refusal means that nothing was done; what cannot be said, or was done, is told so.
+        """Check that a command whose error is a refusal left nothing in the log.
 
         `done` is how many of the same name do not say that they were refused.
         """

@@ -69,7 +69,8 @@ class BuildEvents:
                 text = event["aborted"].get("description", "").strip()
                 if text and event["aborted"].get("reason") != "SKIPPED":
                     text = text if label in text else f"{label}: {text}"
-                    self.problems += [text] * (text not in self.problems)
+                    if text not in self.problems:
+                        self.problems.append(text)
             read = getattr(self, f"_on_{name.lower()}", None)
             if read:
                 read(identity, event)

@@ -302,8 +302,8 @@ def ci_build(ctx: click.Context, /, **_given: Any) -> None:
         click.echo(ctx.get_help())
 
 
+# Bugs, but for what CPython says where no thread can start, or memory ends while it imports.
 _BUGS: Final = (RuntimeError, SystemError)
-# but for what CPython says where no thread can start, or memory ends while it imports
 _STARVED: Final = ("start new thread", "without exception set", "without setting an exception")
 
 

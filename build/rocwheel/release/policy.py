@@ -10,7 +10,6 @@ were never counted on it, and neither excuses anything else.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -171,10 +170,8 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
     # what was run in a way of its own counts for nothing
     aside = [pair for pair in readable if pair[1].ran.unofficial and case.family.proof.official]
     told = [pair for pair in readable if pair not in aside]
-    # more retries than the suite allows are a failure in any state
-    budget = math.inf if case.demand is None else case.demand.flaky_budget
     failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
-                if (failed := verdict.failure or (State.FLAKY if verdict.counts.flaky > budget else None))]  # fmt: skip # noqa: E501
+                if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
     passes, doubts = list[tuple[str, State, str]](), list[tuple[str, State, str]]()
     for item, verdict in told:
@@ -220,6 +217,12 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
             ),
         ),
     )
+
+
+def _failure(verdict: Verdict, case: _Case) -> State | None:
+    """Return the failure it is; more retries than the suite allows are one in any state."""
+    over = case.demand is not None and verdict.counts.flaky > case.demand.flaky_budget
+    return verdict.failure or (State.FLAKY if over else None)
 
 
 def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
-from rocwheel import ending, files
+from rocwheel import ending
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, ObjectStaleError, StoreError
 
 Body: TypeAlias = "bytes | Path"
@@ -239,10 +239,6 @@ def swap(store: Store, key: str, change: Callable[[bytes], bytes], *, headers: H
             store.replace(key, body, previous=previous, headers=headers)
             return
     raise stale(store.locate(key))
-
-
-def blocks_of(body: Body) -> Iterator[bytes]:
-    yield from [body] if isinstance(body, bytes) else files.blocks(body)
 
 
 def pause(failures: int) -> None:

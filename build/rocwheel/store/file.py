@@ -29,7 +29,6 @@ from rocwheel.store import (
     Headers,
     ObjectInfo,
     advance,
-    blocks_of,
     differs,
     replaced,
     stale,
@@ -251,7 +250,7 @@ class FileStore:
             digest = hashlib.sha256()
             try:
                 with path.open("xb") as file:
-                    for block in blocks_of(body):
+                    for block in files.blocks(body):
                         file.write(block)
                         digest.update(block)
                         advance(count, len(block))

