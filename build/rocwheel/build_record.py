@@ -20,6 +20,14 @@ class TimedAction(Value, frozen=True, kw_only=True):
     milliseconds: Count
 
 
+class Download(Value, frozen=True, kw_only=True, omit_defaults=True, order=True):
+    """A file that Bazel fetched, or took from its repository cache; "" is what it does not say."""
+
+    url: str
+    repository: str = ""
+    digest: str = ""  # `sha256:…`
+
+
 class InvocationRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     """One run of Bazel."""
 
@@ -36,9 +44,7 @@ class InvocationRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     slowest_actions: tuple[TimedAction, ...]
     log: str  # path
     profile: str  # path
-    # what Bazel fetched, by its events, and SHA-256 of what it used of its repository cache
-    fetched: tuple[str, ...] = ()
-    unpacked: tuple[Sha256, ...] = ()
+    fetched: tuple[Download, ...] = ()  # all that lies in the output base, from whenever
 
 
 class BazelRecord(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,20 +20,24 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from rocwheel.bazel import events
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_profile, read_spawns
 from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.remote import ask, write_headers
-from rocwheel.build_record import InvocationRecord
+from rocwheel.build_record import Download, InvocationRecord
 from rocwheel.console import Console, Progress, count, duration, size
 from rocwheel.download.urls import without_secrets
 from rocwheel.errors import BazelError, CommandError, HostError
-from rocwheel.files import locked
+from rocwheel.files import locked, sha256, write
 from rocwheel.model import WheelKind
 from rocwheel.process import Runner
 
 POLL_SECONDS: Final = 0.2
 # Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
 RUNNER_COUNTS_SINCE: Final = (5,)
+DOWNLOADS: Final = "rocwheel-downloads.json"  # in the output base, and gone with it
 SHOWN_LINES: Final = 60  # of a failed action's output
 WARNINGS: Final = 20  # kept of one invocation
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
@@ -74,6 +78,7 @@ class Files:
         self.events = folder / f"{stem}.events.json"
         self.profile = folder / f"{stem}.profile.gz"
         self.spawns = folder / f"{stem}.spawns.json"
+        self.rules = folder / f"{stem}.rules"  # holds the environment, so it is removed at once
 
 
 def build(
@@ -93,7 +98,7 @@ def build(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = Files(invocation, folder)
     base = runner.host(invocation.spec.output_base)
-    started, began = time.monotonic(), time.time()
+    started = time.monotonic()
     waiting = partial(console.info, "   waiting for another build of this tree")
     with locked(base.with_name(base.name + ".lock"), waiting=waiting):
         warnings = _Warnings(console)
@@ -125,6 +130,7 @@ def build(
         spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
         files.spawns.unlink(missing_ok=True)
         critical_path, slowest = read_profile(files.profile)
+        fetched = _remembered(base)
     hits = spawned.cache_hits if read.cache_hits is None else read.cache_hits
     record = InvocationRecord(
         command=str(invocation.command_line()),
@@ -140,18 +146,43 @@ def build(
         slowest_actions=slowest,
         log=str(files.log),
         profile=str(files.profile),
-        fetched=tuple(sorted(map(without_secrets, read.fetched))),
-        unpacked=tuple(_used(invocation, runner, since=began)),
+        fetched=fetched,
     )
     return BazelResult(outputs=outputs, record=record)
 
 
-def _used(invocation: BazelInvocation, runner: Runner, *, since: float) -> Iterator[str]:
-    """Yield the SHA-256 of what the repository cache got, or gave, since then."""
-    if cache := invocation.spec.caches.repository:
-        for file in sorted(runner.host(cache).glob("content_addressable/sha256/*/file")):
-            if file.stat().st_mtime >= since:
-                yield file.parent.name
+def _remember(base: Path, rules: Path, fetched: set[str], cache: Path | None, since: float) -> None:
+    """Add what this run downloaded to what is known of the output base.
+
+    A rule names URLs and a digest, an event the URL that was `fetched` (a mirror's ends like the
+    rule's own), the time of a file in the repository cache that it was used, maybe by others. What
+    was neither fetched nor used has failed.
+    """
+    stored = [*cache.glob("content_addressable/*/*/file")] if cache else []
+    entries = [file.parent for file in stored if file.stat().st_mtime >= since]
+    used = {f"{entry.parent.name}:{entry.name}": entry for entry in entries}
+    left, now = set(fetched), set()
+    for repository, urls, named in events.read_asked(rules):
+        # http_archive of Bazel 7 and later marks what it puts into the cache with the URLs
+        mark = f"id-{sha256(' '.join(urls).encode())}"
+        marked = (key for key, entry in used.items() if (entry / mark).exists())
+        digest = named or next(marked, "")
+        ends = tuple(f"/{url.partition('://')[2] or url}" for url in urls)
+        sources = {url for url in fetched if url in urls or url.endswith(ends)}
+        left -= sources
+        for url in sources or urls[: digest in used]:
+            now.add(Download(repository=repository, url=without_secrets(url), digest=digest))
+    now |= {Download(url=without_secrets(url)) for url in left}
+    if now:
+        anew = {item.repository for item in now}
+        kept = {item for item in _remembered(base) if item.repository not in anew}
+        write(base / DOWNLOADS, msgspec.json.encode(sorted(kept | now)))
+
+
+def _remembered(base: Path) -> tuple[Download, ...]:
+    with suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode((base / DOWNLOADS).read_bytes(), type=tuple[Download, ...])
+    return ()
 
 
 def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
@@ -181,7 +212,7 @@ def _run(
     secrets: Sequence[str],
 ) -> tuple[BuildEvents, BazelError | None]:
     """Start Bazel once; what it said without `secrets`, and why it failed."""
-    for path in (files.log, files.events, files.profile, files.spawns):
+    for path in (files.log, files.events, files.profile, files.spawns, files.rules):
         path.unlink(missing_ok=True)
     options = [
         "--build_event_publish_all_actions",
@@ -190,12 +221,13 @@ def _run(
         "--color=no",
         "--curses=no",
         "--show_progress_rate_limit=1",
+        f"--experimental_workspace_rules_log_file={runner.path(files.rules)}",
     ]
     if invocation.spec.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
         options.append(f"--execution_log_json_file={runner.path(files.spawns)}")
     command = invocation.command_line(*options)
     console.detail(str(command))
-    read = BuildEvents(to_host=runner.host)
+    read, began = BuildEvents(to_host=runner.host), time.time()
     with console.progress("Bazel's actions") as bar:
         shown = _Shown(read, bar, console, secrets, warnings)
         try:
@@ -205,6 +237,10 @@ def _run(
             shutdown(invocation, runner=runner)
             raise
         finally:
+            base, cache = invocation.spec.output_base, invocation.spec.caches.repository
+            stored = runner.host(cache) if cache else None
+            _remember(runner.host(base), files.rules, read.fetched, stored, began)
+            files.rules.unlink(missing_ok=True)
             for path in (files.log, files.events) if secrets else ():
                 if path.is_file():  # Bazel repeats rc options in its events
                     text = path.read_text(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Reads Bazel's Build Event Protocol (JSON, one event a line) while it is written, and its profile.
+"""Reads Bazel's Build Event Protocol (JSON, one event a line) while it is written, and its logs.
 
 The protocol is the only thing a result is read from; what Bazel prints is for people. Events and
 fields: build_event_stream.proto of the Bazel release. Fields that newer releases added are used
@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -23,6 +25,10 @@ from rocwheel.process import GuestPath
 SLOWEST: Final = 10  # actions of a profile
 # Written once in every build to stamp it; it says nothing about what was rebuilt.
 _BOOKKEEPING: Final = frozenset({"BazelWorkspaceStatusAction"})
+
+_DOWNLOADS: Final = {4: 5, 5: 6}  # events of a rules log that download: where their integrity is
+_NUMBER: Final = re.compile(rb"[\x80-\xff]*[\x00-\x7f]")
+_BYTES: Final = 2  # wire type of a field that has a length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +196,38 @@ def read_spawns(log: Path) -> Spawned:
             hits += 1
             cached += size
     return Spawned(cache_hits=hits, bytes_made=made, bytes_cached=cached)
+
+
+def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Yield what repository rules asked for: repository, URLs and digest, "" where they name none.
+
+    The log's format is workspace_log.proto, of Bazel 0.18 and later; one cut short ends early.
+    """
+    with suppress(OSError, ValueError):
+        for _, event in _fields(log.read_bytes(), tagged=False):
+            whole = dict(_fields(event))
+            for kind, integrity in _DOWNLOADS.items():
+                asked = [(key, body.decode()) for key, body in _fields(whole.get(kind, b""))]
+                said = dict(asked)
+                algorithm, _, encoded = said.get(integrity, "").partition("-")
+                digest = said.get(3, "").lower() or base64.b64decode(encoded).hex()
+                if urls := tuple(text for key, text in asked if key == 1):
+                    known = f"{algorithm or 'sha256'}:{digest}" if digest else ""
+                    yield whole.get(2, b"").decode(), urls, known
+
+
+def _fields(data: bytes, *, tagged: bool = True) -> Iterator[tuple[int, bytes]]:
+    """Yield the fields of a protobuf message that are no numbers, or messages one after another."""
+    numbers, at = [] if tagged else [_BYTES], 0
+    while match := _NUMBER.match(data, at):
+        at = match.end()
+        numbers.append(sum((byte & 0x7F) << 7 * place for place, byte in enumerate(match[0])))
+        if numbers[1:]:
+            tag, size = numbers
+            if tag & 7 == _BYTES:
+                yield tag >> 3, data[at : at + size]
+                at += size
+            numbers = [] if tagged else [_BYTES]
 
 
 def line(action: TimedAction) -> str:

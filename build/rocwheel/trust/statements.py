@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from rocwheel import __version__
-from rocwheel.build_record import BuildRecord
+from rocwheel.build_record import BuildRecord, InvocationRecord
 from rocwheel.manifest import MANIFEST, Manifest, Source
 from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
 from rocwheel.values import NonEmpty, Sha256OrNone, Value, replace
@@ -33,7 +33,8 @@ _TIMES: Final = {  # where a predicate says when it was made
 }
 RESULTS: Final = {State.PASS: "PASSED", State.FLAKY: "WARNED"}  # every other state is FAILED
 WITHDRAWALS: Final = frozenset({"rollback", "yank"})
-NOT_KNOWN: Final = "not recorded: this Bazel's events and repository cache name nothing"
+NOT_KNOWN: Final = "not recorded: this Bazel's log, events and repository cache name nothing"
+NO_DIGEST: Final = {"annotations": {OWN: "Bazel says no digest of what it fetched here"}}
 
 
 class Approval(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,10 +56,7 @@ def provenance(
     """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
     builder, runs = record.builder, record.bazel.invocations
     programs = [_resource(*program) for program in sorted(record.bazel.programs.items())]
-    uris = [{"uri": url} for url in sorted({url for run in runs for url in run.fetched})]
-    digests = sorted({sha256 for run in runs for sha256 in run.unpacked})
-    # Bazel's events name no digest and its cache no URL, so each is a descriptor of its own
-    fetched = [*uris, *({"digest": {"sha256": sha256}} for sha256 in digests)]
+    fetched = [*_fetched(runs)]
     return Statement(
         predicate_type=PROVENANCE,
         subject=subjects(reproduced or manifest),
@@ -68,9 +66,12 @@ def provenance(
                 "externalParameters": parameters(manifest),
                 "internalParameters": {
                     "executor": record.executor,
-                    "bazel": {"version": record.bazel.version, "fetched": fetched or NOT_KNOWN},
+                    "bazel": {
+                        "version": record.bazel.version,
+                        "fetched": f"{len(fetched)} of the dependencies" if fetched else NOT_KNOWN,
+                    },
                 },
-                "resolvedDependencies": [*dependencies(manifest), *programs],
+                "resolvedDependencies": [*dependencies(manifest), *programs, *fetched],
             },
             "runDetails": {
                 "builder": {
@@ -87,6 +88,14 @@ def provenance(
             **({OWN: {"reproduced": reproduced.sha256}} if reproduced else {}),
         },
     )
+
+
+def _fetched(runs: Sequence[InvocationRecord]) -> Iterator[dict[str, Any]]:
+    """Yield what Bazel fetched: URL and digest of a file, or that there is no digest."""
+    for item in sorted({item for run in runs for item in run.fetched}):
+        algorithm, _, value = item.digest.partition(":")
+        known = {"digest": {algorithm: value}} if value else NO_DIGEST
+        yield {**_resource(item.repository, uri=item.url), **known}
 
 
 def parameters(manifest: Manifest) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -101,42 +102,67 @@ def test_outputs_of_a_wiped_output_root_come_from_the_disk_cache(bench):
 
 
 def test_what_bazel_fetched_is_in_the_provenance(bench, folder, talk, tmp_path) -> None:
-    """A real fetch: its URL is in the events, its digest in the repository cache."""
+    """A real fetch: rules say digests, events which mirror had the file; both stay known."""
     www, body = tmp_path / "www", b"fetched = 1\n"
-    www.mkdir()
+    mirrored = www / "mirror/upstream.test"
+    mirrored.mkdir(parents=True)
     (www / "kernels.txt").write_bytes(body)
-    digest = hashlib.sha256(body).hexdigest()
-    rules = bench.workspace / "jaxlib/tools/BUILD.bazel"
-    rules.write_text(
-        rules.read_text().replace('"kernels", "pjrt"', '"pjrt"')
-        + 'toy_object(name = "kernels", src = "@kernels//file")\n'
-    )
+    (mirrored / "pjrt.txt").write_bytes(body * 2)
+    digests = [hashlib.sha256(body * number).digest() for number in (1, 2)]
+    integrity = f"sha256-{base64.b64encode(digests[1]).decode()}"
     caches = replace(bench.spec.caches, disk=None, repository=folder / "repositories")
     manifest = make_set(tmp_path / "set", pythons=("3.12",))
 
-    def build():
+    def build(**changes):
         """Build; return what the statement about it says that Bazel fetched."""
-        done = bench.build(caches=caches)
-        assert toy.text_of(done.outputs[WheelKind.PLUGIN]).startswith(body.decode())
+        done = bench.build(caches=caches, **changes)
+        assert not [*(bench.folder / "logs").glob("*.rules")], "it holds the environment"
         plain = make_record(manifest)
         record = replace(plain, bazel=replace(plain.bazel, invocations=(done.record,)))
         made = statements.provenance(manifest, record, finished=ENDED)
-        return made.part("buildDefinition", "internalParameters", "bazel")["fetched"]
+        parts = made.part("buildDefinition", "internalParameters", "bazel")
+        own = [*statements.dependencies(manifest)]
+        every = made.part("buildDefinition")["resolvedDependencies"]
+        return parts["fetched"], [item for item in every if item not in own]
 
+    assert build() == (statements.NOT_KNOWN, []), "nothing was fetched, and that is said"
+    rules = bench.workspace / "jaxlib/tools/BUILD.bazel"
+    files = [f'toy_object(name = "{name}", src = "@{name}//file")' for name in ("kernels", "pjrt")]
+    rules.write_text("\n".join([rules.read_text().replace('"kernels", "pjrt", ', ""), *files, ""]))
     with serve(www) as url:
-        names = json.dumps([f"{url}/mirror/kernels.txt", f"{url}/kernels.txt"])
+        names = json.dumps([f"{url}/none/kernels.txt", f"{url}/kernels.txt"])
+        (bench.workspace / "fetch.bzl").write_text(
+            "def _fetch(ctx):\n"
+            '    ctx.file("file/BUILD", "exports_files([\\"f\\"])\\nalias(name = \\"file\\", '
+            'actual = \\"f\\", visibility = [\\"//visibility:public\\"])")\n'
+            f'    ctx.download(["http://upstream.test/pjrt.txt"], "file/f", integrity = "{integrity}")\n'
+            "fetch = repository_rule(_fetch)\n"
+        )
+        (bench.workspace / "downloader.cfg").write_text(
+            f"rewrite upstream.test/(.*) {url.partition('://')[2]}/mirror/upstream.test/$1\n"
+        )
         workspace = bench.workspace / "WORKSPACE"
         workspace.write_text(
             f'{workspace.read_text()}load("@bazel_tools//tools/build_defs/repo:http.bzl", '
-            f'"http_file")\nhttp_file(name = "kernels", urls = {names}, sha256 = "{digest}")\n'
+            '"http_file")\nload("//:fetch.bzl", "fetch")\nfetch(name = "pjrt")\n'
+            f'http_file(name = "kernels", urls = {names}, sha256 = "{digests[0].hex()}")\n'
         )
         bench.wipe()
-        # the mirror that has no such file is no source of anything
-        assert build() == [{"uri": f"{url}/kernels.txt"}, {"digest": {"sha256": digest}}]
+        options = ("--experimental_downloader_config=downloader.cfg",)
+        text, fetched = build(options=options)
+    # the mirror that has no such file is no source of anything
+    assert text == "2 of the dependencies"
+    sources = ((f"{url}/kernels.txt", 0), (f"{url}/mirror/upstream.test/pjrt.txt", 1))
+    assert [(item["uri"], item["digest"]["sha256"]) for item in fetched] == [
+        (source, digests[number].hex()) for source, number in sources
+    ]
+    assert build(options=options) == (text, fetched), "what was unpacked earlier"
     bench.wipe()  # with an empty output base, and without the server: out of the cache
-    assert build() == [{"digest": {"sha256": digest}}]
-    time.sleep(1.1)  # what was taken a second ago would be too near to the next start
-    assert build() == statements.NOT_KNOWN, "nothing was fetched, and that is said"
+    asked = [(f"{url}/none/kernels.txt", 0), ("http://upstream.test/pjrt.txt", 1)]
+    text, fetched = build(options=options)
+    assert [(item["uri"], item["digest"]["sha256"]) for item in fetched] == [
+        (source, digests[number].hex()) for source, number in asked
+    ]
 
 
 def test_a_failed_action_is_explained_by_its_own_words_first(bench):
