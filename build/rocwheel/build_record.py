@@ -20,14 +20,6 @@ class TimedAction(Value, frozen=True, kw_only=True):
     milliseconds: Count
 
 
-class Download(Value, frozen=True, kw_only=True, omit_defaults=True, order=True):
-    """A file that Bazel fetched, or took from its repository cache; "" is what it does not say."""
-
-    url: str
-    repository: str = ""
-    digest: str = ""  # `sha256:…`
-
-
 class InvocationRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     """One run of Bazel."""
 
@@ -44,7 +36,6 @@ class InvocationRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     slowest_actions: tuple[TimedAction, ...]
     log: str  # path
     profile: str  # path
-    fetched: tuple[Download, ...] = ()  # all that lies in the output base, from whenever
 
 
 class BazelRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,6 +45,8 @@ class BazelRecord(Value, frozen=True, kw_only=True, omit_defaults=True):
     version: str
     invocations: tuple[InvocationRecord, ...]
     programs: Mapping[str, Sha256] = {}  # Bazel and the compiler; in an image, that has them
+    # repository -> URL -> digest by algorithm, of all that was fetched into the output base
+    fetched: Mapping[str, Mapping[str, Mapping[str, str]]] = {}
 
 
 class BuilderRecord(Value, frozen=True, kw_only=True):

@@ -18,22 +18,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
-
-import msgspec
+from typing import Final, TypeAlias
 
 from rocwheel.bazel import events
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_profile, read_spawns
 from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.remote import ask, write_headers
-from rocwheel.build_record import Download, InvocationRecord
+from rocwheel.build_record import InvocationRecord
 from rocwheel.console import Console, Progress, count, duration, size
 from rocwheel.download.urls import without_secrets
 from rocwheel.errors import BazelError, CommandError, HostError
-from rocwheel.files import locked, sha256, write
+from rocwheel.files import locked, sha256, write_json
 from rocwheel.model import WheelKind
 from rocwheel.process import Runner
 
+Fetched: TypeAlias = dict[str, dict[str, dict[str, str]]]  # repository -> URL -> digest
 POLL_SECONDS: Final = 0.2
 # Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
 RUNNER_COUNTS_SINCE: Final = (5,)
@@ -49,6 +48,7 @@ class BazelResult:
 
     outputs: Mapping[WheelKind, Path]
     record: InvocationRecord
+    fetched: Fetched
 
     @property
     def summary(self) -> str:
@@ -146,43 +146,39 @@ def build(
         slowest_actions=slowest,
         log=str(files.log),
         profile=str(files.profile),
-        fetched=fetched,
     )
-    return BazelResult(outputs=outputs, record=record)
+    return BazelResult(outputs=outputs, record=record, fetched=fetched)
 
 
-def _remember(base: Path, rules: Path, fetched: set[str], cache: Path | None, since: float) -> None:
-    """Add what this run downloaded to what is known of the output base.
+def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, since: float) -> None:
+    """Add what this run fetched to what is known of the output base.
 
-    A rule names URLs and a digest, an event the URL that was `fetched` (a mirror's ends like the
-    rule's own), the time of a file in the repository cache that it was used, maybe by others. What
-    was neither fetched nor used has failed.
+    A rule names URLs and a digest, an event a URL that was fetched (a mirror's ends like the rule's
+    own), the time of a file in the repository cache that it was used, maybe by others. What was
+    neither fetched nor used has failed.
     """
-    stored = [*cache.glob("content_addressable/*/*/file")] if cache else []
+    base, cache = runner.host(of.spec.output_base), of.spec.caches.repository
+    stored = runner.host(cache).glob("content_addressable/*/*/file") if cache else ()
     entries = [file.parent for file in stored if file.stat().st_mtime >= since]
     used = {f"{entry.parent.name}:{entry.name}": entry for entry in entries}
-    left, now = set(fetched), set()
-    for repository, urls, named in events.read_asked(rules):
+    now: Fetched = {"": {without_secrets(url): {} for url in urls}}
+    for repository, asked, named in events.read_asked(log):
         # http_archive of Bazel 7 and later marks what it puts into the cache with the URLs
-        mark = f"id-{sha256(' '.join(urls).encode())}"
-        marked = (key for key, entry in used.items() if (entry / mark).exists())
-        digest = named or next(marked, "")
-        ends = tuple(f"/{url.partition('://')[2] or url}" for url in urls)
-        sources = {url for url in fetched if url in urls or url.endswith(ends)}
-        left -= sources
-        for url in sources or urls[: digest in used]:
-            now.add(Download(repository=repository, url=without_secrets(url), digest=digest))
-    now |= {Download(url=without_secrets(url)) for url in left}
-    if now:
-        anew = {item.repository for item in now}
-        kept = {item for item in _remembered(base) if item.repository not in anew}
-        write(base / DOWNLOADS, msgspec.json.encode(sorted(kept | now)))
+        mark = f"id-{sha256(' '.join(asked).encode())}"
+        digest = named or next((key for key in used if (used[key] / mark).exists()), "")
+        ends = tuple(f"/{url.partition('://')[2] or url}" for url in asked)
+        sources = {url for url in urls if url in asked or url.endswith(ends)}
+        for url in map(without_secrets, sources or asked[: digest in used]):
+            now[""].pop(url, None)
+            now.setdefault(repository, {})[url] = dict([digest.split(":")]) if digest else {}
+    if now := {name: known for name, known in now.items() if known}:
+        write_json(base / DOWNLOADS, {**_remembered(base), **now})
 
 
-def _remembered(base: Path) -> tuple[Download, ...]:
-    with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode((base / DOWNLOADS).read_bytes(), type=tuple[Download, ...])
-    return ()
+def _remembered(base: Path) -> Fetched:
+    with suppress(OSError, ValueError):
+        return dict(json.loads((base / DOWNLOADS).read_bytes()))
+    return {}
 
 
 def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
@@ -237,9 +233,7 @@ def _run(
             shutdown(invocation, runner=runner)
             raise
         finally:
-            base, cache = invocation.spec.output_base, invocation.spec.caches.repository
-            stored = runner.host(cache) if cache else None
-            _remember(runner.host(base), files.rules, read.fetched, stored, began)
+            _remember(invocation, files.rules, read.fetched, runner, began)
             files.rules.unlink(missing_ok=True)
             for path in (files.log, files.events) if secrets else ():
                 if path.is_file():  # Bazel repeats rc options in its events
@@ -339,22 +333,18 @@ def _following(path: Path, read: BuildEvents, changed: Callable[[], None]) -> It
 def _follow(
     path: Path, read: BuildEvents, changed: Callable[[], None], over: threading.Event
 ) -> None:
-    while not path.exists() and not over.wait(POLL_SECONDS):
-        pass
-    if not path.exists():  # Bazel did not come that far
-        return
-    pending = ""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        while True:
-            last = over.is_set()  # asked before reading: what was written is read
-            *lines, pending = (pending + file.read()).split("\n")
+    pending, at, last = b"", 0, False
+    while not last:
+        last = over.wait(POLL_SECONDS)  # before reading: what was written by then is read
+        if path.exists():  # Bazel came that far
+            with path.open("rb") as file:
+                file.seek(at)
+                *lines, pending = (pending + file.read()).split(b"\n")
+                at = file.tell()
             for line in lines:
-                read.feed(line)
+                read.feed(line.decode(errors="replace"))
             if lines:
                 changed()
-            if last:
-                return
-            over.wait(POLL_SECONDS)
 
 
 def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:

@@ -25,10 +25,7 @@ from rocwheel.process import GuestPath
 SLOWEST: Final = 10  # actions of a profile
 # Written once in every build to stamp it; it says nothing about what was rebuilt.
 _BOOKKEEPING: Final = frozenset({"BazelWorkspaceStatusAction"})
-
-_DOWNLOADS: Final = {4: 5, 5: 6}  # events of a rules log that download: where their integrity is
 _NUMBER: Final = re.compile(rb"[\x80-\xff]*[\x00-\x7f]")
-_BYTES: Final = 2  # wire type of a field that has a length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +203,7 @@ def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:
     with suppress(OSError, ValueError):
         for _, event in _fields(log.read_bytes(), tagged=False):
             whole = dict(_fields(event))
-            for kind, integrity in _DOWNLOADS.items():
+            for kind, integrity in ((4, 5), (5, 6)):  # download, download_and_extract
                 asked = [(key, body.decode()) for key, body in _fields(whole.get(kind, b""))]
                 said = dict(asked)
                 algorithm, _, encoded = said.get(integrity, "").partition("-")
@@ -218,16 +215,16 @@ def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 def _fields(data: bytes, *, tagged: bool = True) -> Iterator[tuple[int, bytes]]:
     """Yield the fields of a protobuf message that are no numbers, or messages one after another."""
-    numbers, at = [] if tagged else [_BYTES], 0
+    start, at = [] if tagged else [2], 0
+    numbers = [*start]
     while match := _NUMBER.match(data, at):
         at = match.end()
         numbers.append(sum((byte & 0x7F) << 7 * place for place, byte in enumerate(match[0])))
         if numbers[1:]:
             tag, size = numbers
-            if tag & 7 == _BYTES:
-                yield tag >> 3, data[at : at + size]
-                at += size
-            numbers = [] if tagged else [_BYTES]
+            numbers = [*start]
+            if tag & 2 and (at := at + size) <= len(data):  # wire type of what has a length
+                yield tag >> 3, data[at - size : at]
 
 
 def line(action: TimedAction) -> str:

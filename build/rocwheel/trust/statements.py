@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from rocwheel import __version__
-from rocwheel.build_record import BuildRecord, InvocationRecord
+from rocwheel.build_record import BuildRecord
 from rocwheel.manifest import MANIFEST, Manifest, Source
 from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
 from rocwheel.values import NonEmpty, Sha256OrNone, Value, replace
@@ -54,9 +54,13 @@ def provenance(
     manifest: Manifest, record: BuildRecord, *, finished: str, reproduced: Manifest | None = None
 ) -> Statement:
     """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
-    builder, runs = record.builder, record.bazel.invocations
-    programs = [_resource(*program) for program in sorted(record.bazel.programs.items())]
-    fetched = [*_fetched(runs)]
+    builder, bazel = record.builder, record.bazel
+    programs = [_resource(*program) for program in sorted(bazel.programs.items())]
+    fetched = [
+        {**_resource(repository, uri=url), **({"digest": digest} if digest else NO_DIGEST)}
+        for repository, urls in sorted(bazel.fetched.items())
+        for url, digest in sorted(urls.items())
+    ]
     return Statement(
         predicate_type=PROVENANCE,
         subject=subjects(reproduced or manifest),
@@ -66,10 +70,7 @@ def provenance(
                 "externalParameters": parameters(manifest),
                 "internalParameters": {
                     "executor": record.executor,
-                    "bazel": {
-                        "version": record.bazel.version,
-                        "fetched": f"{len(fetched)} of the dependencies" if fetched else NOT_KNOWN,
-                    },
+                    "bazel": {"version": bazel.version, "fetched": len(fetched) or NOT_KNOWN},
                 },
                 "resolvedDependencies": [*dependencies(manifest), *programs, *fetched],
             },
@@ -88,14 +89,6 @@ def provenance(
             **({OWN: {"reproduced": reproduced.sha256}} if reproduced else {}),
         },
     )
-
-
-def _fetched(runs: Sequence[InvocationRecord]) -> Iterator[dict[str, Any]]:
-    """Yield what Bazel fetched: URL and digest of a file, or that there is no digest."""
-    for item in sorted({item for run in runs for item in run.fetched}):
-        algorithm, _, value = item.digest.partition(":")
-        known = {"digest": {algorithm: value}} if value else NO_DIGEST
-        yield {**_resource(item.repository, uri=item.url), **known}
 
 
 def parameters(manifest: Manifest) -> dict[str, Any]:

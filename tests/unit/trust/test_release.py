@@ -10,7 +10,7 @@ from support.trust import ENDED, FAMILY, NOW, Keyring, SignedShop, make_record
 from support.wheelset import make_set, make_verdict
 
 from rocwheel import files
-from rocwheel.build_record import BuildRecord, InvocationRecord
+from rocwheel.build_record import BuildRecord
 from rocwheel.ledger.state import Action
 from rocwheel.trust import TrustError, chain, envelope, evidence, statements
 from rocwheel.trust.policy import Case, Revocation
@@ -97,33 +97,37 @@ def test_the_statements_are_json_that_other_tools_read(shop) -> None:
 def test_a_provenance_names_what_bazel_fetched_where_bazel_does(shop) -> None:
     manifest = shop.ready()
     plain = make_record(manifest)
-    none: dict = dict.fromkeys(("actions_executed", "cache_hits", "bytes_made", "bytes_cached"), 0)
-    none |= {"milliseconds": 0, "critical_path_milliseconds": 0}
-    none |= dict.fromkeys(("notes", "warnings", "critical_path", "slowest_actions"), ())
-    none |= {"command": "bazel build", "log": "/log", "profile": "/profile"}
-    known = {"fetched": ("https://a/llvm.tar.gz",), "unpacked": ("1" * 64, "2" * 64)}
-    runs = (InvocationRecord(**none), InvocationRecord(**none, **known))
+    llvm, lock = {"sha256": "1" * 64}, {"sha512": "2" * 128}
+    files = {
+        "repository @llvm-raw": {"https://a/llvm.tar.gz": llvm},
+        "": {"https://b/source.json": {}},
+        "repository @deps": {"https://c/two": lock, "https://c/one": llvm},
+    }
 
-    def fetched(record):
+    def stated(record):
         made = statements.provenance(manifest, record, finished=ENDED)
-        return made.part("buildDefinition", "internalParameters", "bazel")["fetched"]
+        definition = made.part("buildDefinition")
+        said = made.part("buildDefinition", "internalParameters", "bazel")["fetched"]
+        own = [*statements.dependencies(manifest)]
+        return said, [item for item in definition["resolvedDependencies"] if item not in own], made
 
-    assert fetched(plain) == statements.NOT_KNOWN
+    assert stated(plain)[:2] == (statements.NOT_KNOWN, [])
     programs = {"program clang": "3" * 64}
-    named = replace(plain, bazel=replace(plain.bazel, invocations=runs, programs=programs))
-    made = statements.provenance(manifest, named, finished=ENDED)
-    ran = {"name": "program clang", "digest": {"sha256": "3" * 64}}
-    assert ran in made.part("buildDefinition")["resolvedDependencies"]
+    named = replace(plain, bazel=replace(plain.bazel, fetched=files, programs=programs))
+    said, others, made = stated(BuildRecord.from_bytes(named.to_bytes(), name="x"))
+    assert said == 4
+    assert others == [
+        {"name": "program clang", "digest": {"sha256": "3" * 64}},
+        {"uri": "https://b/source.json", **statements.NO_DIGEST},  # which is said
+        {"name": "repository @deps", "uri": "https://c/one", "digest": llvm},
+        {"name": "repository @deps", "uri": "https://c/two", "digest": lock},
+        {"name": "repository @llvm-raw", "uri": "https://a/llvm.tar.gz", "digest": llvm},
+    ]
     signed = envelope.parse(shop.signed(made, "builder"), name="x")
     case = Case(trust=shop.channel.trust, channel="", family=FAMILY.name, now=NOW)
     evidence.check_provenance(
         signed, manifest, case, NOW
     )  # what a manifest does not name may be there
-    assert fetched(BuildRecord.from_bytes(named.to_bytes(), name="x")) == [
-        {"uri": "https://a/llvm.tar.gz"},
-        {"digest": {"sha256": "1" * 64}},
-        {"digest": {"sha256": "2" * 64}},
-    ]
 
 
 def test_status_says_what_a_signature_lacks(shop) -> None:
