@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -31,6 +31,7 @@ from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked, sha256, write_json
 from rocwheel.model import WheelKind
 from rocwheel.process import Runner
+from rocwheel.values import Plain, replace
 
 Fetched: TypeAlias = dict[str, dict[str, dict[str, str]]]  # repository -> URL -> digest
 POLL_SECONDS: Final = 0.2
@@ -42,8 +43,7 @@ WARNINGS: Final = 20  # kept of one invocation
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
 
 
-@dataclass(frozen=True, kw_only=True)
-class BazelResult:
+class BazelResult(Plain, frozen=True, kw_only=True):
     """What a successful invocation made and did."""
 
     outputs: Mapping[WheelKind, Path]
