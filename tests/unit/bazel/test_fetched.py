@@ -14,7 +14,6 @@ import base64
 import json
 import os
 import sys
-from dataclasses import replace
 from hashlib import sha256, sha512
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from rocwheel import bazel
 from rocwheel.bazel import BazelBinary, Caches
 from rocwheel.bazel.events import read_asked
 from rocwheel.model import WheelKind
+from rocwheel.values import replace
 
 DOWNLOAD, DOWNLOAD_AND_EXTRACT, EXECUTE = 4, 5, 3
 INTEGRITY = {DOWNLOAD: 5, DOWNLOAD_AND_EXTRACT: 6}
