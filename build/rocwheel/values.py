@@ -10,13 +10,13 @@ where: `verdict.json: counts.passed: Expected `int`, got `str``. The JSON Schema
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import threading
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from rocwheel import files
 from rocwheel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def sha256(self) -> str:
         """The SHA-256 of `to_bytes`."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        return files.sha256(self.to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes, *, name: str) -> Self:
