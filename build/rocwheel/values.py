@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, g
 
 import msgspec
 
-from rocwheel import files
 from rocwheel.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +36,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 _T = TypeVar("_T")
+
+
+class Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of this process alone, with fields of any type.
+
+    A class of these is made forty times as fast as a dataclass, for which Python compiles code.
+    """
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +66,9 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def sha256(self) -> str:
         """The SHA-256 of `to_bytes`."""
-        return files.sha256(self.to_bytes())
+        import hashlib  # milliseconds, which who only looks does not wait for
+
+        return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @classmethod
     def from_bytes(cls, data: bytes, *, name: str) -> Self:
