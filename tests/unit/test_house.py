@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_870  # lines of all rooms; fewer than 50,000
+MOST = 49_871  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
@@ -30,7 +30,7 @@ ROOMS = {
     "ledger/nights pipeline/": (3991, 3500, 0, 0),
     "runtime/": (1495, 1300, 0, 0),
     "cli/trust release/proof trust/": (1896, 1400, 0, 0),
-    "wheel/": (5028, 5250, 0, 0),
+    "wheel/": (5029, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"
