@@ -11,7 +11,6 @@ were never counted on it, and neither excuses anything else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -26,15 +25,14 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import moment
 from rocwheel.trust.policy import SKEW
 from rocwheel.trust.statements import Approval
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import Demand, KnownSuite, State, Verdict
 
 _PASSED: Final = frozenset({State.PASS, State.FLAKY, State.UNCALIBRATED})  # and may yet count
 WAITS: Final = "no approver's key has signed that it may be released"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteCell:
+class SuiteCell(Plain, frozen=True, kw_only=True):
     """One (suite, CPython): its state, and why it does or does not hold a release up."""
 
     suite: str
@@ -54,8 +52,7 @@ class SuiteCell:
         return f"{self.suite}:{self.python}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
+class Decision(Plain, frozen=True, kw_only=True):
     """All cells of a manifest on one family."""
 
     cells: tuple[SuiteCell, ...]
@@ -140,8 +137,7 @@ def decide(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Case:
+class _Case(Plain, frozen=True, kw_only=True):
     """What a cell's verdicts are held against."""
 
     manifest: Manifest

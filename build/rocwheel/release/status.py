@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -28,10 +27,10 @@ from rocwheel.release.promote import judge
 from rocwheel.store import glance
 from rocwheel.trust import TrustError, chain
 from rocwheel.trust.evidence import BUNDLE
+from rocwheel.values import Plain
 
 
-@dataclass(frozen=True, kw_only=True)
-class SetStatus:
+class SetStatus(Plain, frozen=True, kw_only=True):
     """Where one set stands."""
 
     known: Known  # as the release knows it, else as staging does
@@ -130,8 +129,7 @@ NOT_LOOKED: Final = "not looked at (--look)"
 HEADER: Final = ("set", "state", "JAX", "ROCm", "CPython", "age", "files", "next")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Overview:
+class Overview(Plain, frozen=True, kw_only=True):
     """Everything two places know: sets, the youngest first, and what is wrong with their logs."""
 
     sets: tuple[SetStatus, ...]
