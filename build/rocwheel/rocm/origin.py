@@ -234,7 +234,7 @@ def check_local(plan: RocmPlan) -> None:
     if plan.origin is not Origin.TARBALL:
         return
     path = Path(plan.source)
-    with named(path, HostError, hint="check its permissions"), path.open("rb") as file:
+    with named(path, HostError, hint="name it: --therock-path"), path.open("rb") as file:
         head = file.read(tarfile.BLOCKSIZE)
     if Compression.of(head) is None:
         raise RocmError(
