@@ -10,7 +10,6 @@ where: `verdict.json: counts.passed: Expected `int`, got `str``. The JSON Schema
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import threading
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
@@ -39,6 +38,13 @@ NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 _T = TypeVar("_T")
 
 
+class Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of this process alone, with fields of any type.
+
+    A class of these is made forty times as fast as a dataclass, for which Python compiles code.
+    """
+
+
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A record: an immutable value with one spelling as bytes."""
 
@@ -60,6 +66,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def sha256(self) -> str:
         """The SHA-256 of `to_bytes`."""
+        import hashlib  # milliseconds, which who only looks does not wait for
+
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @classmethod

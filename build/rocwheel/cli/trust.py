@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -19,6 +18,8 @@ with when_run():
     from datetime import timedelta
     from pathlib import Path
     from urllib.parse import unquote
+
+    from msgspec.structs import asdict
 
     from rocwheel import files, manifest
     from rocwheel.console import columns, printable
@@ -220,6 +221,8 @@ def _asked(app: App, options: VerifyOptions, client: Client) -> Iterator[tuple[s
     if "://" not in what:
         path = app.cwd / what
         path = path / manifest.MANIFEST if path.is_dir() else path
+        if "://" in given and path.suffix != ".whl":
+            raise click.UsageError("--statements URL is for a wheel; give a file for a set")
         sha256 = files.sha256(path) if path.is_file() else _read(path).hex()
         if "://" in given:
             bundle = online.statements(client, online.offer(client, given, path.name).where)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from rocwheel.errors import ConfigError
 from rocwheel.home import Home
 from rocwheel.model import byte_count, gfx_target, is_commit, suggest
 from rocwheel.process import Runner
+from rocwheel.values import Plain, replace
 from rocwheel.wheel import wheel_policy as policy_file
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
@@ -78,8 +80,7 @@ class Request(Wanted, source.SourceRequest):
         return cls(**{**values, "home": home, **rest})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Plain, frozen=True, kw_only=True):
     """The plan of a build: everything decided before the first byte is fetched."""
 
     request: Request
@@ -188,7 +189,7 @@ def _check_places(request: Request) -> None:
         ("--cache-dir", request.cache),
         ("--rocm-dir", request.rocm_cache or request.cache),
     ):
-        if not next(path for path in (folder, *folder.parents) if path.exists()).is_dir():
+        if not next(path for path in (folder, *folder.parents) if os.path.lexists(path)).is_dir():
             raise ConfigError(f"{name}: {folder}: is no folder", hint="name a folder, or a new one")
     xla = request.xla_source_dir
     if xla and not xla.is_dir():

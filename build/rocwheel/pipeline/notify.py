@@ -9,22 +9,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from urllib.parse import quote, urljoin
 
 from rocwheel.console import count, duration
 from rocwheel.download import proxies, reason, session, without_secrets
-from rocwheel.errors import FetchError, ObjectMissingError
+from rocwheel.errors import ConfigError, FetchError, ObjectMissingError
 from rocwheel.ledger.nights import AS_JSON, NightPlan, Nights
 from rocwheel.model import moment
 from rocwheel.pipeline import standing, summing
 from rocwheel.report import night_feed, night_summary
 from rocwheel.store import Store
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRIES: Final = 6
@@ -33,8 +33,7 @@ LISTED: Final = 40  # changes in a message
 STALE: Final = "status/stale.json"  # the last message of a night that is too old
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
+class Message(Plain, frozen=True, kw_only=True):
     """A message about a night, as JSON and as Markdown."""
 
     json: str
@@ -137,6 +136,8 @@ def post(url: str, message: Message, *, secret: str, environ: Mapping[str, str])
     from requests.adapters import HTTPAdapter
     from urllib3 import Retry
 
+    if not re.match(r"https?://[^/]", url):
+        raise ConfigError(f"{url!r}: no address to POST to", hint="write https://host/path")
     body, headers = message.json.encode(), {"Content-Type": "application/json"}
     if secret:
         digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()

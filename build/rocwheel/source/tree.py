@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,7 +26,7 @@ from rocwheel.source import bazelrc, patches
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
 from rocwheel.source_layout import Assignment, Layout, VersionClass
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 
 class SourceRequest(SourceOptions):
@@ -37,8 +36,7 @@ class SourceRequest(SourceOptions):
     is_snapshot: bool = False  # a developer's turn: no version or manifest names folders of theirs
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourcePlan:
+class SourcePlan(Plain, frozen=True, kw_only=True):
     """Where the sources will be. `pin` is the release, for a folder the one of its version."""
 
     root: Path
@@ -55,8 +53,7 @@ class SourcePlan:
         return self.checkout.commands(self.checkout.folder)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceTree:
+class SourceTree(Plain, frozen=True, kw_only=True):
     """A checkout that has the layout it should have."""
 
     root: Path
@@ -180,7 +177,7 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     version = _version(root, layout.version)
     workspace = root / layout.workspace
     version_class, odd = _class_of(root, layout, version)
-    rc = bazelrc.read(workspace, version_class.startup_files)
+    rc = bazelrc.read_rc(workspace, version_class.startup_files)
     wanted, fixed = workspace / ".bazelversion", layout.fixed_number
     number = fixed.pattern.search(_text(root / fixed.file)) if fixed else None
     pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
@@ -382,7 +379,7 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
     missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
     if missing:
         return missing
-    defined = bazelrc.read(workspace, candidate.startup_files).configs
+    defined = bazelrc.read_rc(workspace, candidate.startup_files).configs
     marks = candidate.marks
     return [
         *(f"--config={name}" for name in marks.configs if name not in defined),

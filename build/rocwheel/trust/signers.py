@@ -38,7 +38,8 @@ def generate(path: Path) -> PublicKey:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
     except OSError as exc:
-        hint = "choose another name: a key is never written over, and needs a folder of yours"
+        is_there = isinstance(exc, FileExistsError)
+        hint = "choose another " + ("name: a key is never written over" if is_there else "folder")
         raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
     with os.fdopen(descriptor, "wb") as file:
         file.write(pem)
