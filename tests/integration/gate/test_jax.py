@@ -55,7 +55,7 @@ def interpreter():
 def unhurried(name):
     """A suite whose tests may take as long as a busy machine needs."""
     return replace(
-        suites.load(ROOT / "ci", name), deadlines=Deadlines(test=1500, shard=1500, suite=1500)
+        suites.load(ROOT / "ci", name), deadlines=Deadlines(test=1400, shard=1500, suite=1500)
     )
 
 
