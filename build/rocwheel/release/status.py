@@ -26,6 +26,7 @@ from rocwheel.release.policy import Decision
 from rocwheel.store import glance
 from rocwheel.trust import TrustError, chain
 from rocwheel.trust.evidence import BUNDLE
+from rocwheel.trust.policy import NEVER
 from rocwheel.values import Plain
 
 
@@ -209,7 +210,8 @@ def read(
 def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[str, str]]:
     """Return a set, which revoked keys its release rests on, and the command that takes it back."""
     trust = channel.trust
-    if known.standing is not Standing.LISTED or not any(k.revoked for k in trust.keys.values()):
+    is_sound = all(key.revoked is NEVER for key in trust.keys.values())
+    if is_sound or known.standing is not Standing.LISTED:
         return known.id, ("", "")
     data, _ = glance(release.store, release.attestation(known.id, BUNDLE))
     try:
