@@ -112,7 +112,8 @@ def _place(app: App, options: DoctorOptions) -> examination.Machine:
 
 def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> int:
     rows = tuple(
-        replace(row, remedy=as_called(row.remedy), looks=as_called(row.looks)) for row in rows
+        replace(row, remedy=as_called(row.remedy, app), looks=as_called(row.looks, app))
+        for row in rows
     )
     is_bad = any(row.state == "bad" for row in rows)
     table = [line for row in rows if row.name != readiness.NOTE for line in _lines(row)]

@@ -9,6 +9,7 @@ from functools import partial
 import click
 
 from rocwheel.choices import ROLES
+from rocwheel.cli import as_called, command_line
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, own
 from rocwheel.cli.imports import when_run
@@ -108,9 +109,8 @@ def check(app: App, options: NightCheckOptions) -> int:
     names = target.nights.names()
     waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else None
     is_known = bool(waits) or waits is None or slurm.answers(whole(app))
-    problems = upkeep.problems(
-        target.nights, app.now(), options.max_age, waits, target.line, has_slurm=is_known
-    )
+    problems = upkeep.problems(target.nights, app.now(), options.max_age, waits, has_slurm=is_known)
+    problems = [as_called(text, app) for text in problems]
     night = names[-1] if names else ""
     text = f"{night}: nothing besides what status shows" if not problems else ""
     app.emit({"night": night, "problems": problems}, text)
@@ -125,10 +125,10 @@ def _what_next(
     app: App, target: NightTarget, night: str, waits: Mapping[str, slurm.Task] | None
 ) -> str:
     if not night:
-        return f"make one: {target.line('plan')}"
+        return "make one: `nightly plan`"
     lines = slurm.release_lines(slurm.held(waits), whole(app))
     page = upkeep.page_url(target.channel, target.store)
-    return "; ".join(lines) or f"look: {target.line('status', night)}, and {page}"
+    return "; ".join(lines) or f"look: `nightly status {night}`, and {page}"
 
 
 class NightOrderOptions(NamedNightOptions, PersonOptions, DryRun):
@@ -144,7 +144,7 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
     if action == "go-on" and not standing.stopped(book.orders):
         raise ConfigError(
             f"{night}: is not stopped, and no cell to retry is named",
-            hint=f"name one that is red: {target.line('status', night)}",
+            hint=f"name one that is red: `nightly status {night}`",
         )
     made = upkeep.order(book, action, options.cell, options.who(app))
     said = f"{night}: {action} {options.cell}".rstrip() + f" by {made.by}: {made.reason}"
@@ -152,7 +152,8 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
         return app.emit_plan([said])
     target.nights.order(night, made)
     if action != "stop":
-        app.console.info(f"now: {target.line('run', night, *upkeep.engine_words(book))}")
+        line = shlex.join(("nightly", "run", night, *upkeep.engine_words(book)))
+        app.console.info(f"now: {command_line(app, line)}")
     return app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
 
 

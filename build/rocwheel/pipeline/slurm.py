@@ -206,7 +206,7 @@ class SlurmScheduler:
                     self._note(f"{token}.{number}.refused")
                 raise HostError(
                     f"sbatch: {_last_line(exc)}",
-                    hint=f"what was submitted goes on; then run again: nightly run {self.night}",
+                    hint=f"what was submitted goes on; then run again: `nightly run {self.night}`",
                 ) from exc
             job = answer.strip().partition(";")[0]
         self._note(f"{token}.{job}.job")

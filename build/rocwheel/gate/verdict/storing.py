@@ -155,7 +155,7 @@ def _bytes(path: Path) -> bytes:
         return files.read(path, most=MOST)
     except OSError as exc:
         raise ConfigError(
-            f"{path}: {exc.strerror}", hint="name what `gate` left in --output"
+            f"{path}: {exc.strerror}", hint="name what a gate left in --output"
         ) from exc
 
 
