@@ -11,10 +11,10 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import yaml
 from packaging.version import Version
 
@@ -29,6 +29,7 @@ from rocwheel.model import CPYTHONS, RocmVersion, is_sha256, suggest
 from rocwheel.process import Command
 from rocwheel.rocm import listing, tarball_name
 from rocwheel.source import pin_edit, tree
+from rocwheel.values import Plain
 
 SHOWN: Final = 40  # commits of an upstream log
 _USES: Final = re.compile(
@@ -43,8 +44,7 @@ LOCKS: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fact:
+class Fact(Plain, frozen=True, kw_only=True):
     """One pinned fact: what people call it, its version now, and who publishes newer ones."""
 
     name: str
@@ -54,14 +54,13 @@ class Fact:
     at: tuple[str | int, ...] = ()  # where it stands in a YAML file
 
 
-@dataclass(frozen=True, kw_only=True)
-class BumpContext:
+class BumpContext(Plain, frozen=True, kw_only=True):
     """What looking up asks, and the files as they will be."""
 
     here: Workplace
     client: Client
     github: str = "https://github.com/"
-    texts: dict[Path, str] = field(default_factory=dict)  # that differ from the disk by now
+    texts: dict[Path, str] = msgspec.field(default_factory=dict)  # that differ from the disk by now
 
     def text(self, path: Path) -> str:
         return self.texts.get(path) or path.read_text(encoding="utf-8")
@@ -89,8 +88,7 @@ class BumpContext:
             self.texts[path] = f"{text[:start]}{new}{text[end:]}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
+class Kind(Plain, frozen=True, kw_only=True):
     """A kind of facts: where they stand, where newer ones are listed, how one is verified.
 
     `change` puts the verified new text into `BumpContext.texts` and returns the upstream log.
@@ -101,8 +99,7 @@ class Kind:
     change: Callable[[Fact, str, BumpContext], Iterable[str]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bump:
+class Bump(Plain, frozen=True, kw_only=True):
     """A verified change of one fact."""
 
     kind: str

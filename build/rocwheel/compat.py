@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -23,6 +22,7 @@ from rocwheel import source
 from rocwheel.choices import ALL
 from rocwheel.console import columns, printable
 from rocwheel.errors import ObjectStaleError, RocwheelError
+from rocwheel.values import Plain
 
 if TYPE_CHECKING:  # what tables of the data do not need
     from rocwheel.ledger.state import Known
@@ -49,8 +49,7 @@ HEADERS: Final = {  # of what a channel says
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Plain, frozen=True, kw_only=True):
     """One table of the page: its title, and rows of plain text below a header."""
 
     title: str

@@ -10,7 +10,6 @@ module: the only differences to a real night are its recipe, and the family, whi
 
 from __future__ import annotations
 
-import dataclasses
 import http.server
 import json
 import sys
@@ -18,7 +17,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +45,7 @@ from rocwheel.process import Command, HostRunner
 from rocwheel.release.operations import Who
 from rocwheel.report.night_page import PAGE
 from rocwheel.store import Store
-from rocwheel.values import canonical_json, replace
+from rocwheel.values import Plain, canonical_json, replace
 from rocwheel.wheelhouse import IDENTITY_LENGTH
 
 ROCM_VERSION: Final = "7.10.0a20251120"
@@ -59,16 +57,14 @@ TARBALL: Final = f"therock-dist-linux-miniature-{ROCM_VERSION}.tar.gz"
 SCRIPT: Final = "make_therock.py"  # of the workspace, which makes it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listed:
+class Listed(Plain, frozen=True, kw_only=True):
     """Whether an index shows the set, and the URL of that index."""
 
     released: bool
     index: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoResult:
+class DemoResult(Plain, frozen=True, kw_only=True):
     """A finished demo: what was built, where it can be installed from, what can be looked at."""
 
     wheelhouse: Path
@@ -110,8 +106,7 @@ def miniature(home: Home) -> Path:
     return folder
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Prepared(Plain, frozen=True, kw_only=True):
     """What a demo asks of `dist`, except for where the tarball is; where it builds, with what."""
 
     request: dist.Request
@@ -123,7 +118,7 @@ def for_families(base: dist.Request, number: int | None) -> dist.Request:
     """Return a request for one set of so many families, the first of `SEVERAL`; None asks none."""
     own = miniature(base.home) / SEVERAL if number else None
     names = tuple(families.load(own))[:number] if own else ()
-    return dataclasses.replace(base, families=names, own_families=own)
+    return replace(base, families=names, own_families=own)
 
 
 def prepare(
@@ -153,7 +148,7 @@ def prepare(
             hint="install python3-dev, or choose another: --python-versions",
         )
     interpreters = tuple(there[version] for version in wanted)
-    filled = dataclasses.replace(
+    filled = replace(
         base,
         pythons=wanted,
         rocm_version=ROCM_VERSION,
@@ -182,14 +177,13 @@ def wheels(prepared: Prepared, *, runner: HostRunner, console: Console) -> dist.
     tarball = make_tarball(wanted, runner=runner, console=console)
     with serve(tarball.parent) as url:
         console.info(f"serving {tarball.name} at {url}")
-        ready = dataclasses.replace(
+        ready = replace(
             wanted, therock=f"{url}/{tarball.name}", therock_sha256=files.sha256(tarball)
         )
         return dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoNight:
+class DemoNight(Plain, frozen=True, kw_only=True):
     """What a demo's night is made of, besides what was built before."""
 
     recipe: WheelRecipe
@@ -268,7 +262,7 @@ def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
     seen = looking.look(what.setting, [what.recipe], nights.store, None)
     built = seen.manifests.get(what.recipe.inputs, "")
     if built and not (wheelhouses / built[:IDENTITY_LENGTH]).is_dir():
-        seen = dataclasses.replace(seen, manifests={})
+        seen = replace(seen, manifests={})
     made = planning.plan(what.setting, [what.recipe], [], seen)
     nights.add(made)
     return made
@@ -320,7 +314,7 @@ def dry_run(
     yield "# on a free port in place of 8000, while dist_wheels runs:"
     site = ("python3", "-m", "http.server", "--bind=localhost", f"--directory={tarball.parent}")
     yield f"{Command(argv=(*site, '8000'))} &"
-    served = dataclasses.replace(wanted, therock=f"http://localhost:8000/{TARBALL}")
+    served = replace(wanted, therock=f"http://localhost:8000/{TARBALL}")
     yield from dist.dry_run(dist.plan(served), runner=runner, console=console, place=prepared.place)
     if not wheels_only and base.families:
         yield f"# stage once, gate for each of {', '.join(base.families)}, promote for those that"

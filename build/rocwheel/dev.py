@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, output_folder
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.values import Plain, replace
 
 # What a test may need of the caller's environment; everything else a child sees is fixed.
 TEST_ENV: Final = ("GPU_", "HIP_", "HSA_", "JAX_", "ROCR_", "XLA_")
@@ -43,8 +43,7 @@ print(json.dumps({
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loop:
+class Loop(Plain, frozen=True, kw_only=True):
     """One turn of the loop: what to build, where to install it, what to run against it."""
 
     request: dist.Request
@@ -54,8 +53,7 @@ class Loop:
     test_options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turn:
+class Turn(Plain, frozen=True, kw_only=True):
     """The result of one turn of the developer's loop: what was built, installed and run."""
 
     bazel: bazel.Runs

@@ -7,7 +7,6 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +25,7 @@ from rocwheel.process import Runner
 from rocwheel.store import Store
 from rocwheel.store.file import FileStore
 from rocwheel.store.s3 import S3Store
+from rocwheel.values import Plain, replace
 
 MOST_OFF: Final = 60.0  # seconds; a kept clock is within one
 
@@ -46,8 +46,7 @@ def _engines(place: Machine) -> Iterator[Row]:
         yield Row(name=kind.value, found=f"{engine.version}{names}", remedy=remedy)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
+class Machine(Plain, frozen=True, kw_only=True):
     """The machine, as far as it is looked at; `root` is the file system, "/" but in tests."""
 
     environ: Mapping[str, str]

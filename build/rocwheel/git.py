@@ -12,7 +12,6 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from rocwheel.errors import CommandError, SourceError
 from rocwheel.manifest import Source
 from rocwheel.model import is_commit
 from rocwheel.process import Command, Runner
+from rocwheel.values import Plain
 
 # The tree decides nothing here: no prompt, no monitor program of its configuration, and a folder
 # owned by another user is only read:
@@ -41,8 +41,7 @@ _OTHERS: Final = ("--others", "--exclude-per-directory=.gitignore")
 _NOT_SOURCES: Final = re.compile(r"(\.git|__pycache__|bazel-[^/]*)\Z")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checkout:
+class Checkout(Plain, frozen=True, kw_only=True):
     """One commit of a repository, to lie at `folder`; nothing is fetched when it is there."""
 
     repository: str
@@ -176,8 +175,7 @@ def identify(root: Path, *, runner: Runner) -> Source:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Bare:
+class _Bare(Plain, frozen=True, kw_only=True):
     """A checkout seen through a repository of our own, which has its objects and nothing else.
 
     So nothing in its configuration counts: no filter or monitor program runs, no file is assumed

@@ -17,6 +17,7 @@ from packaging.version import Version
 
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind, project_name
+from rocwheel.values import Plain
 
 NO_DEPS: Final = "--no-deps"
 
@@ -38,8 +39,7 @@ class Package:
         return " ".join((str(self), *(f"--hash=sha256:{item}" for item in self.hashes)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Install:
+class Install(Plain, frozen=True, kw_only=True):
     """How users install one wheel set: from which index, with which jax, jaxlib and ROCm."""
 
     index: str  # URL

@@ -39,6 +39,13 @@ NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 _T = TypeVar("_T")
 
 
+class Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of this process alone, with fields of any type.
+
+    A class of these is made forty times as fast as a dataclass, for which Python compiles code.
+    """
+
+
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A record: an immutable value with one spelling as bytes."""
 

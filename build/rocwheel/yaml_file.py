@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date
 from functools import reduce
 from pathlib import Path
@@ -25,6 +24,7 @@ from packaging.version import InvalidVersion
 from rocwheel import files, values
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, suggest
+from rocwheel.values import Plain
 
 MOST: Final = 16 << 20  # bytes of a file that people write
 NODES: Final = 1_000_000  # of a document once its aliases are expanded
@@ -75,8 +75,7 @@ class CPythons(tuple[PythonVersion, ...]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Document:
+class Document(Plain, frozen=True, kw_only=True):
     """A YAML document whose nodes know where they stand."""
 
     name: str  # what errors call the file

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from rocwheel import home
 from rocwheel.demo import miniature
 from rocwheel.errors import HostError
+from rocwheel.values import replace
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 from support import pages
+
+from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import shutil
 import struct
 import subprocess
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from email.parser import HeaderParser
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -24,6 +24,7 @@ from elftools.elf.elffile import ELFFile
 from examples.miniature import make_therock
 from rocwheel.host import debian, machine
 from rocwheel.model import PythonVersion
+from rocwheel.values import replace
 from rocwheel.wheel import hip
 from rocwheel.wheel.verify import Expectation, verify
 from rocwheel.wheel.verify.rules import Severity

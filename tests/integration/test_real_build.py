@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from rocwheel.dist import checks
 from rocwheel.errors import BazelError, HostError, RocmError
 from rocwheel.model import PythonVersion
 from rocwheel.source import tree
+from rocwheel.values import replace
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),

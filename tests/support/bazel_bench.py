@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from support import toy
@@ -17,6 +17,7 @@ from rocwheel.bazel import BazelResult, BuildSpec, Caches
 from rocwheel.console import Console
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind
 from rocwheel.process import Runner
+from rocwheel.values import replace
 
 CI = Path(__file__).parents[2] / "ci"
 SOURCES = "jaxlib/tools/src"

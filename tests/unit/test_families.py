@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from amdgpu_family_matrix import Bypass
 from rocwheel import families
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError
+from rocwheel.values import replace
 
 FILE = Path(__file__).parents[2] / "examples" / "miniature" / "families.yaml"
 

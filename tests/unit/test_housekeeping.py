@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from rocwheel import files, housekeeping
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import byte_count
+from rocwheel.values import replace
 
 DAY = 86400
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import install_lines
 
 from rocwheel.install import Install, Package
+from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "install-the-wheels.md"

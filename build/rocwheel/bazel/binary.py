@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from rocwheel.bazel.releases import Downloads
 from rocwheel.console import Console, silent
 from rocwheel.errors import CommandError, HostError
 from rocwheel.process import Command, GuestPath, Runner
+from rocwheel.values import Plain, replace
 
 UNKNOWN: Final = "unknown"
 NAMES: Final = ("bazel", "bazelisk")
@@ -21,8 +21,7 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 DEBIAN: Final = "apt-get install bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-skylib"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BazelBinary:
+class BazelBinary(Plain, frozen=True, kw_only=True):
     """A Bazel that was found: where, which version (or `unknown`), and how."""
 
     path: GuestPath

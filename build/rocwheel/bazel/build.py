@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,7 @@ from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked
 from rocwheel.model import WheelKind
 from rocwheel.process import Runner
+from rocwheel.values import Plain, replace
 
 POLL_SECONDS: Final = 0.2
 # Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
@@ -39,8 +40,7 @@ WARNINGS: Final = 20  # kept of one invocation
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
 
 
-@dataclass(frozen=True, kw_only=True)
-class BazelResult:
+class BazelResult(Plain, frozen=True, kw_only=True):
     """What a successful invocation made and did."""
 
     outputs: Mapping[WheelKind, Path]

@@ -19,14 +19,14 @@ from urllib.parse import unquote, urlsplit
 from rocwheel.build_record import TimedAction
 from rocwheel.errors import HostError
 from rocwheel.process import GuestPath
+from rocwheel.values import Plain
 
 SLOWEST: Final = 10  # actions of a profile
 # Written once in every build to stamp it; it says nothing about what was rebuilt.
 _BOOKKEEPING: Final = frozenset({"BazelWorkspaceStatusAction"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class FailedAction:
+class FailedAction(Plain, frozen=True, kw_only=True):
     """An action that failed: what it ran and what it printed."""
 
     label: str
@@ -168,8 +168,7 @@ class BuildEvents:
         self.bytes_made = int(seen.get("sizeInBytes", 0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spawned:
+class Spawned(Plain, frozen=True, kw_only=True):
     """What an execution log says of the processes of a build."""
 
     cache_hits: int = 0

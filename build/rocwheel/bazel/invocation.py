@@ -7,7 +7,6 @@ own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from packaging.version import Version
@@ -24,6 +23,7 @@ from rocwheel.model import (
 )
 from rocwheel.process import Command, GuestPath
 from rocwheel.source_layout import Layout, VersionClass, expand
+from rocwheel.values import Plain, replace
 
 IDLE_SECONDS: Final = 900  # a server waits this long for the next build, then frees its memory
 BAZEL_WITH_MODULES: Final = (6,)
@@ -31,8 +31,7 @@ CLANG_WITH_CONFIG: Final = 16
 CLANG_WITH_AVXVNNIINT8: Final = 19
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compiler:
+class Compiler(Plain, frozen=True, kw_only=True):
     """What compiles host code; `hermetic` is the compiler the tree downloads itself."""
 
     kind: str
@@ -41,8 +40,7 @@ class Compiler:
     major: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Caches:
+class Caches(Plain, frozen=True, kw_only=True):
     """Where Bazel keeps what outlives a run; all below the user's cache folder."""
 
     output_user_root: GuestPath
@@ -50,8 +48,7 @@ class Caches:
     repository: GuestPath | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildSpec:
+class BuildSpec(Plain, frozen=True, kw_only=True):
     """One build: which wheels of which tree, for what, with what, and where Bazel works."""
 
     bazel: BazelBinary
@@ -97,8 +94,7 @@ class BuildSpec:
         return GuestPath(self.caches.output_user_root / name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BazelInvocation:
+class BazelInvocation(Plain, frozen=True, kw_only=True):
     """One start of Bazel, which makes wheels of some kinds for one CPython."""
 
     spec: BuildSpec

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,7 +16,7 @@ from rocwheel.console import Console, Unit, silent
 from rocwheel.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
-from rocwheel.values import Sha256, Value
+from rocwheel.values import Plain, Sha256, Value
 from rocwheel.yaml_file import FieldError
 
 ELSEWHERE: Final = "check --bazel-mirror and HTTPS_PROXY, or name a Bazel with --bazel-path"
@@ -25,8 +24,7 @@ PATIENT: Final = Retry()
 _MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells them
 
 
-@dataclass(frozen=True, kw_only=True)
-class Release:
+class Release(Plain, frozen=True, kw_only=True):
     """One Bazel release for this machine, identified by its SHA-256."""
 
     version: str
@@ -78,15 +76,14 @@ class Releases(Value, frozen=True, kw_only=True):
         return Release(version=version, url=url, sha256=digest.sha256, verified=digest.verified)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Downloads:
+class Downloads(Plain, frozen=True, kw_only=True):
     """Whether and how Bazel may be downloaded."""
 
     releases: Releases
     folder: Path
     mirror: str = ""
     only_verified: bool = False
-    env: Mapping[str, str] = field(default_factory=dict)  # proxies, CA bundle
+    env: Mapping[str, str] = {}  # proxies, CA bundle
     retry: Retry = PATIENT
 
 

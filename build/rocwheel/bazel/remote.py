@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ from rocwheel import files
 from rocwheel.build_options import RemoteOptions
 from rocwheel.download import reason, session
 from rocwheel.errors import ConfigError
+from rocwheel.values import replace
 
 SLOW_SECONDS: Final = 2.0  # for a request of a few bytes; Bazel would wait as long per action
 PROBE: Final = b"rocwheel asks for what no cache has\n"

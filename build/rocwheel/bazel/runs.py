@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.build_record import InvocationRecord, TimedAction
 from rocwheel.console import Console, count, size
 from rocwheel.process import Runner
+from rocwheel.values import Plain
 
 
-@dataclass(frozen=True, kw_only=True)
-class Runs:
+class Runs(Plain, frozen=True, kw_only=True):
     """Invocations with their results, in the order they ran."""
 
     done: tuple[tuple[BazelInvocation, BazelResult], ...]

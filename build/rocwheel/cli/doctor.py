@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import click
 
@@ -20,6 +19,8 @@ from rocwheel.errors import HostError
 
 with when_run():
     from urllib.parse import urlsplit
+
+    from msgspec import structs
 
     from rocwheel import dist, families
     from rocwheel import doctor as examination
@@ -112,7 +113,7 @@ def _place(app: App, options: DoctorOptions) -> examination.Machine:
 
 def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> int:
     rows = tuple(
-        replace(row, remedy=as_called(row.remedy, app), looks=as_called(row.looks, app))
+        structs.replace(row, remedy=as_called(row.remedy, app), looks=as_called(row.looks, app))
         for row in rows
     )
     is_bad = any(row.state == "bad" for row in rows)
@@ -122,7 +123,7 @@ def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> 
         *(f"note: {row.found}" for row in rows if row.name == readiness.NOTE),
         *(f"  {line}" for line in install),
     ]
-    checks = [{**vars(row), "state": row.state} for row in rows]
+    checks = [{**structs.asdict(row), "state": row.state} for row in rows]
     more = {"install": list(install)} if install else {}
     app.emit({"checks": checks, "ok": not is_bad, **more}, "\n".join(lines))
     return HostError.exit_code if is_bad else 0

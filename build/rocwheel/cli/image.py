@@ -76,7 +76,7 @@ def show(app: App, options: ImageShowOptions) -> None:
         )
     spec = container_spec(Executor(), engine, there, cache=app.cache, environ=app.environ)
     has = contents.ask(spec, there.config, cache=app.cache, runner=app.runner)
-    document = {**vars(there), "has": to_builtins(has)}
+    document = {**to_builtins(there), "has": to_builtins(has)}
     app.emit(document, "\n".join(columns(("what", "found"), _rows(there, has))))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -19,6 +18,8 @@ with when_run():
     from datetime import timedelta
     from pathlib import Path
     from urllib.parse import unquote
+
+    from msgspec.structs import asdict
 
     from rocwheel import files, manifest
     from rocwheel.console import columns

@@ -6,7 +6,6 @@ import json
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from rocwheel.container import words
 from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError
 from rocwheel.process import Command, Runner
+from rocwheel.values import Plain
 
 # What the clients read of the caller's environment: which engine they talk to. By name, since it is
 # shown in dry runs and hints, and CI jobs keep passwords in DOCKER_… and CONTAINER_… of their own:
@@ -50,8 +50,7 @@ class EngineKind(Enum):
         return (20, 10) if self is EngineKind.DOCKER else (4, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerEngine:
+class ContainerEngine(Plain, frozen=True, kw_only=True):
     """An engine that answered, and what it said about itself."""
 
     kind: EngineKind
@@ -60,7 +59,7 @@ class ContainerEngine:
     architecture: str  # as images name it: amd64
     root: Path  # where it keeps images and volumes
     rootless: bool
-    env: Mapping[str, str] = field(default_factory=dict)  # which its client needs
+    env: Mapping[str, str] = {}  # which its client needs
 
     def command(self, *arguments: str, timeout: float | None = None) -> Command:
         """Start the client."""

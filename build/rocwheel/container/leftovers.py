@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from rocwheel.container.owner import is_alive, owner
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, RocwheelError
 from rocwheel.process import Runner
+from rocwheel.values import Plain
 
 BASES: Final = "localhost/rocwheel-base"
 _OWNED: Final = r"([0-9]+\.[0-9]+\.[0-9a-f-]+\.[0-9]+\.[0-9a-f]+)"
@@ -29,8 +29,7 @@ LIVING: Final = frozenset({"running", "paused"})
 ENDED: Final = frozenset({"exited", "stopped", "dead"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leftover:
+class Leftover(Plain, frozen=True, kw_only=True):
     """A container, a name of an image, or a folder whose process has ended."""
 
     kind: str

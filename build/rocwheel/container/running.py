@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
@@ -23,6 +23,7 @@ from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import Lock, locked, remove
 from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner
+from rocwheel.values import replace
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0

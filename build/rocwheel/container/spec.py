@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Final, TypeVar
 
@@ -13,6 +12,7 @@ from rocwheel import files
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath, guest
+from rocwheel.values import Plain, replace
 
 _Path = TypeVar("_Path", bound=PurePath)
 LABEL: Final = "org.rocwheel"
@@ -32,8 +32,7 @@ KEPT: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mount:
+class Mount(Plain, frozen=True, kw_only=True):
     """A folder or file of this machine, and where it is seen inside."""
 
     host: Path
@@ -51,8 +50,7 @@ class Mount:
         return line.getvalue()
 
 
-@dataclass(frozen=True, kw_only=True)
-class User:
+class User(Plain, frozen=True, kw_only=True):
     """Who commands inside run as: the caller, so that files they make are the caller's."""
 
     uid: int
@@ -72,8 +70,7 @@ class User:
         return "".join(f"{names.get(gid, f'g{gid}')}:x:{gid}:\n" for gid in numbers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerLimits:
+class ContainerLimits(Plain, frozen=True, kw_only=True):
     """What the container may use of the machine."""
 
     cpus: str = ""  # "" is no limit
@@ -83,16 +80,14 @@ class ContainerLimits:
     processes: int = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceNode:
+class DeviceNode(Plain, frozen=True, kw_only=True):
     """A device node passed through, and the group that owns it here, by number."""
 
     path: Path
     gid: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerSpec:
+class ContainerSpec(Plain, frozen=True, kw_only=True):
     """One container: image, folders, user, limits. `run` names it and everything about it."""
 
     engine: ContainerEngine
@@ -101,7 +96,7 @@ class ContainerSpec:
     folder: Path  # of this run, on this machine: token, passwd and group lie there
     mounts: tuple[Mount, ...] = ()
     user: User
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     network: str = "none"
     limits: ContainerLimits = ContainerLimits()
     devices: tuple[DeviceNode, ...] = ()

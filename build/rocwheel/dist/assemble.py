@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -24,7 +23,7 @@ from rocwheel.image.found import is_loopback
 from rocwheel.manifest import Manifest, RocmSource, Source, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.process import HostRunner, Runner
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.wheel import sbom
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import apply, plan_repair
@@ -37,8 +36,7 @@ LLVM: Final = "https://github.com/llvm/llvm-project"
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(Plain, frozen=True, kw_only=True):
     """The result of a build: the finished wheelhouse, and what making it took."""
 
     wheelhouse: Path

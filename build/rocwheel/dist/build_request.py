@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from rocwheel.errors import ConfigError
 from rocwheel.home import Home
 from rocwheel.model import byte_count, gfx_target, is_commit, suggest
 from rocwheel.process import Runner
+from rocwheel.values import Plain, replace
 from rocwheel.wheel import wheel_policy as policy_file
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
@@ -78,8 +79,7 @@ class Request(Wanted, source.SourceRequest):
         return cls(**{**values, "home": home, **rest})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Plain, frozen=True, kw_only=True):
     """The plan of a build: everything decided before the first byte is fetched."""
 
     request: Request

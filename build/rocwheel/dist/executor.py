@@ -13,7 +13,6 @@ import resource
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -46,6 +45,7 @@ from rocwheel.process import (
     guest,
 )
 from rocwheel.source import SourceTree
+from rocwheel.values import Plain, replace
 
 SEARCH: Final = "search"
 OWN_INPUTS: Final = Path(contents.TOOL) / "inputs"  # in a builder image: what it was made from
@@ -65,8 +65,7 @@ CONFIGURE: Final = guest("/rocwheel/configure")
 CA_BUNDLE: Final = guest("/rocwheel/ca-certificates.crt")
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildEnvironment:
+class BuildEnvironment(Plain, frozen=True, kw_only=True):
     """Where commands run, before they run: paths are translated, programs are found."""
 
     executor: Executor

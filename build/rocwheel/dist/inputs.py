@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -22,14 +21,13 @@ from rocwheel.manifest import Source
 from rocwheel.model import RocmVersion, WheelKind, rocm_number
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source_layout import VersionClass
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 _ROOT: Final = GuestPath(PurePosixPath("/"))
 ROCM_LATER: Final = Path("<ROCm root>")  # of a plan whose ROCm is not here yet
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inputs:
+class Inputs(Plain, frozen=True, kw_only=True):
     """What a build is made from, once it is all there and checked."""
 
     planned: Plan
@@ -109,8 +107,7 @@ def _check(
         return tuple(checks.check_toolchain(tree, spec, invocations, programs=programs))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preview:
+class Preview(Plain, frozen=True, kw_only=True):
     """What `gather` would give, fetching nothing."""
 
     tree: source.SourceTree

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from rocwheel.dist.build_request import Plan, Request
 from rocwheel.errors import RocwheelError
 from rocwheel.host import cgroup
 from rocwheel.process import HostRunner
+from rocwheel.values import Plain, replace
 
 GIB: Final = 1 << 30
 BAZEL_DISK: Final = 40 * GIB  # repositories unpacked, objects and the disk cache of one JAX
@@ -31,8 +31,7 @@ NOTE: Final = "note"  # of a row that is no need, but worth knowing
 HOSTS: Final = ("github.com", "storage.googleapis.com", "files.pythonhosted.org")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(Plain, frozen=True, kw_only=True):
     """One line of a table: what was looked at, and what was found."""
 
     name: str

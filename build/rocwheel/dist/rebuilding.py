@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from rocwheel.errors import ConfigError
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.process import HostRunner
+from rocwheel.values import Plain, replace
 from rocwheel.wheel.diff import diff
 
 _SAME: Final = {  # of a manifest's options and of a request's fields
@@ -29,8 +29,7 @@ _SAME: Final = {  # of a manifest's options and of a request's fields
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rebuilt:
+class Rebuilt(Plain, frozen=True, kw_only=True):
     """A set that was built again, compared with the one before."""
 
     before: Manifest

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, final
 from urllib.parse import urljoin, urlsplit
 
@@ -18,6 +17,7 @@ from rocwheel.console import count, size
 from rocwheel.download.urls import proxies, reason, without_secrets
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.process import ca_bundle
+from rocwheel.values import Plain
 
 if TYPE_CHECKING:
     import requests
@@ -45,8 +45,7 @@ class AbsentError(DownloadError):
     """A file that the server does not have: 404, 410, and S3's 403."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Retry:
+class Retry(Plain, frozen=True, kw_only=True):
     """How patient to be: attempts without progress, and pauses that double in between."""
 
     attempts: int = 6
@@ -56,8 +55,7 @@ class Retry:
     contact: float = 4.0  # seconds after which a server that never answered is out of reach
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fingerprint:
+class Fingerprint(Plain, frozen=True, kw_only=True):
     """What identifies a file at its source, now: what a server says, or a local file's state."""
 
     size: int | None

@@ -6,7 +6,6 @@ that the file is still the same.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import hashlib
 import json
@@ -15,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, TypeVar
+
+from msgspec import structs
 
 from rocwheel import files
 from rocwheel.console import size
@@ -56,7 +57,7 @@ class Part:
     def begin(self, known: Fingerprint) -> None:
         """Start over: from now on this is a part of `known`."""
         self.truncate(0)
-        files.write_json(self._about, dataclasses.asdict(known))
+        files.write_json(self._about, structs.asdict(known))
         self.known = known
 
     def truncate(self, count: int) -> None:

@@ -17,7 +17,6 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +31,7 @@ from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.host.machine import Interpreter
 from rocwheel.ledger import manifests
 from rocwheel.process import Command, Runner
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 BROUGHT: Final = "wheels"  # the folder into which those of a store are brought
 CACHE: Final = "gate/uv"  # in the cache: packages that uv keeps
@@ -53,8 +52,7 @@ _UNMET: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class InstallPlan:
+class InstallPlan(Plain, frozen=True, kw_only=True):
     """How the environment is made: files to write, commands to run."""
 
     python: Path  # of the environment
@@ -118,8 +116,7 @@ def plan(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Environment:
+class Environment(Plain, frozen=True, kw_only=True):
     """A finished environment."""
 
     python: Path

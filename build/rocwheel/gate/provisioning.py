@@ -7,7 +7,6 @@ A suite may say that it is for those who have ROCm by pip: then it is the manife
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from rocwheel.console import Console
 from rocwheel.errors import ConfigError
 from rocwheel.gate import subject
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
+from rocwheel.values import Plain
 from rocwheel.verdict import RocmProvided
 
 PIP: Final = "pip:"
@@ -23,8 +23,7 @@ _BETWEEN: Final = re.compile(r",(?=\s*[A-Za-z])(?![^\[]*\])")  # requirements, n
 IMAGE: Final = Path("/opt/rocm")  # where images have it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provided:
+class Provided(Plain, frozen=True, kw_only=True):
     """A ROCm that is ready; while this value lives, the cache keeps its tree."""
 
     record: RocmProvided

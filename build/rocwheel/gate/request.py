@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -21,7 +20,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.process import HostRunner
 from rocwheel.results import Outcome, Results
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import Demand, KnownSuite
 
 BESIDE: Final = 1800.0  # seconds that a gate has beside those of its tests
@@ -43,8 +42,7 @@ class Choice(enum.Enum):
     SKIPPED = "skipped"  # those of the skip lists alone
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateOptions:
+class GateOptions(Plain, frozen=True, kw_only=True):
     """What a gate is asked for whichever its suite: wheels, a family, a CPython, and how to run."""
 
     family: Family
@@ -52,7 +50,7 @@ class GateOptions:
     wheels: WheelsUnderTest
     manifest: Manifest | None  # None for wheels without one
     home: Home  # our data, or a team's
-    shard: Shard = field(default_factory=Shard)
+    shard: Shard = Shard()
     device: DeviceChoice = DeviceChoice.FAMILY
     rocm: str = ""  # a tarball, URL or folder, `pip:` and requirements; "" for the manifest's
     jax_tests: Path | None = None  # a JAX checkout, instead of the commit of the wheels
@@ -66,8 +64,7 @@ class GateOptions:
     folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateRequest(GateOptions):
+class GateRequest(GateOptions, frozen=True, kw_only=True):
     """One gate: the options, a suite, and what is known of it."""
 
     suite: Suite
@@ -146,8 +143,7 @@ class GateRequest(GateOptions):
         return float(deadlines.shard if self.shard.count > 1 else deadlines.suite)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Host:
+class Host(Plain, frozen=True, kw_only=True):
     """The machine a gate runs on, and the folders it may use there."""
 
     runner: HostRunner

@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -41,15 +40,14 @@ from rocwheel.host import cgroup
 from rocwheel.host import machine as machines
 from rocwheel.process import Command
 from rocwheel.results import CUT_SHORT, Fault, Results
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import RocmProvided, State, Verdict
 
 WORK: Final = "gate/work"  # in the cache
 WATCHED: Final = ("jax", "jaxlib")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateResult:
+class GateResult(Plain, frozen=True, kw_only=True):
     """What a run of the gate found."""
 
     results: Results

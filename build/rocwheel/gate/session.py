@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import structs
 
 from rocwheel.console import Console
 from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
@@ -25,13 +26,13 @@ from rocwheel.report.gate_page import verdict_text
 from rocwheel.results import CUT_SHORT, Attempt, Fault, LastRun, Results
 from rocwheel.trust import evidence
 from rocwheel.trust.policy import Signer
+from rocwheel.values import Plain
 from rocwheel.verdict import Verdict
 
 NAME_WIDTH: Final = 40  # of a test in the progress line
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateJob:
+class GateJob(Plain, frozen=True, kw_only=True):
     """One gate of a session: request, machine, and where the verdict goes."""
 
     request: GateRequest
@@ -46,8 +47,7 @@ class GateJob:
         return self.place if counts and self.request.installed is None else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateReport:
+class GateReport(Plain, frozen=True, kw_only=True):
     """The result of one gate, as it is printed."""
 
     results: Results
@@ -81,7 +81,7 @@ def prepare(
         if output:
             own = output / suite.name if len(wanted) > 1 else output
         request = GateRequest(
-            **vars(options),
+            **structs.asdict(options),
             suite=suite,
             output=host.cwd / own,
             libraries=suites.libraries(options.home.ci),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -15,6 +14,7 @@ from rocwheel.git import Checkout
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.places import Place
+from rocwheel.values import Plain
 
 
 def rocm_of(
@@ -67,8 +67,7 @@ def checkout(repository: str, commit: str, *, ref: str = "", cache: Path) -> Che
     return Checkout(repository=repository, ref=ref, commit=commit, folder=folder)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelUnderTest:
+class WheelUnderTest(Plain, frozen=True, kw_only=True):
     """One wheel to install by hash: a local file, a stored one, or one of upstream's index."""
 
     filename: str
@@ -85,8 +84,7 @@ class WheelUnderTest:
         return f"{self.project}{what} --hash=sha256:{self.sha256}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelsUnderTest:
+class WheelsUnderTest(Plain, frozen=True, kw_only=True):
     """The wheels of a set that a gate installs and tests, for one CPython."""
 
     manifest: str  # SHA-256, "" for wheels without one

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -20,6 +19,7 @@ from rocwheel.home import Home
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, copy_tool
 from rocwheel.process import Command, HostRunner, Runner
+from rocwheel.values import Plain
 
 PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 OCI: Final = "org.opencontainers.image"
@@ -43,8 +43,7 @@ class Workplace(Protocol):
     def now(self) -> datetime: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Made:
+class Made(Plain, frozen=True, kw_only=True):
     """An image of known inputs, and whether it had to be made."""
 
     name: str  # with this engine

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -14,7 +13,7 @@ from rocwheel import container, files
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host.machine import ASK, CompilerPair, Interpreter, best, interpreter, preferred
 from rocwheel.process import Command, HostRunner, Runner, guest
-from rocwheel.values import Value
+from rocwheel.values import Value, replace
 
 TOOL: Final = "/opt/rocwheel"  # where a builder image has rocwheel itself
 # POSIX shell, since an image that lacks everything must still be able to say so.

@@ -7,7 +7,6 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
@@ -17,6 +16,7 @@ from rocwheel.container.spec import LABEL
 from rocwheel.container.words import Trouble
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.process import Runner
+from rocwheel.values import Plain
 
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
 BUILDER: Final = f"{LABEL}.builder"  # the recipe of a builder image
@@ -28,8 +28,7 @@ _REFERENCE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*\Z")
 BUILD_IT: Final = "build it: `image build`"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+class Found(Plain, frozen=True, kw_only=True):
     """An image that an engine has."""
 
     reference: str  # as it was asked for
@@ -40,7 +39,7 @@ class Found:
     names: tuple[str, ...] = ()  # its tags with this engine
     created: str = ""
     size: int = 0
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
 
 
 def inspect(reference: str, *, engine: ContainerEngine, runner: Runner) -> Found | None:

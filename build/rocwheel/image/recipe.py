@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -18,7 +17,7 @@ from msgspec import field
 from rocwheel import files, yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
-from rocwheel.values import Value, canonical_json, matching, replace
+from rocwheel.values import Plain, Value, canonical_json, matching, replace
 from rocwheel.yaml_file import CPythons
 
 MEBI: Final = 1 << 20
@@ -104,8 +103,7 @@ def load(path: Path) -> Images:
     return yaml_file.read(path, Images)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageInputs:
+class ImageInputs(Plain, frozen=True, kw_only=True):
     """Everything a builder image is made from."""
 
     recipe: Recipe

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -22,6 +21,7 @@ from rocwheel.download import proxies, reason, session
 from rocwheel.errors import CommandError, StoreError
 from rocwheel.image.found import LOOPBACK, Found, is_loopback, plainly
 from rocwheel.process import HostRunner
+from rocwheel.values import Plain
 
 if TYPE_CHECKING:
     import requests
@@ -45,8 +45,7 @@ HUB_ADDRESS: Final = "registry-1.docker.io"
 HUB_CREDENTIALS: Final = "https://index.docker.io/v1/"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemoteImage:
+class RemoteImage(Plain, frozen=True, kw_only=True):
     """An image in a registry: its digests, labels and layers."""
 
     repository: str  # registry/name

@@ -6,7 +6,6 @@ unknown keys, a loosened suite or a prefix used twice are errors with file, line
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,7 +25,7 @@ from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
 from rocwheel.trust.policy import Case, KeyRole, Trust
-from rocwheel.values import Sha256, Value, matching
+from rocwheel.values import Sha256, Value, matching, replace
 from rocwheel.verdict import KnownSuite
 from rocwheel.yaml_file import CPythons, FieldError
 
@@ -119,7 +118,7 @@ class Channel:
 
     def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
         """Open the channel's store; nothing is asked of it yet."""
-        return open_store(self.store, dataclasses.replace(self.options, probe_key=probe_key))
+        return open_store(self.store, replace(self.options, probe_key=probe_key))
 
     def prefixes_of(self, rocm_major: int) -> Prefixes:
         """Return the prefixes of wheels for that ROCm major. Raises ConfigError."""
@@ -214,7 +213,7 @@ class Channel:
             public_environ=self.public_environ,
         )
         root = f"{prefixes.release}/{folder}"
-        return staging, dataclasses.replace(staging, root=root, is_staging=False)
+        return staging, replace(staging, root=root, is_staging=False)
 
 
 def of_store(url: str) -> Channel:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from html.parser import HTMLParser
@@ -25,6 +24,7 @@ from rocwheel.console import count
 from rocwheel.console import size as readable_size
 from rocwheel.entry import Entry, parsed
 from rocwheel.install import Install
+from rocwheel.values import Plain
 
 API_VERSION: Final = "1.1"
 PRIVATE: Final = "_rocwheel"
@@ -42,8 +42,7 @@ _MARKED: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page:
+class Page(Plain, frozen=True, kw_only=True):
     """All listed files of one project at one place, newest version first."""
 
     project: str
@@ -52,14 +51,14 @@ class Page:
     view: str = ""  # whose page it is; "" is the log's own
     shared: int | None = None  # on a family's page: of the state that the log of `all` has
     # Of files of that log: where their bytes and statements lie, seen from what is above the page.
-    far: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    far: Mapping[str, tuple[str, str]] = {}
     whole: frozenset[str] = frozenset()  # versions whose sets bring a jaxlib of their own
 
     def __post_init__(self) -> None:
         """Keep the order that every publisher renders alike."""
         ordered = sorted(self.files, key=lambda file: file.filename)
         ordered.sort(key=lambda file: parsed(file.version), reverse=True)
-        object.__setattr__(self, "files", tuple(ordered))
+        msgspec.structs.force_setattr(self, "files", tuple(ordered))
 
     def to_json(self) -> bytes:
         return _json(
@@ -96,8 +95,7 @@ class Page:
         return "\n".join(lines if self.project.startswith("jax-rocm") else lines[:1])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Root:
+class Root(Plain, frozen=True, kw_only=True):
     """The list of projects at one place (PEP 503 root page)."""
 
     projects: frozenset[str] = frozenset()
@@ -121,8 +119,7 @@ class Root:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Link:
+class Link(Plain, frozen=True, kw_only=True):
     """One file as an HTML page shows it to an installer."""
 
     filename: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, product
 from typing import Final, TypeAlias
@@ -20,6 +19,7 @@ from rocwheel.errors import ConfigError, ObjectStaleError, RefusedError, StoreEr
 from rocwheel.index.page import MARK, MARK_ALL, Page, Root, links, mark, with_mark
 from rocwheel.places import COMPAT, Place, kept_seconds
 from rocwheel.store import Headers, ObjectInfo, glance, pause
+from rocwheel.values import Plain, replace
 
 Shown: TypeAlias = "Page | Root"
 Beside: TypeAlias = "Callable[[Place, Shown, int], Shown]"  # adds lines of a page's other log
@@ -42,8 +42,7 @@ PAGE_BYTES: Final = 64 << 20  # of a public page; one link is some 300 bytes
 ROUND: Final = 1.0  # seconds; HTTP dates have no fractions
 
 
-@dataclass(frozen=True, kw_only=True)
-class Form:
+class Form(Plain, frozen=True, kw_only=True):
     """One stored form of a page (HTML or JSON): its key, and its bytes for any state's number."""
 
     key: str
@@ -191,8 +190,7 @@ def _kept(place: Place, info: ObjectInfo) -> int:
     return kept_seconds(info.cache_control or place.page_cache)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim:
+class Claim(Plain, frozen=True, kw_only=True):
     """A page that is stored under a project's name, ours or not."""
 
     project: str
@@ -232,8 +230,7 @@ def claimed(place: Place, project: str) -> Claim | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Seen:
+class _Seen(Plain, frozen=True, kw_only=True):
     """An object as it was read, or nothing; `ends` is when no older copy can be left."""
 
     form: Form  # as it must be beside what was read

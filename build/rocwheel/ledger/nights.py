@@ -13,7 +13,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Final, Literal
 
@@ -23,7 +22,7 @@ from rocwheel.model import suggest, timestamp
 from rocwheel.parallel import each
 from rocwheel.places import OURS
 from rocwheel.store import JSON, TEXT, Headers, Store, glance, swap
-from rocwheel.values import Value, replace
+from rocwheel.values import Plain, Value, replace
 from rocwheel.verdict import State
 
 ROOT: Final = f"{OURS}/nights"
@@ -198,8 +197,7 @@ class Index(Value, frozen=True, kw_only=True):
     nights: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellAttempt:
+class CellAttempt(Plain, frozen=True, kw_only=True):
     """One attempt at a cell: its number, and what is known of it."""
 
     number: int
@@ -208,8 +206,7 @@ class CellAttempt:
     unread: str = ""  # why one of the two cannot be read
 
 
-@dataclass(frozen=True, kw_only=True)
-class Book:
+class Book(Plain, frozen=True, kw_only=True):
     """Everything that happened in a night so far."""
 
     plan: NightPlan

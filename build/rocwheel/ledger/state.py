@@ -14,7 +14,6 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -27,7 +26,7 @@ from rocwheel.entry import Entry, parsed, rank, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.model import moment
 from rocwheel.places import FOREIGN
-from rocwheel.values import Count, Value, replace
+from rocwheel.values import Count, Plain, Value, replace
 
 FORMAT: Final = 1
 NEEDS: Final = "0.1.0"  # the first rocwheel that knows this format
@@ -189,22 +188,21 @@ class Listing(Value, frozen=True, kw_only=True):
         return msgspec.json.encode(self, order="sorted")
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexState:
+class IndexState(Plain, frozen=True, kw_only=True):
     """The fold of a log up to one number; only listings that were asked for are loaded."""
 
     number: int = 0
     head: str = ""  # SHA-256 of the last entry
-    sets: Mapping[str, Known] = field(default_factory=dict)
-    digests: Mapping[str, str] = field(default_factory=dict)  # project -> listing, as saved
-    listings: Mapping[str, Listing] = field(default_factory=dict)
+    sets: Mapping[str, Known] = {}
+    digests: Mapping[str, str] = {}  # project -> listing, as saved
+    listings: Mapping[str, Listing] = {}
     saved: int = 0  # the snapshot's number: the pages show at least that state
     spent: int = 0  # the last entry that spent names
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     seen: frozenset[str] = frozenset()  # families whose pages changed by that; "" is all of them
     removes: bool = False  # the direction of the last entry that changed something
     # Number of each entry that could not be folded as it was committed, and why.
-    damage: Mapping[int, str] = field(default_factory=dict)
+    damage: Mapping[int, str] = {}
     is_whole: bool = False  # folded from the first entry on: no snapshot could be used
     torn: bool = False  # an entry that was folded follows another one than is there
     is_skip: bool = False  # the last entry stands for a lost one, which the next one follows

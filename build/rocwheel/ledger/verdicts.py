@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from rocwheel import files
@@ -19,7 +18,7 @@ from rocwheel.ledger.log import small
 from rocwheel.ledger.state import IndexState, Standing
 from rocwheel.places import Place
 from rocwheel.store import TEXT, Headers, HugeError
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import State, Verdict
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
@@ -28,8 +27,7 @@ Coverage: TypeAlias = "Mapping[Cell, frozenset[str]]"  # the tests of each cell
 LARGEST: Final = 4 << 20  # bytes of a verdict that is read; ours have some thousand
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundVerdict:
+class FoundVerdict(Plain, frozen=True, kw_only=True):
     """A verdict as it is stored; `verdict` is None where it does not count as one."""
 
     key: str

@@ -33,7 +33,7 @@ from rocwheel.pipeline import artifacts, standing
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner, stop
 from rocwheel.store import Store
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import State, Verdict
 
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
@@ -46,8 +46,7 @@ HINTS: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Worker:
+class Worker(Plain, frozen=True, kw_only=True):
     """The machine a cell runs on: its programs, folders and clock."""
 
     runner: HostRunner

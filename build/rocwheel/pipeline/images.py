@@ -7,7 +7,6 @@ Recipes and tags are those of `runtime_images`. An image is there when its recor
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from rocwheel.ledger.nights import WheelRecipe
@@ -16,10 +15,10 @@ from rocwheel.pipeline.settings import ImageSettings, NightSettings
 from rocwheel.places import Place
 from rocwheel.runtime import image_recipe, record
 from rocwheel.runtime.image_recipe import ImagedSet, RuntimeBase, RuntimeRecipe
+from rocwheel.values import Plain
 
 
-@dataclass(frozen=True, kw_only=True)
-class NightImage:
+class NightImage(Plain, frozen=True, kw_only=True):
     """An entry of `images` in the settings of a night, with its recipe and its base."""
 
     settings: ImageSettings

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -27,6 +26,7 @@ from rocwheel.release import status
 from rocwheel.report.night_summary import NightSummary
 from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.store import Store
+from rocwheel.values import Plain
 from rocwheel.verdict import State
 
 RELEASED: Final = "released"
@@ -34,28 +34,25 @@ RELEASED: Final = "released"
 DONE: Final = frozenset({RELEASED, "rolled back", "pruned"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class SetSeen:
+class SetSeen(Plain, frozen=True, kw_only=True):
     """What a family's places know of one wheel set."""
 
     state: str = ""  # "" when it was never staged; otherwise as `status` says
-    cells: Mapping[tuple[str, str], tuple[State, str]] = field(default_factory=dict)
+    cells: Mapping[tuple[str, str], tuple[State, str]] = {}
     # of runtime images with a record: (name of the entry, CPython) -> NAME:TAG@sha256:…
-    images: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    images: Mapping[tuple[str, str], str] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoreContents:
+class StoreContents(Plain, frozen=True, kw_only=True):
     """What the store has, as far as the night asks."""
 
-    manifests: Mapping[str, str] = field(default_factory=dict)  # inputs -> SHA-256
-    sets: Mapping[tuple[str, str], SetSeen] = field(default_factory=dict)  # (family, manifest)
-    tests: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (family, suite) -> ms
-    seconds: Mapping[str, int] = field(default_factory=dict)  # of cells in the last night
+    manifests: Mapping[str, str] = {}  # inputs -> SHA-256
+    sets: Mapping[tuple[str, str], SetSeen] = {}  # (family, manifest)
+    tests: Mapping[tuple[str, str], int] = {}  # (family, suite) -> ms
+    seconds: Mapping[str, int] = {}  # of cells in the last night
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanInput:
+class PlanInput(Plain, frozen=True, kw_only=True):
     """Everything a plan is made of besides what was seen."""
 
     night: str
@@ -68,11 +65,10 @@ class PlanInput:
     now: datetime
     own: tuple[str, ...] = ()  # the option that names families of one's own
     images: tuple[NightImage, ...] = ()
-    pools: Pools = field(default_factory=Pools)
+    pools: Pools = Pools()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Built:
+class _Built(Plain, frozen=True, kw_only=True):
     """What was built from some inputs."""
 
     sha256: str  # of the manifest

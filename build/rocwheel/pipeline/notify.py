@@ -11,7 +11,6 @@ import hmac
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from urllib.parse import quote, urljoin
@@ -24,7 +23,7 @@ from rocwheel.model import moment
 from rocwheel.pipeline import standing, summing
 from rocwheel.report import night_feed, night_summary
 from rocwheel.store import Store
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRIES: Final = 6
@@ -33,8 +32,7 @@ LISTED: Final = 40  # changes in a message
 STALE: Final = "status/stale.json"  # the last message of a night that is too old
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
+class Message(Plain, frozen=True, kw_only=True):
     """A message about a night, as JSON and as Markdown."""
 
     json: str

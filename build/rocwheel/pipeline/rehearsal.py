@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -27,7 +26,7 @@ from rocwheel.release import rights
 from rocwheel.release.rights import DELETE, PUT, READ, Role
 from rocwheel.store import JSON, Headers, ObjectInfo, Store
 from rocwheel.store.opening import open_store
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 TIMEOUT: Final = 30.0  # seconds
 STS_REGION: Final = "us-east-1"  # of the global endpoint, where none is set
@@ -36,8 +35,7 @@ NEVER: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 GITHUB_API: Final = "https://api.github.com"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rehearsed:
+class Rehearsed(Plain, frozen=True, kw_only=True):
     """One thing that was tried: whether it is as it should be, and else what to do."""
 
     what: str
@@ -46,8 +44,7 @@ class Rehearsed:
     todo: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rehearsal:
+class Rehearsal(Plain, frozen=True, kw_only=True):
     """What a channel's nights need, to be tried from where they will run."""
 
     nights: Nights

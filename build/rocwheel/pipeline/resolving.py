@@ -28,7 +28,7 @@ from rocwheel.process import Runner
 from rocwheel.report.night_summary import NightSummary
 from rocwheel.rocm import listing, tarball_name, therock
 from rocwheel.source.pins import Pin, Pins
-from rocwheel.values import canonical_json, replace
+from rocwheel.values import Plain, canonical_json, replace
 
 GITHUB: Final = "https://github.com/"
 COMPARE: Final = "https://api.github.com/repos/{}/compare/{}...{}"
@@ -36,8 +36,7 @@ COMPARE_BYTES: Final = 32 << 20
 EXECUTOR: Final = "docker"  # the engine of a set's image that names no other
 
 
-@dataclass(frozen=True, kw_only=True)
-class World:
+class World(Plain, frozen=True, kw_only=True):
     """The places that resolving asks: network, git, this checkout, the clock."""
 
     ci: Path  # the folder of data in use
@@ -54,8 +53,7 @@ class World:
     own: tuple[str, ...] = ()  # the option that names families of one's own
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tarball:
+class Tarball(Plain, frozen=True, kw_only=True):
     """A ROCm tarball with its digest; "" for a folder, which has none."""
 
     source: str

@@ -31,7 +31,7 @@ from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Worker, lost
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, Runner
-from rocwheel.values import Value, replace
+from rocwheel.values import Plain, Value, replace
 from rocwheel.verdict import State
 
 GRACE: Final = 120  # seconds between a cell's own limit and the job's
@@ -79,8 +79,7 @@ class Submission(Value, frozen=True, kw_only=True):
     job: str = ""  # its number, which is not stored; "" while Slurm has named none
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlurmScheduler:
+class SlurmScheduler(Plain, frozen=True, kw_only=True):
     """Submits the cells of one night to a Slurm cluster as job arrays."""
 
     nights: Nights

@@ -10,21 +10,20 @@ better; what the machine was at fault for is tried again, as often as the plan s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from rocwheel.choices import TEST_KINDS
 from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order, Phase
 from rocwheel.model import moment
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import SILENT, State
 
 GOOD: Final = frozenset({State.PASS})
 GRACE: Final = 300  # seconds after its limit before an attempt without an end counts as lost
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellStanding:
+class CellStanding(Plain, frozen=True, kw_only=True):
     """One cell of a night with its attempts: its phase and its state."""
 
     cell: Cell

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Final
@@ -26,6 +25,7 @@ from rocwheel.report import night_feed
 from rocwheel.report import night_page as page
 from rocwheel.report.night_summary import NightSummary
 from rocwheel.store import HTML, JSON, Headers, Store
+from rocwheel.values import Plain
 
 NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
 # In which nothing of a night began or ended, though cells could: an engine here starts them within
@@ -153,8 +153,7 @@ def engine_words(book: Book) -> tuple[str, ...]:
     return ("--engine=slurm",) if "slurm" in _engines(book) else ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class NightPruning:
+class NightPruning(Plain, frozen=True, kw_only=True):
     """The plan of a pruning: nights and wheel sets that go, and nights that are not over."""
 
     nights: tuple[str, ...]
@@ -208,8 +207,7 @@ def _may_go_on(nights: Nights, name: str, now: datetime) -> bool:
     return any(not item.settled for item in standings if item.cell.kind != "prune")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NightPages:
+class NightPages(Plain, frozen=True, kw_only=True):
     """Makes the summary of a night and the page of all families from the store."""
 
     nights: Nights

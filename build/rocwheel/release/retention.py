@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
 from typing import Any
@@ -25,6 +25,7 @@ from rocwheel.model import moment
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who
+from rocwheel.values import replace
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set holds
 

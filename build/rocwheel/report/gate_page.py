@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from rocwheel import assets
 from rocwheel.console import duration
 from rocwheel.report import trail
 from rocwheel.report.trail import Trails
 from rocwheel.results import Fault, LastRun, Outcome, Results, TestResult
+from rocwheel.values import Plain
 from rocwheel.verdict import SILENT, State
 
 LONG: Final = ("packages",)  # shown folded
@@ -41,8 +42,7 @@ MEANINGS: Final = {
 SHARD_PASSED: Final = "none of its tests went wrong; how many must run is asked of all shards"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LibraryUse:
+class LibraryUse(Plain, frozen=True, kw_only=True):
     """What the tests say of one ROCm library."""
 
     name: str

@@ -16,7 +16,7 @@ from rocwheel.choices import TEST_KINDS
 from rocwheel.install import Install
 from rocwheel.ledger.nights import Phase, WheelRecipe
 from rocwheel.rocm import therock
-from rocwheel.values import Value, replace
+from rocwheel.values import Plain, Value, replace
 from rocwheel.verdict import SILENT, State
 
 BAD: Final = frozenset(State) - SILENT - {State.PASS, State.FLAKY}
@@ -189,8 +189,7 @@ def _rank(cell: CellSummary) -> int:
     return list(State).index(cell.state) + 1 if cell.state else 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Changed:
+class Changed(Plain, frozen=True, kw_only=True):
     """A cell whose state people want to hear of, and the night since which it has it."""
 
     cell: CellSummary

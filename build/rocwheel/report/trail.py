@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 
 from rocwheel.console import count
 from rocwheel.results import Attempt, LastRun, Results, TestResult
+from rocwheel.values import Plain
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttemptPlace:
+class AttemptPlace(Plain, frozen=True, kw_only=True):
     """Where an attempt ran."""
 
     lane: str
@@ -22,8 +21,7 @@ class AttemptPlace:
     ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trail:
+class Trail(Plain, frozen=True, kw_only=True):
     """All there is to know of one test that went wrong."""
 
     test: TestResult

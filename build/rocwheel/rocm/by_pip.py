@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,7 @@ from rocwheel.host import virtualenv
 from rocwheel.manifest import RocmPackage
 from rocwheel.model import RocmVersion
 from rocwheel.process import Command, HostRunner
-from rocwheel.values import canonical_json
+from rocwheel.values import Plain, canonical_json
 
 PREFIX: Final = "pip:"
 DEVELOPMENT: Final = "devel"  # the extra with headers and compilers
@@ -104,8 +103,7 @@ def _parsed(package: RocmPackage) -> tuple[str, Version]:
         raise ConfigError(str(exc), hint="the manifest names no package of pip's") from exc
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pip:
+class Pip(Plain, frozen=True, kw_only=True):
     """The pip of this process's Python, and what it is asked for."""
 
     text: str  # the requirement

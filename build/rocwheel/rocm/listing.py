@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any, Final
@@ -21,13 +20,13 @@ from rocwheel.download import Client, without_secrets
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.rocm import tarball_name, therock
 from rocwheel.rocm.tarball_name import TarballName
+from rocwheel.values import Plain
 
 PAGE_BYTES: Final = 64 << 20
 BUCKET_PAGES: Final = 100  # of 1,000 files each
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListedTarball:
+class ListedTarball(Plain, frozen=True, kw_only=True):
     """A tarball that a page or a folder lists, and what the page says of it."""
 
     name: TarballName

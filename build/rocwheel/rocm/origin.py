@@ -6,7 +6,6 @@ import enum
 import re
 import sys
 import tarfile
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,6 +19,7 @@ from rocwheel.model import RocmVersion, is_sha256
 from rocwheel.rocm import by_pip, rocm_root, tarball_name
 from rocwheel.rocm.tarball import Compression
 from rocwheel.rocm.tree_cache import Cache
+from rocwheel.values import Plain, replace
 
 
 class Origin(enum.Enum):
@@ -31,8 +31,7 @@ class Origin(enum.Enum):
     PIP = "pip"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RocmPlan:
+class RocmPlan(Plain, frozen=True, kw_only=True):
     """Which ROCm, from where, and what is known of it without reading it."""
 
     origin: Origin

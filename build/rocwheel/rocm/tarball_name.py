@@ -7,7 +7,6 @@ tests. Builds with AddressSanitizer have the same names in a folder of their own
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 import amdgpu_family_matrix as matrix
@@ -15,10 +14,10 @@ from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.model import RocmVersion
 from rocwheel.rocm import therock
+from rocwheel.values import Plain
 
 
-@dataclass(frozen=True, kw_only=True)
-class TarballName:
+class TarballName(Plain, frozen=True, kw_only=True):
     """The parts of a tarball's name."""
 
     platform: str

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from rocwheel.download import WrongBytesError
 from rocwheel.rocm.tarball import MemberKind, TarMember, TarReader, refused, shown
+from rocwheel.values import Plain, replace
 
 # As many as Linux follows: https://man7.org/linux/man-pages/man7/path_resolution.7.html
 LINK_HOPS: Final = 40
@@ -24,8 +24,7 @@ NAME_MAX: Final = 255  # bytes of one component
 GIB: Final = 1 << 30
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnpackLimits:
+class UnpackLimits(Plain, frozen=True, kw_only=True):
     """Limits on what a tarball may unpack to, above what any ROCm has."""
 
     unpacked: int = 200 * GIB  # bytes, all files together
@@ -37,8 +36,7 @@ class UnpackLimits:
     depth: int = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unpacked:
+class Unpacked(Plain, frozen=True, kw_only=True):
     """What was unpacked: the number of files, and bytes."""
 
     files: int

@@ -19,6 +19,7 @@ from typing import Final
 from rocwheel.errors import RocmError
 from rocwheel.files import blocks, matches
 from rocwheel.runtime.image_recipe import RunTimeFiles
+from rocwheel.values import Plain
 from rocwheel.wheel import elf
 from rocwheel.wheel.inspect import WheelReport
 
@@ -27,8 +28,7 @@ _GFX: Final = re.compile(r"gfx[0-9]+[0-9a-f]{2}")
 _OUTSIDE: Final = re.compile(r"(?:\A|/)rocm/(.*)\Z")  # an entry of a wheel's RUNPATH, below ROCm
 
 
-@dataclass(frozen=True, kw_only=True)
-class Closure:
+class Closure(Plain, frozen=True, kw_only=True):
     """Files of a tree, links included, and what they need of the system."""
 
     paths: tuple[str, ...]  # relative to the root, sorted, without folders

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from msgspec import field
+from msgspec import field, structs
 
 from rocwheel import yaml_file
 from rocwheel.choices import IMAGE_PROFILES
@@ -16,7 +15,7 @@ from rocwheel.errors import ConfigError
 from rocwheel.image.recipe import Base
 from rocwheel.manifest import Manifest
 from rocwheel.model import CPYTHONS, PythonVersion, suggest
-from rocwheel.values import Value, replace
+from rocwheel.values import Plain, Value, replace
 from rocwheel.yaml_file import FieldError
 
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")  # OCI distribution specification
@@ -50,8 +49,7 @@ class RuntimeBase(Value, frozen=True, kw_only=True):
         return self.pythons[str(version)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImagedSet:
+class ImagedSet(Plain, frozen=True, kw_only=True):
     """What a tag may say of the wheel set in an image."""
 
     set_id: str  # SHA-256 of the manifest
@@ -113,7 +111,7 @@ class RuntimeRecipe(Value, frozen=True, kw_only=True):
         profile: str,
     ) -> str:
         """Return the tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
-        named = {**vars(wheels), "python": str(python), "set": wheels.set_id[:12]}
+        named = {**structs.asdict(wheels), "python": str(python), "set": wheels.set_id[:12]}
         parts = [self.tag.format(**named)]
         if chosen != self.bases[0]:
             parts.append(chosen.suffix)

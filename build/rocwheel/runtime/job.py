@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,12 @@ from rocwheel.runtime import closure, image_recipe, making, packages, record, tr
 from rocwheel.runtime.making import ImagePlan, Subject
 from rocwheel.runtime.options import ImageOptions
 from rocwheel.runtime.record import ImageRecord, ImageVerdict
+from rocwheel.values import Plain
 from rocwheel.verdict import State, Verdict
 from rocwheel.wheel.inspect import inspect
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageRequest:
+class ImageRequest(Plain, frozen=True, kw_only=True):
     """An image of a wheel set that is asked for, and what to do with it."""
 
     options: ImageOptions
@@ -46,8 +45,7 @@ class ImageRequest:
     who: Who
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageJob:
+class ImageJob(Plain, frozen=True, kw_only=True):
     """A request that was checked: a set in a place, and an image of it."""
 
     request: ImageRequest

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,7 @@ from rocwheel.runtime import layer, packages
 from rocwheel.runtime.closure import Closure
 from rocwheel.runtime.image_recipe import ImagedSet, RuntimeBase, RuntimeRecipe
 from rocwheel.runtime.packages import PackagePin, Where
-from rocwheel.values import canonical_json
+from rocwheel.values import Plain, canonical_json
 
 DOCKERFILE: Final = "runtime.Dockerfile"
 SCRIPT: Final = "install.sh"
@@ -38,8 +37,7 @@ MANIFEST: Final = f"{LABEL}.manifest"
 RELEASED: Final = f"{LABEL}.released"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subject:
+class Subject(Plain, frozen=True, kw_only=True):
     """Which image is wanted."""
 
     recipe: RuntimeRecipe
@@ -75,8 +73,7 @@ class Subject:
         return MEBI * int(getattr(self.recipe.budgets, self.profile))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImagePlan:
+class ImagePlan(Plain, frozen=True, kw_only=True):
     """Everything an image is made from."""
 
     subject: Subject

@@ -11,7 +11,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -23,14 +22,14 @@ from rocwheel.errors import CommandError, WheelError
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command, Runner
+from rocwheel.values import Plain
 
 LIST: Final = "requirements.txt"
 GUEST: Final = "/wheels"  # where the folder is seen while an image is made
 OLDEST: Final = 5  # of manylinux, the minor version of its C library
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackagePin:
+class PackagePin(Plain, frozen=True, kw_only=True):
     """One wheel: what it is, and which bytes."""
 
     project: str
@@ -39,8 +38,7 @@ class PackagePin:
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Where:
+class Where(Plain, frozen=True, kw_only=True):
     """What wheels are chosen for."""
 
     python: PythonVersion

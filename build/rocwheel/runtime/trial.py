@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -29,7 +28,7 @@ from rocwheel.results import Results
 from rocwheel.runtime import closure
 from rocwheel.runtime.making import PYTHON, ImagePlan
 from rocwheel.runtime.packages import pip
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import Verdict
 
 TOOL: Final = guest("/rocwheel/tool")
@@ -43,8 +42,7 @@ SLOTS: Final = guest("/rocwheel/slots")
 WORK: Final = "/tmp"  # noqa: S108 - inside, in memory
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
+class Trial(Plain, frozen=True, kw_only=True):
     """One suite in one image."""
 
     plan: ImagePlan

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rocwheel.errors import SourceError
+from rocwheel.values import Plain
 
 READ: Final = frozenset({"always", "common", "build"})  # commands whose lines `bazel build` reads
 # Options whose value may be the next word.
@@ -24,8 +24,7 @@ _VALUED: Final = frozenset({
 _DEPTH: Final = 20  # imports, and configs in configs
 
 
-@dataclass(frozen=True, kw_only=True)
-class RcLine:
+class RcLine(Plain, frozen=True, kw_only=True):
     """Options of one line, for one command and perhaps one config."""
 
     command: str
@@ -34,8 +33,7 @@ class RcLine:
     where: str  # file:line
 
 
-@dataclass(frozen=True, kw_only=True)
-class RcFiles:
+class RcFiles(Plain, frozen=True, kw_only=True):
     """Every line that a Bazel started in the workspace would read, in order."""
 
     lines: tuple[RcLine, ...]

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from rocwheel.process import Command, Runner
 from rocwheel.source import pins, tree
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedJaxlib, PinnedWheel
+from rocwheel.values import Plain
 from rocwheel.yaml_file import CPythons
 
 _WORD: Final = re.compile(r"[A-Za-z/][\w./:-]*|[0-9a-f]{40}|[0-9a-f]{64}")
@@ -36,8 +36,7 @@ PLATFORM: Final = "manylinux_2_27_x86_64"
 TAG: Final = "jax-v"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PinFacts:
+class PinFacts(Plain, frozen=True, kw_only=True):
     """A pin as a release's own sources and wheels say it, and the class of the layout it takes."""
 
     pin: Pin

@@ -6,7 +6,6 @@ Every mistake is a ConfigError with file, line, key and the nearest valid name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,7 +17,7 @@ from rocwheel.model import suggest
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.layouts import load as load_layouts
 from rocwheel.source_layout import Layout
-from rocwheel.values import Commit, Count, Sha256, Value, replace
+from rocwheel.values import Commit, Count, Plain, Sha256, Value, replace
 from rocwheel.yaml_file import CPythons, FieldError
 
 ADD: Final = "rocwheel pin add"
@@ -103,8 +102,7 @@ class _File(Value, frozen=True, kw_only=True):
             raise FieldError(f"{count} pins are marked default", "pins", hint=hint)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pins:
+class Pins(Plain, frozen=True, kw_only=True):
     """Every pin, oldest release first."""
 
     path: str

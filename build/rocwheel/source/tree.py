@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,7 +26,7 @@ from rocwheel.source import bazelrc, patches
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
 from rocwheel.source_layout import Assignment, Layout, VersionClass
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 
 class SourceRequest(SourceOptions):
@@ -37,8 +36,7 @@ class SourceRequest(SourceOptions):
     is_snapshot: bool = False  # a developer's turn: no version or manifest names folders of theirs
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourcePlan:
+class SourcePlan(Plain, frozen=True, kw_only=True):
     """Where the sources will be. `pin` is the release, for a folder the one of its version."""
 
     root: Path
@@ -55,8 +53,7 @@ class SourcePlan:
         return self.checkout.commands(self.checkout.folder)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceTree:
+class SourceTree(Plain, frozen=True, kw_only=True):
     """A checkout that has the layout it should have."""
 
     root: Path

@@ -14,7 +14,6 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Final, Protocol, TypeAlias
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 
 from rocwheel import ending
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, ObjectStaleError, StoreError
+from rocwheel.values import Plain, replace
 
 Body: TypeAlias = "bytes | Path"
 Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed since the last call
@@ -40,8 +40,7 @@ class HugeError(StoreError):
     """An object that is larger than anything we read as a whole."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ObjectInfo:
+class ObjectInfo(Plain, frozen=True, kw_only=True):
     """What a store says about an object."""
 
     key: str
@@ -55,8 +54,7 @@ class ObjectInfo:
     version: tuple[int, ...] = ()  # by which a file system tells contents apart
 
 
-@dataclass(frozen=True, kw_only=True)
-class Headers:
+class Headers(Plain, frozen=True, kw_only=True):
     """How an object is served over HTTP; a file store has no use for it."""
 
     content_type: str
@@ -64,8 +62,7 @@ class Headers:
     is_record: bool = False  # locked against deletion where the bucket has Object Lock
 
 
-@dataclass(frozen=True, kw_only=True)
-class Abilities:
+class Abilities(Plain, frozen=True, kw_only=True):
     """What a store that may be written to was seen to do, never what it says it does."""
 
     # What a copy that proves itself would need, by name; without it the bytes are carried:
@@ -74,8 +71,7 @@ class Abilities:
     folder_keys: bool  # keeps an object `a/` beside `a/b`: a page that answers for its folder
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Plain, frozen=True, kw_only=True):
     """How to talk to a store; the limits are S3's own and smaller in tests."""
 
     endpoint: str = ""  # URL of an S3 server, "" for AWS or what boto3's configuration names
@@ -86,7 +82,7 @@ class Options:
     read_seconds: float = 60.0
     put_limit: int = 5 << 30  # largest PUT and copy, bytes
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
-    login: Mapping[str, str] = field(default_factory=dict)  # of boto3's Session; {}: its own chain
+    login: Mapping[str, str] = {}  # of boto3's Session; {}: its own chain
 
 
 class Store(Protocol):

@@ -8,13 +8,13 @@ once, and a runner may not delete.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from rocwheel import files
 from rocwheel.errors import ObjectMissingError
 from rocwheel.store import TEXT, Abilities, Headers
 from rocwheel.store.bucket import REFUSALS, Bucket, checksum, status
+from rocwheel.values import Plain
 
 BODY: Final = b"rocwheel tries here what this store can do; see docs/layout.md\n"
 HEADERS: Final = Headers(content_type=TEXT)
@@ -24,8 +24,7 @@ QUOTED, BARE = '"{}"', "{}"
 TRIES: Final = 30  # where others try at the same time, and each write gives another ETag
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProbeResult:
+class ProbeResult(Plain, frozen=True, kw_only=True):
     # Of `create_only` (it refuses `If-None-Match: *` where something is stored) and `swap` (it
     # takes `If-Match` with the right ETag and refuses it with another): without them a second
     # writer could be overwritten, so that nothing may be written.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust.envelope import Envelope
 from rocwheel.trust.evidence import verdict_of
 from rocwheel.trust.policy import Case, KeyRole, Trust, time_of
+from rocwheel.values import Plain
 
 RELEASE: Final = "release"  # the role of a link that tells what came after the promotion
 PASSES: Final = {"pass", "flaky"}
@@ -24,8 +24,7 @@ ROLES: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChainLink:
+class ChainLink(Plain, frozen=True, kw_only=True):
     """One step of the chain: which role, whether it holds, and what it says or lacks."""
 
     role: str

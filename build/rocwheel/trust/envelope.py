@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -20,7 +19,7 @@ from rocwheel import files
 from rocwheel.errors import ConfigError
 from rocwheel.trust import TrustError
 from rocwheel.trust.policy import Signer, Trust
-from rocwheel.values import NonEmpty, Sha256, Value, decoded
+from rocwheel.values import NonEmpty, Plain, Sha256, Value, decoded
 
 PAYLOAD: Final = "application/vnd.in-toto+json"
 LARGEST: Final = 4 << 20  # bytes of an envelope; ours have some thousand
@@ -79,8 +78,7 @@ class _Envelope(Value, frozen=True, kw_only=True):
     signatures: tuple[_Signature, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Envelope:
+class Envelope(Plain, frozen=True, kw_only=True):
     """A statement, and signatures on it; `read` has checked them, `parse` has not."""
 
     name: str  # what errors call it

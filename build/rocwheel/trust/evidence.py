@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +27,7 @@ from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust.envelope import LARGEST, Envelope, Statement
 from rocwheel.trust.policy import Case, KeyRole, Signer, Trust
 from rocwheel.trust.statements import Approval
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import Verdict
 
 MOST: Final = 64 << 20  # bytes of all statements about a set; `trust verify` reads no more
@@ -43,14 +42,13 @@ _RESULT: Final = re.compile(r"test-result/([^/]+)/([^/]+)/([0-9a-f]{64})/([1-9][
 _JUDGED: Final = re.compile(r"/[0-9a-f]{64}(/[0-9]+)?\.json\Z")  # a verdict, its statement
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
+class Evidence(Plain, frozen=True, kw_only=True):
     """The statements a promotion may rest on, as they are stored."""
 
-    lines: Mapping[str, bytes] = field(default_factory=dict)  # envelopes, by their digest
+    lines: Mapping[str, bytes] = {}  # envelopes, by their digest
     signed: frozenset[str] = frozenset()  # digests of the verdicts that runners' keys signed
-    refused: Mapping[str, str] = field(default_factory=dict)  # of others: by which rule
-    approvals: Mapping[Approval, bytes] = field(default_factory=dict)  # signed by approvers
+    refused: Mapping[str, str] = {}  # of others: by which rule
+    approvals: Mapping[Approval, bytes] = {}  # signed by approvers
     doubts: Sequence[str] = ()  # why other approvals do not count
 
 
@@ -199,8 +197,7 @@ def _shelf(place: Place, manifest: str, case: Case) -> _Shelf:
     return _Shelf(place=place, case=case, infos=infos, data=data)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Shelf:
+class _Shelf(Plain, frozen=True, kw_only=True):
     """All stored statements about one set, by their names, and what they are held against."""
 
     place: Place

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urljoin
@@ -14,7 +13,7 @@ from rocwheel.download import Client
 from rocwheel.entry import version_of
 from rocwheel.errors import ConfigError
 from rocwheel.trust import TrustError
-from rocwheel.values import decoded
+from rocwheel.values import Plain, decoded
 
 MOST_BYTES: Final = 64 << 20  # of a page, and of a set's statements
 
@@ -32,8 +31,7 @@ class _File(msgspec.Struct):
     ours: dict[str, str] = msgspec.field(name="_rocwheel", default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfferedWheel:
+class OfferedWheel(Plain, frozen=True, kw_only=True):
     """A wheel of an index: the digest that its page states, and where statements about it are."""
 
     filename: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from rocwheel import files, yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import moment, suggest
-from rocwheel.values import NonEmpty, Value, replace
+from rocwheel.values import NonEmpty, Plain, Value, replace
 from rocwheel.yaml_file import FieldError
 
 if TYPE_CHECKING:
@@ -143,16 +142,15 @@ class _File(Value, frozen=True, kw_only=True):
     channels: Mapping[str, ChannelRule] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trust:
+class Trust(Plain, frozen=True, kw_only=True):
     """The trust file: keys by their id, with the names people gave them, and rules by channel."""
 
     sha256: str = ""  # of the file; "" where there is none
-    keys: Mapping[str, TrustedKey] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    rules: Mapping[str, ChannelRule] = field(default_factory=dict)
+    keys: Mapping[str, TrustedKey] = {}
+    names: Mapping[str, str] = {}
+    rules: Mapping[str, ChannelRule] = {}
     # what a locked channel takes: sources of verified pins with their jaxlibs, and ROCm
-    pins: Mapping[Sources, frozenset[str]] = field(default_factory=dict)
+    pins: Mapping[Sources, frozenset[str]] = {}
     rocm: frozenset[str] = frozenset()
 
     def rule(self, channel: str) -> ChannelRule:
@@ -171,8 +169,7 @@ class Trust:
         return self.names.get(keyid, f"unknown key {keyid[:12]}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(Plain, frozen=True, kw_only=True):
     """What statements are held against."""
 
     trust: Trust

@@ -14,9 +14,9 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from rocwheel.values import Plain, replace
 from rocwheel.wheel import hip, loader
 from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.loader import PT_DYNAMIC, PT_LOAD, Segment
@@ -73,8 +73,7 @@ class Budget(Counter[str]):
             raise ElfError(f"tables with more {what.rpartition('_')[2]} than are read")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ElfFacts:
+class ElfFacts(Plain, frozen=True, kw_only=True):
     """One ELF file of a wheel."""
 
     path: str
@@ -84,10 +83,10 @@ class ElfFacts:
     needed: tuple[str, ...] = ()
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
-    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # SONAME -> versions
+    versions: Mapping[str, tuple[str, ...]] = {}  # SONAME -> versions
     exports: tuple[str, ...] = ()
     bundles: tuple[hip.Bundle, ...] = ()
-    imports: Mapping[str, bool] = field(default_factory=dict)  # name -> whether it has a version
+    imports: Mapping[str, bool] = {}  # name -> whether it has a version
     problems: tuple[str, ...] = ()  # why glibc cannot load it
 
     def highest(self, prefix: str) -> tuple[int, ...]:

@@ -13,8 +13,9 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from rocwheel.values import Plain
 
 ALIGNMENT: Final = 4096  # of every bundle in a .hip_fatbin section
 PLAIN: Final = b"__CLANG_OFFLOAD_BUNDLE__"
@@ -46,8 +47,7 @@ class CodeObject(NamedTuple):
         return self.target + self.features
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bundle:
+class Bundle(Plain, frozen=True, kw_only=True):
     """One bundle: where it lies in the file, and the code objects in it."""
 
     offset: int

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from rocwheel.errors import CommandError
 from rocwheel.process import Command, HostRunner
+from rocwheel.values import Plain
 from rocwheel.wheel.limits import LIMITS
 
 _PROGRAM: Final = r"""
@@ -164,17 +164,16 @@ json.dump(answer, sys.stdout)
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compiled:
+class Compiled(Plain, frozen=True, kw_only=True):
     """What became of the sources of one wheel."""
 
-    problems: Mapping[str, str] = field(default_factory=dict)  # member -> why it does not compile
-    functions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of `__init__.py` files
+    problems: Mapping[str, str] = {}  # member -> why it does not compile
+    functions: Mapping[str, Sequence[str]] = {}  # of `__init__.py` files
     # version.py -> how often it binds each name of a version, and to which texts
-    bindings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    stated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    bindings: Mapping[str, Mapping[str, int]] = {}
+    stated: Mapping[str, Mapping[str, str]] = {}
     # module -> every name in it; not of modules with very many, or with any (`import *`)
-    taken: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    taken: Mapping[str, Sequence[str]] = {}
 
 
 def compile_members(path: Path) -> Compiled:

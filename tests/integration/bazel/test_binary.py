@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from rocwheel.bazel.releases import Digest, Releases, host_platform
 from rocwheel.download import Retry
 from rocwheel.errors import ConfigError, FetchError, HostError
 from rocwheel.process import Command
+from rocwheel.values import replace
 
 CI = Path(__file__).parents[3] / "ci"
 

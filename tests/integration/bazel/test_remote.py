@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from rocwheel.bazel import Remote
 from rocwheel.bazel.remote import PROBE, ask
 from rocwheel.build_options import RemoteOptions
 from rocwheel.errors import BazelError, ConfigError
+from rocwheel.values import replace
 
 pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from rocwheel.container import ContainerSpec, User
 from rocwheel.container.owner import owner
 from rocwheel.image import building
 from rocwheel.image.found import inspect
+from rocwheel.values import replace
 
 pytestmark = [
     pytest.mark.needs("dockerd", "podman", "mmdebstrap"),

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -27,6 +26,7 @@ from rocwheel.errors import CommandError, HostError
 from rocwheel.host.machine import Programs
 from rocwheel.image import contents
 from rocwheel.process import Command, GuestPath
+from rocwheel.values import replace
 
 pytestmark = [
     pytest.mark.needs("dockerd", "podman", "mmdebstrap"),

@@ -13,7 +13,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from rocwheel.errors import CommandError, HostError
 from rocwheel.image import found
 from rocwheel.image.building import explained
 from rocwheel.process import Command, HostRunner, base_env
+from rocwheel.values import replace
 
 pytestmark = [
     pytest.mark.needs("dockerd", "docker-registry", "podman"),

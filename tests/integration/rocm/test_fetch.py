@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from rocwheel import rocm, values
 from rocwheel.download import Retry
 from rocwheel.errors import ConfigError, FetchError, HostError, RocmError
 from rocwheel.manifest import RocmDelivery
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from support.git_server import git, repository
 from rocwheel import bazel, dist, home
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion
+from rocwheel.values import replace
 
 pytestmark = [pytest.mark.needs("bazel", "git")]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 
 import pytest
 from support.git_server import git
@@ -12,6 +11,7 @@ from support.jax_release import ABIS, CI, LAYOUTS, VERSION, XLA, Place
 from rocwheel import source
 from rocwheel.errors import ConfigError, FetchError, SourceError
 from rocwheel.source import pin_edit
+from rocwheel.values import replace
 from rocwheel.values import replace as replace_value
 
 pytestmark = [pytest.mark.needs("git")]

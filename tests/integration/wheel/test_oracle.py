@@ -16,7 +16,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from support import wheels
 from support.wheels import Entry, File, Wheel, Zip
 
 from rocwheel.process import HostRunner
+from rocwheel.values import replace
 from rocwheel.wheel import rename
 from rocwheel.wheel.rename import NewVersion, plan_reversion
 from rocwheel.wheel.verify import verify

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -12,6 +11,7 @@ from rocwheel import bazel, source
 from rocwheel.bazel import BazelBinary, BuildSpec, Caches, Compiler, Remote
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind
+from rocwheel.values import replace
 
 LAYOUTS = source.load_layouts(Path(__file__).parents[3] / "ci" / "layouts.yaml")
 HASH = "0123456789abcdef0123456789abcdef01234567"

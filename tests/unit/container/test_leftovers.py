@@ -127,7 +127,7 @@ def test_a_cache_that_takes_no_folder_is_one_error(tmp_path):
 KILLED = """
 import itertools, json, os, signal, sys
 from contextlib import suppress
-from dataclasses import replace
+from rocwheel.values import replace
 from pathlib import Path
 from rocwheel.container import kept as kept_there
 from rocwheel.errors import RocwheelError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import subprocess
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -23,6 +22,7 @@ from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import limits
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath, HostRunner
+from rocwheel.values import replace
 
 
 @pytest.fixture

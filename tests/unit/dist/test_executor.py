@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import BuildEnvironment, container_spec
 from rocwheel.errors import ConfigError
 from rocwheel.image.found import Found
+from rocwheel.values import replace
 
 ENGINE = ContainerEngine(
     kind=EngineKind.DOCKER,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline import settings as settings_file
 from rocwheel.pipeline.looking import SetSeen, StoreContents
 from rocwheel.rocm import listing
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 ROOT = Path(__file__).parents[3]

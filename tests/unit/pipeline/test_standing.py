@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -119,7 +118,7 @@ def test_an_attempt_that_stored_no_verdict_makes_no_later_pass_flaky(first, link
 
     def gate():
         told = {**seen.attempts, "gate": tuple(tries)}
-        return standing.stand(dataclasses.replace(seen, attempts=told), NOW)["gate"]
+        return standing.stand(replace(seen, attempts=told), NOW)["gate"]
 
     assert gate().state is State(first), "without a pass it is what it says"
     for number in (2, 3):
@@ -130,7 +129,7 @@ def test_an_attempt_that_stored_no_verdict_makes_no_later_pass_flaky(first, link
 def test_a_pass_keeps_what_went_wrong_in_an_attempt_behind_it():
     tries = (replace_reason(attempt(1, "gate", "pass")), attempt(2, "gate", "infra"))
     seen = book(build="pass", stage="pass")
-    seen = dataclasses.replace(seen, attempts={**seen.attempts, "gate": tries})
+    seen = replace(seen, attempts={**seen.attempts, "gate": tries})
     found = standing.stand(seen, NOW)["gate"]
     assert found.state is State.PASS
     assert found.reason == "one attempt tested nothing: infra: was infra"
@@ -144,7 +143,7 @@ def test_what_is_alike_of_many_cells_is_one_line():
 def replace_reason(item: CellAttempt) -> CellAttempt:
     """A pass has no reason."""
     assert item.ended
-    return dataclasses.replace(item, ended=replace(item.ended, reason=""))
+    return replace(item, ended=replace(item.ended, reason=""))
 
 
 @pytest.mark.parametrize(("promote", "green"), [("pass", True), ("fail", False), ("", False)])

@@ -13,7 +13,6 @@ import secrets
 import signal
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ from rocwheel import files
 from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.process import Command
+from rocwheel.values import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,8 +40,7 @@ LOG_HEAD, LOG_TAIL = 1 << 20, 8 << 20  # kept of a longer one
 PUNCH_HOLE: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerSpec:
+class WorkerSpec(Plain, frozen=True, kw_only=True):
     """What every worker of a run has in common."""
 
     python: Path  # of the tested environment

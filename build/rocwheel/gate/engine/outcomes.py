@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel.console import count
 from rocwheel.results import Attempt, CollectError, Outcome, TestResult
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 STREAK: Final = 2  # failures in a row that make a process suspect
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rerun:
+class Rerun(Plain, frozen=True, kw_only=True):
     """Tests to run, in order, in a fresh process of their own."""
 
     tests: tuple[str, ...]

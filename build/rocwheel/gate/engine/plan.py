@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rocwheel.gate.engine.scheduler import Estimates
+from rocwheel.values import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from rocwheel.results import Attempt
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lane:
+class Lane(Plain, frozen=True, kw_only=True):
     """Where processes run: their devices, the environment that gives them, how to ask if well."""
 
     name: str
@@ -28,8 +27,7 @@ class Lane:
     probe: Command | None = None  # exits 0 while the devices answer
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunPlan:
+class RunPlan(Plain, frozen=True, kw_only=True):
     """What to run. Seconds throughout."""
 
     suite: str
@@ -46,15 +44,14 @@ class RunPlan:
     alone: frozenset[str] = frozenset()  # files that need a process of their own
     process_memory: int = 0  # bytes; a process that holds more is sent no other test; 0 for any
     hidden: Callable[[str], tuple[str, ...]] = lambda _file: ()  # tests of a file, unimported
-    estimates: Estimates = field(default_factory=Estimates)
+    estimates: Estimates = Estimates()
     wanted: Callable[[str], bool] = lambda _test: True  # whether a test is looked at at all
     skip: Callable[[str], str] = lambda _test: ""  # the reason not to run a test
     sticky: tuple[str, ...] = ()  # texts of errors after which a device is lost to its process
     kill_deadline: float = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class System:
+class System(Plain, frozen=True, kw_only=True):
     """What the engine needs of the world around it."""
 
     starter: HostRunner
@@ -64,8 +61,7 @@ class System:
     quarantine: Callable[[Accelerator, str], object] = lambda _device, _reason: None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class Snapshot(Plain, frozen=True, kw_only=True):
     """How far a run is."""
 
     done: int

@@ -11,8 +11,10 @@ is longest, and what has been measured so far stands for the rest.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from rocwheel.values import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,8 +24,7 @@ UNKNOWN_COLLECT: Final = 1.0
 MEASURED: Final = 3  # tests of a file, before their mean stands for the others
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(Plain, frozen=True, kw_only=True):
     """What a lane does next: collect `file` when `test` is None, otherwise run the test."""
 
     file: str
@@ -31,12 +32,11 @@ class Step:
     then: str | None = None  # the likely next test of the same process
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimates:
+class Estimates(Plain, frozen=True, kw_only=True):
     """What is known before the run."""
 
-    tests: Mapping[str, float] = field(default_factory=dict)  # node id -> seconds
-    sizes: Mapping[str, int] = field(default_factory=dict)  # file -> bytes
+    tests: Mapping[str, float] = {}  # node id -> seconds
+    sizes: Mapping[str, int] = {}  # file -> bytes
 
 
 @dataclass(kw_only=True)

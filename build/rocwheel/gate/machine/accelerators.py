@@ -15,7 +15,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,7 @@ from rocwheel.errors import CommandError, HostError
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.host import cgroup
 from rocwheel.process import Command, Runner
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import Device
 
 PARTITION_SHIFT: Final = 28
@@ -52,8 +51,7 @@ class Maker(enum.Enum):
     CPU = "cpu"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Accelerator:
+class Accelerator(Plain, frozen=True, kw_only=True):
     """One device a worker process can have to itself."""
 
     maker: Maker
@@ -77,12 +75,11 @@ class Accelerator:
         return Device(target=self.target, serial=self.serial, memory=self.memory)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Allotment:
+class Allotment(Plain, frozen=True, kw_only=True):
     """Devices this process may use, and the masks it was started with."""
 
     devices: tuple[Accelerator, ...]
-    masks: Mapping[str, str] = field(default_factory=dict)
+    masks: Mapping[str, str] = {}
     ill: tuple[str, ...] = ()  # of GPUs that are left out, why
 
     def env(self, devices: Sequence[Accelerator]) -> dict[str, str]:

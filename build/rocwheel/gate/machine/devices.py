@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from rocwheel.gate.engine.plan import Lane
@@ -12,7 +11,7 @@ from rocwheel.gate.machine.accelerators import Accelerator, Allotment, Maker
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import NoRunnerError
 from rocwheel.host import cgroup
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 HOST_MEMORY: Final = 6 << 30  # bytes of the host for a process that shares a GPU
 # A process that has loaded ROCm and JAX holds some GiB before its first test; other gates may have
@@ -21,8 +20,7 @@ MOST_MEMORY: Final = 32 << 30
 MOST_JOBS: Final = 16  # processes on one GPU
 
 
-@dataclass(frozen=True, kw_only=True)
-class Allotted:
+class Allotted(Plain, frozen=True, kw_only=True):
     """The devices a run may use, and how they are shared out."""
 
     allotment: Allotment

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +21,7 @@ from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, SetupError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.process import Command, Runner
+from rocwheel.values import Plain
 
 SCRIPT: Final = "gate/machine/facts.py"
 DEADLINE: Final = 300.0  # a first start of a GPU backend may compile kernels
@@ -32,8 +32,7 @@ _wrong = partial(WrongWheelsError, hint=REINSTALL)
 _ill = partial(InfraError, hint=LOOK)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentFacts:
+class EnvironmentFacts(Plain, frozen=True, kw_only=True):
     """What `facts.py` found in the tested environment."""
 
     python: str

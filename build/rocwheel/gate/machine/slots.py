@@ -12,19 +12,18 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rocwheel import files
 from rocwheel.gate.machine.accelerators import Accelerator
 from rocwheel.gate.setup_errors import InfraError
+from rocwheel.values import Plain
 
 POLL_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Slots:
+class Slots(Plain, frozen=True, kw_only=True):
     """The lock files of one host; `boot` names the current boot of its kernel."""
 
     folder: Path

@@ -12,13 +12,13 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from rocwheel.console import count
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.suites import SuiteSource
+from rocwheel.values import Plain, replace
 
 # Called while a file is imported, these decide how many devices the backend of the process has;
 # once it runs they skip the file instead (jax/_src/test_util.py, request_cpu_devices).
@@ -27,8 +27,7 @@ CONFIGURES: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shard:
+class Shard(Plain, frozen=True, kw_only=True):
     """One of `count` parts of a suite, `number` from 1."""
 
     number: int = 1
@@ -46,8 +45,7 @@ class Shard:
         return f"{self.number}/{self.count}" if self.count > 1 else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteFiles:
+class SuiteFiles(Plain, frozen=True, kw_only=True):
     """Where the tests of a run are."""
 
     root: Path  # pytest's root directory
@@ -56,7 +54,7 @@ class SuiteFiles:
     sizes: Mapping[str, int]
     alone: frozenset[str] = frozenset()  # files that need a process of their own
     modules: Path | None = None  # folder of modules that the installed wheels lack
-    variables: Mapping[str, str] = field(default_factory=dict)  # that JAX's own job sets
+    variables: Mapping[str, str] = {}  # that JAX's own job sets
 
     @property
     def arguments(self) -> tuple[str, ...]:

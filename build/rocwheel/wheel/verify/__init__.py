@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import amdgpu_family_matrix as matrix
@@ -16,6 +15,7 @@ from rocwheel import parallel
 from rocwheel.errors import RocmError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.values import replace
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.installs import Installers as Installers

@@ -6,7 +6,6 @@ import fnmatch
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from rocwheel.model import WheelKind
@@ -27,8 +26,7 @@ _NAME: Final = re.compile(r"[a-z_]+")
 _JUDGED: Final = frozenset({"extra", "python_version", "and", "or", "in", "not"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contents(JudgedWheel):
+class Contents(JudgedWheel, frozen=True, kw_only=True):
     """What is asked of the files of a wheel of a known kind."""
 
     kind: WheelKind

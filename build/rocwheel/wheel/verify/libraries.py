@@ -7,12 +7,12 @@ import itertools
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from rocwheel import families
 from rocwheel.console import brief, count
 from rocwheel.model import WheelKind
+from rocwheel.values import Plain
 from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, PJRT_ENTRY, ElfFacts
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport
 from rocwheel.wheel.verify.rules import Finding, finding
@@ -25,8 +25,7 @@ _MACHINE: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Expectation:
+class Expectation(Plain, frozen=True, kw_only=True):
     """What a wheel was meant to be; what is empty or None is not checked."""
 
     kind: WheelKind | None = None  # None: as its project name says
@@ -35,14 +34,13 @@ class Expectation:
     python: str = ""  # interpreter tag: cp312, py3
     abi: str = ""  # cp312, cp314t, none
     gfx_targets: frozenset[str] | None = None
-    families: Mapping[str, Collection[str]] = field(default_factory=dict)  # name -> gfx targets
+    families: Mapping[str, Collection[str]] = {}  # name -> gfx targets
     rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
     siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
     partial: bool = False  # wheels of the set may lie elsewhere: `siblings` has those that are here
 
 
-@dataclass(frozen=True, kw_only=True)
-class JudgedWheel:
+class JudgedWheel(Plain, frozen=True, kw_only=True):
     """One wheel, and what it is judged by."""
 
     report: WheelReport
@@ -52,7 +50,7 @@ class JudgedWheel:
     rocm: str  # number in the project's name
 
 
-class Libraries(JudgedWheel):
+class Libraries(JudgedWheel, frozen=True, kw_only=True):
     """What is asked of the shared objects of a wheel."""
 
     def findings(self) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from msgspec import structs
 from packaging.requirements import Requirement
 
 from rocwheel.console import count
@@ -28,17 +29,17 @@ LEFTOVERS: Final = re.compile(
 )
 
 
-class Judge(JudgedWheel):
+class Judge(JudgedWheel, frozen=True, kw_only=True):
     """One wheel against policy and expectation."""
 
     def findings(self) -> Iterator[Finding]:
         for check in (
             self._names, self._metadata, self._pythons, self._tags, self._layout, self._modes,
-            Libraries(**vars(self)).findings, self._pins, self._grafts, self._size,
+            Libraries(**structs.asdict(self)).findings, self._pins, self._grafts, self._size,
         ):  # fmt: skip
             yield from check()
         if self.kind is not None:
-            yield from Contents(**vars(self)).findings()
+            yield from Contents(**structs.asdict(self)).findings()
 
     def _names(self) -> Iterator[Finding]:
         report, name = self.report, self.report.filename

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +11,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel.gate.machine import devices
 from rocwheel.gate.request import DeviceChoice
 from rocwheel.gate.setup_errors import NoRunnerError
+from rocwheel.values import replace
 
 
 def asked(
