@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import hashlib
 import json
 import re
 import sys
@@ -231,6 +230,8 @@ class Family:
 
 def choose(runners: Sequence[RunnerPool], key: str) -> RunnerPool:
     """Choose one of several runners by weight; the same key always gives the same one."""
+    import hashlib
+
     number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
     place = number % sum(runner.weight for runner in runners)
     for runner in runners:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import shutil
@@ -202,7 +203,7 @@ def services_read_once():
     def loader(search_path: str | None):
         known = create(search_path)
         known.search_paths[:] = dict.fromkeys(known.search_paths)  # each session adds boto3's
-        return known
+        return copy.copy(known)  # of which a store asks for its service alone
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(botocore.session, "create_loader", loader)

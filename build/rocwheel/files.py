@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import stat
@@ -104,6 +103,8 @@ def _opened(path: Path, *, shared: bool, mode: int) -> Lock:
 
 def sha256(source: Path | bytes | Iterable[bytes]) -> str:
     """Return the SHA-256 of a file, of bytes, or of blocks. Raises OSError, with its name."""
+    import hashlib  # milliseconds, which who only looks does not wait for
+
     digest = hashlib.sha256()
     for block in blocks(source) if isinstance(source, Path | bytes) else source:
         digest.update(block)

@@ -10,7 +10,6 @@ where: `verdict.json: counts.passed: Expected `int`, got `str``. The JSON Schema
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import threading
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
@@ -67,6 +66,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def sha256(self) -> str:
         """The SHA-256 of `to_bytes`."""
+        import hashlib  # milliseconds, which who only looks does not wait for
+
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @classmethod

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # imported when the first page is rendered
@@ -19,6 +18,8 @@ if TYPE_CHECKING:  # imported when the first page is rendered
 @cache
 def text(name: str) -> str:
     """Read a file of an `assets` folder, such as `report/assets/page.js`."""
+    from importlib.resources import files
+
     return files("rocwheel").joinpath(name).read_text("utf-8")
 
 

@@ -23,7 +23,6 @@ from rocwheel import assets
 from rocwheel.console import count
 from rocwheel.console import size as readable_size
 from rocwheel.entry import Entry, parsed
-from rocwheel.install import Install
 from rocwheel.values import Plain
 
 API_VERSION: Final = "1.1"
@@ -90,6 +89,8 @@ class Page(Plain, frozen=True, kw_only=True):
 
     def _install(self, version: str, index_url: str) -> str:
         """Return the lines that install a version: a plugin's or pjrt's with its set, then jax."""
+        from rocwheel.install import Install  # and no page is made where one is only read
+
         whole = version in self.whole
         lines = Install.of_version(self.project, version, index_url, has_jaxlib=whole).pip
         return "\n".join(lines if self.project.startswith("jax-rocm") else lines[:1])

@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby, product
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from rocwheel.download import Client, DownloadError, Retry
 from rocwheel.entry import Entry, rank, version_of
-from rocwheel.errors import ConfigError, ObjectStaleError, RefusedError, StoreError
+from rocwheel.errors import ConfigError, FetchError, ObjectStaleError, RefusedError, StoreError
 from rocwheel.index.page import MARK, MARK_ALL, Page, Root, links, mark, with_mark
 from rocwheel.places import COMPAT, Place, kept_seconds
 from rocwheel.store import Headers, ObjectInfo, glance, pause
 from rocwheel.values import Plain, replace
+
+if TYPE_CHECKING:  # what only waits for public pages
+    from rocwheel.download import Client
 
 Shown: TypeAlias = "Page | Root"
 Beside: TypeAlias = "Callable[[Place, Shown, int], Shown]"  # adds lines of a page's other log
@@ -146,6 +148,8 @@ def await_public(
     """
     if not place.public_url:
         return
+    from rocwheel.download import Client, Retry
+
     deadline = time.monotonic() + seconds
     once = Retry(attempts=1, contact=seconds + POLL_SECONDS)  # the loop below is the patient one
     with Client(place.public_environ, retry=once, note=lambda _: None) as client:
@@ -166,7 +170,7 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
     """Return why a public page is not yet as it should be; "" when it is."""
     try:
         page = client.read(url, limit=PAGE_BYTES, fresh=True)
-    except DownloadError as exc:
+    except FetchError as exc:
         return str(exc).removeprefix(f"{url}: ")
     if page is None:
         return "there is no page"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -31,7 +30,7 @@ from rocwheel.index.channels import Channel
 from rocwheel.install import Install
 from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import Action, IndexState, Standing, Transition
-from rocwheel.ledger.verdicts import Coverage, FoundVerdict
+from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest, WheelEntry
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, policy, proof, wheelset
@@ -41,7 +40,7 @@ from rocwheel.release.stage import holding
 from rocwheel.release.withdraw import withdrawn
 from rocwheel.store import WHEEL, ObjectInfo, Store, replaced
 from rocwheel.trust import TrustError, envelope, evidence, statements
-from rocwheel.trust.evidence import Evidence, gather
+from rocwheel.trust.evidence import Evidence
 from rocwheel.trust.policy import KeyRole, Signer
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
@@ -360,7 +359,7 @@ def plan(
         results = verdicts.find(here, manifest.sha256)
         before = verdicts.released_coverage(release.of(one.name), state, verdicts.cells(results))
         try:
-            decision, evidence = judge(
+            decision, evidence = proof.judge(
                 here, manifest, one, channel, results, before=before, now=who.now,
                 approvals=approvals,
             )  # fmt: skip
@@ -388,38 +387,6 @@ def plan(
         mine = log.read(other, operation.wanted(state))
         mine.check_names((item.entry for item in copies), where=other.location)
     return PromotePlan(operation=operation, channel=channel, before=state, is_done=False)
-
-
-def judge(
-    staging: Place,
-    manifest: Manifest,
-    family: Family,
-    channel: Channel,
-    results: Sequence[FoundVerdict],
-    *,
-    before: Coverage,
-    now: datetime,
-    approvals: Sequence[Approval] = (),
-) -> tuple[Decision, Evidence]:
-    """Return what policy says of a set, by its verdicts, and the statements that prove them.
-
-    `before` are the tests of the last released set. Raises TrustError where a link is broken.
-    """
-    case = channel.case(staging.view, now)
-    readable = {item.sha256: item.verdict for item in results if item.verdict}
-    evidence = gather(staging, manifest, readable, case)
-    if approvals and channel.requires(KeyRole.APPROVER):
-        what = f"--approve: {channel.option} takes the signed word of an approver alone"
-        raise TrustError(what, hint="`trust approve` signs it")
-    counted = proof.believed(results, evidence, channel)
-    lost = verdicts.lost(counted, before)
-    decision = policy.decide(
-        manifest, family, channel, counted, now=now, lost=lost,
-        approvals=(*approvals, *evidence.approvals), signed=channel.requires(KeyRole.APPROVER),
-    )  # fmt: skip
-    words = {w.signed: evidence.approvals[w] for w in decision.approvals if w.signed}
-    evidence = replace(evidence, lines={**evidence.lines, **words})
-    return proof.explained(decision, results, evidence, channel), evidence
 
 
 def apply(

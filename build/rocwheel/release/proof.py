@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
 
+from amdgpu_family_matrix import Family
 from rocwheel import files
 from rocwheel.errors import ObjectStaleError
 from rocwheel.index.channels import Channel
-from rocwheel.ledger import manifests
+from rocwheel.ledger import manifests, verdicts
 from rocwheel.ledger.state import Action
-from rocwheel.ledger.verdicts import FoundVerdict
+from rocwheel.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.places import Place
+from rocwheel.release import policy
 from rocwheel.release.operations import Who
 from rocwheel.release.policy import Decision
 from rocwheel.store import glance, stale
@@ -21,10 +24,43 @@ from rocwheel.trust import TrustError, chain, envelope, statements
 from rocwheel.trust import evidence as stored
 from rocwheel.trust.evidence import BUNDLE, Evidence
 from rocwheel.trust.policy import KeyRole, Signer
+from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
 _PASSES: Final = frozenset({State.PASS, State.FLAKY})
+
+
+def judge(
+    staging: Place,
+    manifest: Manifest,
+    family: Family,
+    channel: Channel,
+    results: Sequence[FoundVerdict],
+    *,
+    before: Coverage,
+    now: datetime,
+    approvals: Sequence[Approval] = (),
+) -> tuple[Decision, Evidence]:
+    """Return what policy says of a set, by its verdicts, and the statements that prove them.
+
+    `before` are the tests of the last released set. Raises TrustError where a link is broken.
+    """
+    case = channel.case(staging.view, now)
+    readable = {item.sha256: item.verdict for item in results if item.verdict}
+    evidence = stored.gather(staging, manifest, readable, case)
+    if approvals and channel.requires(KeyRole.APPROVER):
+        what = f"--approve: {channel.option} takes the signed word of an approver alone"
+        raise TrustError(what, hint="`trust approve` signs it")
+    counted = believed(results, evidence, channel)
+    lost = verdicts.lost(counted, before)
+    decision = policy.decide(
+        manifest, family, channel, counted, now=now, lost=lost,
+        approvals=(*approvals, *evidence.approvals), signed=channel.requires(KeyRole.APPROVER),
+    )  # fmt: skip
+    words = {w.signed: evidence.approvals[w] for w in decision.approvals if w.signed}
+    evidence = replace(evidence, lines={**evidence.lines, **words})
+    return explained(decision, results, evidence, channel), evidence
 
 
 def believed(

@@ -22,9 +22,8 @@ from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.model import moment
 from rocwheel.places import FOREIGN, Place
-from rocwheel.release import operations
+from rocwheel.release import operations, proof
 from rocwheel.release.policy import Decision
-from rocwheel.release.promote import judge
 from rocwheel.store import glance
 from rocwheel.trust import TrustError, chain
 from rocwheel.trust.evidence import BUNDLE
@@ -181,7 +180,8 @@ def read(
         judged[known.id] = None, why
         try:
             if manifest:
-                said, _ = judge(staging, manifest, family, channel, told, before=before, now=now)
+                about = (staging, manifest, family, channel, told)
+                said, _ = proof.judge(*about, before=before, now=now)
                 judged[known.id] = said, ""
         except TrustError as exc:
             judged[known.id] = None, str(exc)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel.source import bazelrc, layouts, pins
-from rocwheel.source.bazelrc import RcFiles as RcFiles
-from rocwheel.source.bazelrc import joined as joined
-from rocwheel.source.bazelrc import variables as variables
+from rocwheel.source import layouts, pins
 from rocwheel.source.layouts import Layouts as Layouts
 from rocwheel.source.pins import Pins as Pins
 
 if TYPE_CHECKING:
+    from rocwheel.source.bazelrc import RcFiles as RcFiles
+    from rocwheel.source.bazelrc import joined as joined
+    from rocwheel.source.bazelrc import read_rc as read_rc
+    from rocwheel.source.bazelrc import variables as variables
     from rocwheel.source.tree import SourcePlan as SourcePlan
     from rocwheel.source.tree import SourceRequest as SourceRequest
     from rocwheel.source.tree import SourceTree as SourceTree
@@ -20,16 +22,16 @@ if TYPE_CHECKING:
     from rocwheel.source.tree import preview as preview
     from rocwheel.source.tree import resolve as resolve
 
-_OF_TREE: Final = frozenset({
-    "SourcePlan", "SourceRequest", "SourceTree", "has_target", "plan", "preview", "resolve",
-})  # fmt: skip
-read_rc, load_layouts, load_pins, pins_of = bazelrc.read, layouts.load, pins.load, pins.of
+_LATER: Final = {
+    **dict.fromkeys(("RcFiles", "joined", "read_rc", "variables"), "bazelrc"),
+    **dict.fromkeys(("SourcePlan", "SourceRequest", "SourceTree", "has_target"), "tree"),
+    **dict.fromkeys(("plan", "preview", "resolve"), "tree"),
+}
+load_layouts, load_pins, pins_of = layouts.load, pins.load, pins.of
 
 
 def __getattr__(name: str) -> Any:
-    """Import what makes trees when it is used: who reads pins alone waits for none of it."""
-    if name not in _OF_TREE:
+    """Import what reads or makes trees when it is used: who reads pins waits for none of it."""
+    if name not in _LATER:
         raise AttributeError(name)
-    from rocwheel.source import tree
-
-    return getattr(tree, name)
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -99,7 +99,7 @@ def variables(options: Iterable[str]) -> dict[str, str]:
     return {**by_kind["--action_env"], **by_kind["--repo_env"]}
 
 
-def read(workspace: Path, names: Iterable[str] = ()) -> RcFiles:
+def read_rc(workspace: Path, names: Iterable[str] = ()) -> RcFiles:
     """Read the workspace's `.bazelrc`, then the rc files named (relative to the workspace).
 
     Raises SourceError for a file that is missing, or a line that is none.

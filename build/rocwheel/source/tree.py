@@ -177,7 +177,7 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     version = _version(root, layout.version)
     workspace = root / layout.workspace
     version_class, odd = _class_of(root, layout, version)
-    rc = bazelrc.read(workspace, version_class.startup_files)
+    rc = bazelrc.read_rc(workspace, version_class.startup_files)
     wanted, fixed = workspace / ".bazelversion", layout.fixed_number
     number = fixed.pattern.search(_text(root / fixed.file)) if fixed else None
     pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
@@ -379,7 +379,7 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
     missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
     if missing:
         return missing
-    defined = bazelrc.read(workspace, candidate.startup_files).configs
+    defined = bazelrc.read_rc(workspace, candidate.startup_files).configs
     marks = candidate.marks
     return [
         *(f"--config={name}" for name in marks.configs if name not in defined),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def read(folder: Path, text: str, *names: str) -> bazelrc.RcFiles:
     (folder / ".bazelrc").write_text(text)
-    return bazelrc.read(folder, names)
+    return bazelrc.read_rc(folder, names)
 
 
 def test_configs_are_those_of_the_command_and_of_what_it_inherits(tmp_path: Path) -> None:
