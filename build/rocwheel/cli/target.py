@@ -188,7 +188,7 @@ class Target:
         if len(matches) != 1:
             tuple(map(self._named, self.names))  # of a name that is none no set is expected
             what = f"{text}: {len(matches)} manifests of {self.view} begin with these digits"
-            hint = "give more digits" if matches else "stage the wheelhouse first"
+            hint = "give more digits" if matches else "`status` lists those that are staged"
             raise ConfigError(what, hint=hint)
         sha256, place = matches.popitem()
         if manifest := manifests.find(place, sha256):

@@ -219,6 +219,8 @@ def _asked(app: App, options: VerifyOptions, client: Client) -> Iterator[tuple[s
     if "://" not in what:
         path = app.cwd / what
         path = path / manifest.MANIFEST if path.is_dir() else path
+        if "://" in given and path.suffix != ".whl":
+            raise click.UsageError("--statements URL is for a wheel; give a file for a set")
         sha256 = files.sha256(path) if path.is_file() else _read(path).hex()
         if "://" in given:
             bundle = online.statements(client, online.offer(client, given, path.name).where)

@@ -264,6 +264,10 @@ def overview(
 def problems(place: Place, state: IndexState, damage: Mapping[int, str]) -> tuple[str, ...]:
     """Return what is wrong with a log, and what was stopped before the pages showed it."""
     texts = [f"{place.location}: {text}" for text in dict.fromkeys(damage.values())]
+    if damage and not place.is_staging:
+        error = operations.damaged(place, state, damage)
+        rest = (text for text in texts if not text.endswith(damage[min(damage)]))
+        texts = [f"{error}: {error.hint}", *rest]  # which may follow from it
     if not operations.is_settled(state) and (place.is_staging or not damage):
         ways = f"`{place.command('repair')}`, or any command that changes this index,"
         texts.append(

@@ -238,7 +238,7 @@ def check_local(plan: RocmPlan) -> None:
         with path.open("rb") as file:
             head = file.read(tarfile.BLOCKSIZE)
     except OSError as exc:
-        raise HostError(f"{path}: {exc.strerror}", hint="check its permissions") from exc
+        raise HostError(f"{path}: {exc.strerror}", hint="name it: --therock-path") from exc
     if Compression.of(head) is None:
         raise RocmError(
             f"{path}: neither .tar.gz, .tar.xz nor .tar.zst", hint="name a tarball of TheRock"

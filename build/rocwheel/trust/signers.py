@@ -35,7 +35,8 @@ def generate(path: Path) -> PublicKey:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
     except OSError as exc:
-        hint = "a key is never written over: choose another name"
+        is_there = isinstance(exc, FileExistsError)
+        hint = "choose another " + ("name: a key is never written over" if is_there else "folder")
         raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
     with os.fdopen(descriptor, "wb") as file:
         file.write(pem)
