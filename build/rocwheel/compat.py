@@ -59,9 +59,8 @@ class Table(Plain, frozen=True, kw_only=True):
     @property
     def shown(self) -> tuple[tuple[str, ...], ...]:
         """The rows that people see, each cell one line: one row where there is none."""
-        return tuple(tuple(map(printable, row)) for row in self.rows) or (
-            ("none",) * len(self.header),
-        )
+        rows = self.rows or (("none",) * len(self.header),)
+        return tuple(tuple(map(printable, row)) for row in rows)
 
     def text(self) -> Iterator[str]:
         yield from (self.title, *columns(self.header, self.shown), "")

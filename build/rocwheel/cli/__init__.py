@@ -155,8 +155,8 @@ def command_line(app: App, line: str) -> str:
     if "," in ",".join(families) and not getattr(params["family"].type, "many", True):
         words = tuple(word for word in words if word not in families)  # it takes one, or `all`
     data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
-    program = program_name(sys.argv[0])
-    return " ".join(filter(None, (program, name, shlex.join(data + words), rest)))
+    parts = (program_name(sys.argv[0]), name, shlex.join(data + words), rest)
+    return " ".join(filter(None, parts))
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

@@ -30,12 +30,7 @@ def program_name(started: str) -> str:
     folder, name = os.path.split(started)
     if name == "__main__.py":
         return "python -m rocwheel"
-    on_path = (f"{path}/{name}" for path in os.environ.get("PATH", "").split(":"))
-    if not folder or os.path.realpath(started) in map(os.path.realpath, on_path):
-        return name
-    import shlex
-
-    return shlex.quote(started)
+    return name if folder in ("", *os.environ.get("PATH", "").split(":")) else started
 
 
 class App:

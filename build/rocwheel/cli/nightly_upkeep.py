@@ -117,18 +117,11 @@ def check(app: App, options: NightCheckOptions) -> int:
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
-        raise HostError(problems[0], hint=_what_next(app, target, night, waits))
+        page = upkeep.page_url(target.channel, target.store)
+        do = f"look: `nightly status {night}`, and {page}" if night else "make one: `nightly plan`"
+        lines = slurm.release_lines(slurm.held(waits), whole(app))
+        raise HostError(problems[0], hint="; ".join(lines) or look)
     return 0
-
-
-def _what_next(
-    app: App, target: NightTarget, night: str, waits: Mapping[str, slurm.Task] | None
-) -> str:
-    if not night:
-        return "make one: `nightly plan`"
-    lines = slurm.release_lines(slurm.held(waits), whole(app))
-    page = upkeep.page_url(target.channel, target.store)
-    return "; ".join(lines) or f"look: `nightly status {night}`, and {page}"
 
 
 class NightOrderOptions(NamedNightOptions, PersonOptions, DryRun):
@@ -312,7 +305,12 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
-    message = _message(app, options, target, night)
+    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
+    page, now = upkeep.page_url(target.channel, target.store), app.now()
+    if options.max_age:
+        message = notify.stale(target.store, planned, page, now=now, limit=options.max_age)
+    else:
+        message = notify.message(target.nights, night, page, app.console.warn, now=now)
     if options.dry_run:
         return app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
     if not (options.url or options.file):
@@ -323,17 +321,6 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
             notify.remember(target.store, message)
     state = "told" if message else "nothing-to-do"
     return app.emit({"night": night, "state": state}, f"{night} {state}")
-
-
-def _message(
-    app: App, options: NightNotifyOptions, target: NightTarget, night: str
-) -> notify.Message | None:
-    """Make the message about a night, or that no newer one came."""
-    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
-    page = upkeep.page_url(target.channel, target.store)
-    if not options.max_age:
-        return notify.message(target.nights, night, page, app.console.warn, now=app.now())
-    return notify.stale(target.store, planned, page, now=app.now(), limit=options.max_age)
 
 
 def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:

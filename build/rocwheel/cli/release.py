@@ -254,11 +254,8 @@ def status(app: App, options: StatusOptions) -> int:
     overview = standing.overview(
         pairs, matrix.FAMILIES | target.own, channel, now=now, hours=hours, look=options.look
     )
-
-    def shown(item: standing.SetStatus) -> standing.SetStatus:
-        return replace(item, rollback=item.rollback and command_line(app, item.rollback))
-
-    overview = replace(overview, sets=tuple(map(shown, overview.sets)))
+    new = (replace(s, rollback=s.rollback and command_line(app, s.rollback)) for s in overview.sets)
+    overview = replace(overview, sets=tuple(sets))
     for text in overview.problems:
         app.console.warn(as_called(text, app))
     app.emit(overview.to_json(), "\n".join(overview.lines()))

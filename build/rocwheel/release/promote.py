@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -45,8 +45,6 @@ from rocwheel.trust.policy import KeyRole, Signer
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import State
-
-WHO: Final = "--by NAME --reason WHY"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,17 +283,17 @@ class PromotePlan:
         name = self.operation.manifest.sha256[:12]
         blocked = [item for item in self.operation.judged if item.decision.blocking]
         (first, *others), family = blocked[0].decision.blocking, blocked[0].family
-        target = f"--manifest {name} --family {family}"
+        target, who = f"--manifest {name} --family {family}", "--by NAME --reason WHY"
         more = f" (and {len(others)} more)" if others else ""
         hints = {
-            "flaky": f"approve it: `promote {target} --approve {first.name} {WHO}`",
+            "flaky": f"approve it: `promote {target} --approve {first.name} {who}`",
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
             "uncalibrated": "count its tests: `gate calibrate`, or excuse it in the family's data",
             "not-run": f"run it: `gate {target} --python {first.python} --suite {first.suite}`",
         }
         hint = hints.get(first.state.value, "mend what the verdict names, then gate again")
         if first in blocked[0].decision.waiting and self.channel.requires(KeyRole.APPROVER):
-            hint = f"an approver signs it: `trust approve {first.name} {target} --signer KEY {WHO}`"
+            hint = f"an approver signs it: `trust approve {first.name} {target} --signer KEY {who}`"
         return PromotionError(
             f"{name} on {family}: {first.suite} on CPython {first.python} is {first.state.value}: "
             f"{first.why}{more}",
@@ -440,7 +438,7 @@ def approve(plan: PromotePlan, cells: Sequence[str], *, signer: Signer) -> list[
     who, manifest = operation.who, operation.manifest
     if not channel.requires(KeyRole.APPROVER):
         what = f"{channel.option}: requires no approver's signature"
-        raise TrustError(what, hint=f"`promote --approve SUITE:PYTHON {WHO}` is enough there")
+        raise TrustError(what, hint="`promote` with --approve is enough there")
     waiting = [(i.family, c) for i in operation.judged for c in i.decision.waiting]
     for text in sorted({*cells} - {cell.name for _, cell in waiting}):
         hint = "only a flaky cell, and one that a bypass or an excuse lets through, can be approved"
