@@ -120,7 +120,7 @@ def check(app: App, options: NightCheckOptions) -> int:
         page = upkeep.page_url(target.channel, target.store)
         do = f"look: `nightly status {night}`, and {page}" if night else "make one: `nightly plan`"
         lines = slurm.release_lines(slurm.held(waits), whole(app))
-        raise HostError(problems[0], hint="; ".join(lines) or look)
+        raise HostError(problems[0], hint="; ".join(lines) or do)
     return 0
 
 

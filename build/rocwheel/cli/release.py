@@ -255,7 +255,7 @@ def status(app: App, options: StatusOptions) -> int:
         pairs, matrix.FAMILIES | target.own, channel, now=now, hours=hours, look=options.look
     )
     new = (replace(s, rollback=s.rollback and command_line(app, s.rollback)) for s in overview.sets)
-    overview = replace(overview, sets=tuple(sets))
+    overview = replace(overview, sets=tuple(new))
     for text in overview.problems:
         app.console.warn(as_called(text, app))
     app.emit(overview.to_json(), "\n".join(overview.lines()))
