@@ -610,6 +610,12 @@ def test_a_rollback_takes_the_set_out_and_restore_puts_it_back(any_shop, tmp_pat
     assert files_of(shop.release) == built(kept) | built(manifest)
     assert shop.change_plan(Action.RESTORE, manifest).is_done
     assert audit.check(shop.release).problems == ()
+    assert not log.read(shop.release).is_whole, "what is listed is what the snapshot says"
+    entry, _ = shop.store.read(shop.release.log(2))
+    there = shop.store.info(shop.release.log(2))
+    shop.store.replace(there.key, entry[:-9], previous=there, headers=shop.release.record_headers)
+    with pytest.raises(StoreError, match=r"the log is damaged: .*/log/2\.json: not JSON"):
+        shop.change(Action.YANK, manifest)
 
 
 def test_a_rolled_back_wheel_that_changed_since_is_not_restored(shop, tmp_path) -> None:

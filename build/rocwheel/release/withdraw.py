@@ -21,7 +21,7 @@ from rocwheel.ledger.state import apply as apply_entry
 from rocwheel.places import Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 DONE: Final = {
     Action.YANK: "yanked",
@@ -135,8 +135,7 @@ class Change(Operation):
         return PromotionError(f"{self.place.location}: {what} {why}", hint=hint)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangePlan:
+class ChangePlan(Plain, frozen=True, kw_only=True):
     operation: Change
     state: IndexState
     is_done: bool
