@@ -117,8 +117,6 @@ def plan(
 
 
 class Environment(Plain, frozen=True, kw_only=True):
-    """A finished environment."""
-
     python: Path
     site: Path  # site-packages
     packages: tuple[str, ...]  # name==version
@@ -167,7 +165,7 @@ def make(
     if damaged := next(_damaged(planned.python.parents[1], wheels, folder / BROUGHT), ""):
         raise InfraError(
             f"what was installed is not what its wheel holds: {damaged}",
-            hint="remove the kept packages: rocwheel cache clean",
+            hint="remove the kept packages: `cache clean`",
         )
     try:
         run(*check)
