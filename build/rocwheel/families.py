@@ -127,7 +127,7 @@ def named(name: str, others: tuple[str, ...] = ()) -> Family:
     except KeyError as exc:
         problem, _, hint = str(exc.args[0]).partition("; ")
         if "unknown" in problem:
-            hint = suggest(name, (*matrix.FAMILIES, *others))
+            hint = suggest(name, tuple(dict.fromkeys((*matrix.FAMILIES, *others))))
         raise ConfigError(problem, hint=hint) from exc
     for rule in family.policy:
         for python in rule.pythons:

@@ -245,5 +245,5 @@ def suggest(name: str, valid: Collection[str]) -> str:
     if not close:
         import difflib  # which no command that looks needs
 
-        close = difflib.get_close_matches(wanted, spelt, n=1, cutoff=0.6)
+        close = difflib.get_close_matches(wanted, spelt, n=1, cutoff=0.65)
     return f"did you mean {spelt[close[0]]}?" if close else f"choose from: {', '.join(valid)}"

@@ -390,13 +390,16 @@ def _usage(app: App, exc: click.ClickException) -> int:
     if isinstance(exc, click.NoSuchOption):  # click counts the dashes as letters that are alike
         import difflib
 
-        params = ctx.command.params if ctx else []
+        params = ctx.command.get_params(ctx) if ctx else []
         names = {name.lstrip("-"): name for param in params for name in param.opts}
         wrong = exc.option_name.lstrip("-").replace("_", "-")
-        close = difflib.get_close_matches(wrong, names, n=1)
+        close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.65)
         near = f"did you mean {names[close[0]]}? " if close else ""
         if any(exc.option_name in param.opts for param in _build_params()):
             near = "dist_wheels has it, this command has not; "  # no matter which sounds like it
+        inner = getattr(ctx and ctx.command, "commands", {})  # of a group
+        if its := [n for n in inner if any(exc.option_name in p.opts for p in inner[n].params)]:
+            near = f"it stands behind a command: {command} {its[0]} {exc.option_name}; "
         text = f"No such option {exc.option_name!r}."
     if text.endswith("is not readable."):
         near = "check its permissions; "
@@ -463,6 +466,7 @@ def _host_error(exc: Exception) -> HostError:
         errno.ENOTDIR: "a part of that path is a file: name a folder",
         errno.EISDIR: "that is a folder: name a file",
         errno.ENAMETOOLONG: "choose a shorter path",
+        errno.ENXIO: "no program reads there: name a file",
     }
     hint = hints.get(exc.errno or 0, "check that path")
     error = HostError(f"{where}: {exc.strerror or exc}", hint=hint)

@@ -180,11 +180,18 @@ class App:
     def write(self, path: Path | str, text: str, mode: str = "w") -> None:
         """Write where a person or GitHub said, in place: it may be a device. Raises OSError."""
         try:
-            with open(path, mode, encoding="utf-8") as file:  # noqa: PTH123
+            with open(path, mode, encoding="utf-8", opener=_at_once) as file:
                 file.write(text)
         except OSError as exc:
             exc.filename = str(path)  # which a full disk does not name
             raise
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file as `open` does; refuse a FIFO that no program reads, and not wait for one."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def start() -> App:

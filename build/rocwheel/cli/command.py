@@ -15,10 +15,11 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
-from click.core import ParameterSource
+from click.core import ParameterSource, augment_usage_errors
 
 from rocwheel.cli.app import App
 from rocwheel.errors import ConfigError
@@ -182,6 +183,8 @@ def _meant(made: OptionField, value: Any, app: App) -> Any:
     value = made.default if value is None else value
     if made.is_path:
         many = isinstance(value, tuple)
+        if "" in (value if many else (value,)):  # a variable of a shell that is not set
+            raise ConfigError(f"{made.names[0]}: an empty path", hint="name one, or leave it out")
         return tuple(app.cwd / path for path in value) if many else app.path(value)
     parse = made.parse or str
     if made.repeats:
@@ -216,7 +219,19 @@ def before_the_command(params: Iterable[click.Parameter]) -> list[click.Paramete
 
 
 class Sections:
-    """Mixed into commands and groups: `--help` in sections."""
+    """Mixed into commands and groups: `--help` in sections, and an answer to a missing value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse the name of an option as the value of another. Raises UsageError."""
+        params = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]  # type: ignore[attr-defined]
+        names = {n for p in params for n in p.opts}
+        # the values of --bazel-options and such are options themselves
+        taking = {n for p in params if not p.is_flag for n in p.opts if "-option" not in n}
+        with augment_usage_errors(ctx):
+            for word, value in pairwise(takewhile("--".__ne__, args)):
+                if word in taking and value in names and not ctx.resilient_parsing:
+                    raise click.UsageError(f"{word} needs a value, and {value} is an option")
+            return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if isinstance(self, click.Group):
@@ -285,6 +300,7 @@ class SectionedGroup(Sections, click.Group):
             meant = MEANT.get(args[0], "")
             is_here = meant in {*known, "--help"}
             near = f"did you mean {meant}?" if is_here else suggest(args[0], known)
+            near = f"did you mean --{args[0]}?" if "=" in args[0] else near
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)
 

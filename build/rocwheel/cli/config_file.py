@@ -212,7 +212,9 @@ def misspelt(
         of_another = not of_this and variable.startswith(prefixes)
         if variable not in mine and variable not in VARIABLES and not of_another:
             known = (*mine, *VARIABLES) if of_this else (*VARIABLES, *prefixes)
-            yield f"{variable}: sets nothing; {_suggest(variable, known)}"
+            meant = variable.replace("ROCWHEEL", f"ROCWHEEL_{name.upper()}", 1)
+            near = f"did you mean {meant}?" if meant in mine else _suggest(variable, known)
+            yield f"{variable}: sets nothing; {near}"
 
 
 def _variables(command: click.Command, prefix: str) -> Iterator[str]:

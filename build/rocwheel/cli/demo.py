@@ -6,7 +6,14 @@ import os
 
 import click
 
-from rocwheel.build_options import BuildOptions, FamilyOptions, RocmOptions, SourceOptions
+from rocwheel.build_options import (
+    BuildOptions,
+    FamilyOptions,
+    FolderOptions,
+    RocmOptions,
+    SourceOptions,
+    TherockOptions,
+)
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, own
 from rocwheel.cli.dist import request_from, show_built
@@ -28,6 +35,8 @@ with when_run():
 
 # what the build cell is told by the night, or is not asked of it
 _OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhouse"})
+# sources and ROCm are the miniature's
+_NOT_ITS = (TherockOptions, RocmOptions, FamilyOptions, FolderOptions, SourceOptions)
 
 
 class DemoOptions(BuildOptions, DryRun):
@@ -47,7 +56,7 @@ class DemoOptions(BuildOptions, DryRun):
     )
 
 
-@command("demo", DemoOptions, without=[RocmOptions, FamilyOptions, SourceOptions])
+@command("demo", DemoOptions, without=_NOT_ITS)
 def demo(app: App, options: DemoOptions) -> None:
     """Run the whole main job on the miniature workspace: a night whose store is a folder.
 

@@ -14,6 +14,7 @@ from rocwheel.cli.command import NUMBER, DryRun, given_words, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import Target, TargetOptions, family_of, trusting
 from rocwheel.cli.trust import SignerOptions
+from rocwheel.errors import ConfigError
 from rocwheel.option import opt
 
 with when_run():
@@ -157,6 +158,8 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         raise click.UsageError("--test and --failed-of go with one --suite")
     if options.folders and not options.installed:
         raise click.UsageError("--packages goes with --installed")
+    if options.jax_tests and not (app.cwd / options.jax_tests).is_dir():
+        raise ConfigError(f"--jax-tests: {options.jax_tests}: no folder", hint="check the path")
     wanted = tuple(suites.load(app.home.ci, name) for name in named)
     python = PythonVersion.parse(options.python)
     family, manifest, place, wheels = _wheels(app, options, python)

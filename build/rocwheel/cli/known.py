@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
@@ -47,7 +48,9 @@ class OneOf(click.types.StringParamType):
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str | None:
         """Return what click adds when a required option is not there."""
         del param
-        return listed(self.values(ctx)) if ctx else None
+        with suppress(RocwheelError):  # such as where no store is named yet
+            return listed(values) if ctx and (values := self.values(ctx)) else None
+        return None
 
 
 def listed(values: Collection[str]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import click
+
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, own
@@ -185,6 +187,8 @@ def run(app: App, options: NightRunOptions) -> int:
         )
     if options.engine == "github":
         return _github(app, book, options.only)
+    if options.only:
+        raise click.UsageError("--only is for --engine github")
     how = tuple(shlex.split(options.program))
     start = _run_there if options.engine == "slurm" else _run_here
     return start(app, options, target, book, how)
@@ -266,7 +270,7 @@ def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> 
 
 
 class NightWorkOptions(NightCellOptions, DryRun):
-    engine: str = own("--engine NAME", "Who runs it.", default=SCHEDULERS[0])
+    engine: str = own("--engine", "Who runs it.", default=SCHEDULERS[0], only=SCHEDULERS)
     job: str = own("--job ID", "The engine's own name for this attempt.")
     leash: bool = own("--leash", "Stop when standard input closes.", default=False)
     program: str = own("--program COMMAND", "How the cell's command is started.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,10 +39,10 @@ class WheelsOptions(OptionSet):
         """Return the paths of the wheels, below the working directory. Raises ConfigError."""
         for path in self.wheels:
             # A misspelt path says nothing about a wheel: it has not the exit code of a bad one.
-            if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises for a name too long
-                raise ConfigError(
-                    f"{path}: No such file or directory", hint="name an existing wheel"
-                )
+            try:
+                path.stat()
+            except OSError as exc:
+                raise ConfigError(f"{path}: {exc.strerror}", hint="name an existing wheel") from exc
         return [*self.wheels]
 
 

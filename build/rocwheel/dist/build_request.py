@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import field, fields
@@ -188,7 +189,7 @@ def _check_places(request: Request) -> None:
         ("--cache-dir", request.cache),
         ("--rocm-dir", request.rocm_cache or request.cache),
     ):
-        if not next(path for path in (folder, *folder.parents) if path.exists()).is_dir():
+        if not next(path for path in (folder, *folder.parents) if os.path.lexists(path)).is_dir():
             raise ConfigError(f"{name}: {folder}: is no folder", hint="name a folder, or a new one")
     xla = request.xla_source_dir
     if xla and not xla.is_dir():

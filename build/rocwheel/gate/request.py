@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.gate.subject import WheelsUnderTest
@@ -62,6 +64,13 @@ class GateOptions(Plain, frozen=True, kw_only=True):
     patience: float = 3600.0  # seconds to wait for devices others hold
     installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
     folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
+
+    def __post_init__(self) -> None:
+        try:
+            tuple(map(Requirement, self.requirements))
+        except InvalidRequirement as exc:
+            what = " ".join(str(exc).split())
+            raise ConfigError(f"--with: {what}", hint="write NAME==VERSION") from exc
 
 
 class GateRequest(GateOptions, frozen=True, kw_only=True):

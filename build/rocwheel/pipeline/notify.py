@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -17,7 +18,7 @@ from urllib.parse import quote, urljoin
 
 from rocwheel.console import count, duration
 from rocwheel.download import proxies, reason, session, without_secrets
-from rocwheel.errors import FetchError, ObjectMissingError
+from rocwheel.errors import ConfigError, FetchError, ObjectMissingError
 from rocwheel.ledger.nights import AS_JSON, NightPlan, Nights
 from rocwheel.model import moment
 from rocwheel.pipeline import standing, summing
@@ -135,6 +136,8 @@ def post(url: str, message: Message, *, secret: str, environ: Mapping[str, str])
     from requests.adapters import HTTPAdapter
     from urllib3 import Retry
 
+    if not re.match(r"https?://[^/]", url):
+        raise ConfigError(f"{url!r}: no address to POST to", hint="write https://host/path")
     body, headers = message.json.encode(), {"Content-Type": "application/json"}
     if secret:
         digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()

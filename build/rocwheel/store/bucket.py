@@ -429,6 +429,8 @@ def _info(key: str, answer: Any) -> ObjectInfo:
     stated = answer.get("ChecksumSHA256", "")
     # `…-7` is the checksum of seven parts' checksums, which says nothing about the whole
     whole = stated and "-" not in stated and answer.get("ChecksumType") != "COMPOSITE"
+    if not {"ContentLength", "ETag", "LastModified"} <= answer.keys():  # such as a login page
+        raise StoreError(f"{key}: the answer is none of an object store", hint="check the endpoint")
     return ObjectInfo(
         key=key,
         size=answer["ContentLength"],

@@ -199,6 +199,7 @@ def test_a_file_that_cannot_be_read_is_told_in_words(ask, tmp_path, name):
     ("variable", "said"),
     [
         ("ROCWHEEL_DIST_WHEELS_COMPILR", "did you mean ROCWHEEL_DIST_WHEELS_COMPILER?"),
+        ("ROCWHEEL_COMPILER", "did you mean ROCWHEEL_DIST_WHEELS_COMPILER?"),
         ("ROCWHEEL_CACHEDIR", "did you mean ROCWHEEL_CACHE_DIR?"),
         ("ROCWHEEL_GATE_SUITE", ""),  # of another command
     ],

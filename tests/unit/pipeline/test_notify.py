@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rocwheel.errors import FetchError
+from rocwheel.errors import ConfigError, FetchError
 from rocwheel.pipeline import notify
 
 MESSAGE = notify.Message(json='{"night": "one"}\n', markdown="")
@@ -58,3 +58,10 @@ def test_an_answer_that_took_nothing_is_an_error_without_the_password(status):
         post(url)
     assert len(got) == 1
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["hook", "ftp://host/hook", "http:///hook", ""])
+def test_what_is_no_address_is_an_error_with_the_form_of_one(url):
+    with pytest.raises(ConfigError, match="no address to POST to") as caught:
+        post(url)
+    assert caught.value.hint == "write https://host/path"
