@@ -8,6 +8,8 @@ rocwheel, 2 is a command line that click refuses.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 # What every command takes for its cache; `--cache-dir` not all of them do.
@@ -31,6 +33,15 @@ class RocwheelError(Exception):
         super().__init__(message)
         self.hint = hint
         self.detail = detail
+
+
+@contextmanager
+def named(where: object, kind: type[RocwheelError], *, hint: str) -> Iterator[None]:
+    """Raise an error that names a file and has a remedy where the system refuses it."""
+    try:
+        yield
+    except OSError as exc:
+        raise kind(f"{where}: {exc.strerror}", hint=hint) from exc
 
 
 class ConfigError(RocwheelError, exit_code=3, kind="config"):

@@ -13,6 +13,8 @@ import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, final
 
@@ -133,7 +135,7 @@ def read(path: Path, *, most: int) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
-        data = file.read(most + 1)
+        data = b"".join(islice(iter(partial(file.read, BLOCK), b""), most // BLOCK + 1))
     if len(data) > most:
         raise OSError(errno.EFBIG, f"is larger than {most >> 20} MiB", str(path))
     return data

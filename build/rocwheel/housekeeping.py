@@ -19,7 +19,7 @@ from typing import Final
 
 from rocwheel import files
 from rocwheel.console import size
-from rocwheel.errors import ANOTHER_CACHE, HostError
+from rocwheel.errors import ANOTHER_CACHE, HostError, named
 
 # What lies in the cache, and how deep below it one thing of the kind is.
 KINDS: Final = {
@@ -74,10 +74,8 @@ def using(cache: Path) -> files.Lock:
 
     Raises HostError for a cache that cannot be written.
     """
-    try:
+    with named(cache, HostError, hint=ANOTHER_CACHE):
         return files.locked(cache / IN_USE, shared=True)
-    except OSError as exc:
-        raise HostError(f"{cache}: {exc.strerror}", hint=ANOTHER_CACHE) from exc
 
 
 def look(cache: Path) -> tuple[CacheItem, ...]:

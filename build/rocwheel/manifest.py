@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from rocwheel.errors import ConfigError
+from rocwheel.errors import ConfigError, named
 from rocwheel.values import NonEmpty, Sha256, Sha256OrNone, Value, WheelFile
 
 SCHEMA: Final = 2  # 1 does not say where its ROCm came from, and is still read
@@ -136,8 +136,6 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
         hint = "name a wheelhouse or its manifest.json"
         if path.exists() and not path.is_file():  # a FIFO would be waited for
             raise ConfigError(f"{path}: is no file", hint=hint)
-        try:
+        with named(path, ConfigError, hint=hint):
             data = path.read_bytes()
-        except OSError as exc:
-            raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
         return cls.from_bytes(data, name=str(path))

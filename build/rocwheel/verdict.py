@@ -51,6 +51,8 @@ class State(enum.Enum):
 
 # About the machine, or about nothing at all: no word on the wheels.
 SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})
+# No test went wrong in the end: policy decides which of them, and approved by whom, it takes.
+PASSED: Final = frozenset({State.PASS, State.FLAKY, State.UNCALIBRATED})
 
 
 class Counts(Value, frozen=True, kw_only=True):

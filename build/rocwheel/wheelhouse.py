@@ -17,7 +17,7 @@ from typing import Final
 from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.container import folders
-from rocwheel.errors import HostError, WheelError
+from rocwheel.errors import HostError, WheelError, named
 from rocwheel.manifest import MANIFEST, Manifest
 
 CURRENT: Final = "current"
@@ -76,12 +76,8 @@ def check(folder: Path, manifest: Manifest) -> None:
     """Compare a wheelhouse with its manifest, bytes included. Raises WheelError."""
     for wheel in manifest.built:
         path = folder / wheel.filename
-        try:
+        with named(path, WheelError, hint=f"remove {folder} and build again"):
             digest = files.sha256(path)
-        except OSError as exc:
-            raise WheelError(
-                f"{path}: {exc.strerror}", hint=f"remove {folder} and build again"
-            ) from exc
         if digest != wheel.sha256:
             raise WheelError(
                 f"{path}: SHA-256 is {digest}, the manifest says {wheel.sha256}",

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,15 @@ def test_who_asks_whether_a_lock_is_held_changes_nothing(tmp_path: Path) -> None
         assert files.is_held(tmp_path / "lock")
     assert not files.is_held(tmp_path / "lock")
     assert files.try_locked(tmp_path / "lock")
+
+
+def test_reading_a_small_file_takes_no_memory_for_the_largest(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"x" * 100)
+    tracemalloc.start()
+    try:
+        assert files.read(tmp_path / "small", most=1 << 30) == b"x" * 100
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(OSError, match="larger than"):
+        files.read(tmp_path / "small", most=99)

@@ -28,6 +28,7 @@ with when_run():
     from rocwheel.release.operations import Who
     from rocwheel.store import Store
     from rocwheel.store.file import FileStore
+    from rocwheel.store.opening import is_same
     from rocwheel.trust import policy
 
 _target, _person = partial(opt, "Target"), partial(opt, "Person")
@@ -240,14 +241,15 @@ def judging(app: App, channel: Channel) -> Channel:
 def trusting(app: App, channel: Channel) -> Channel:
     """Return a channel with this checkout's trust file.
 
-    A store that is a channel's needs the signatures which that needs.
+    A store that is a channel's needs the signatures which that needs, however it is named.
     """
     named = channels.load(app.home.ci / "channels.yaml")
     own, least = (folder / policy.FILE for folder in (app.home.ci, app.home.root / "ci"))
     trust = policy.load(own, channels=named.keys() | {channel.name}, least=least)
-    same = [name for name, item in named.items() if item.store == channel.store.rstrip("/")]
-    for name in same if not channel.name else ():
-        trust = trust.with_rule_of(name)
+    same = [name for name, item in named.items() if is_same(item.store, channel.store)]
+    known_as = named.get(channel.name)
+    for name in same if known_as is None or known_as.store != channel.store else ():
+        trust = trust.with_rule_of(name, channel.name)
     return replace(channel, trust=trust)
 
 

@@ -22,7 +22,7 @@ with when_run():
     from msgspec.structs import asdict
 
     from rocwheel import files, manifest
-    from rocwheel.console import columns
+    from rocwheel.console import columns, printable
     from rocwheel.download import Client, Retry
     from rocwheel.release import promote, withdraw
     from rocwheel.trust import TrustError, chain, envelope, evidence, online, policy, signers
@@ -48,10 +48,10 @@ class SignerOptions(OptionSet):
             return None
         scheme, _, rest = self.signer.partition(":")
         path = f"file:{app.cwd / rest.removeprefix('//')}"
-        pin = app.environ.get("ROCWHEEL_SIGNER_PIN_FILE")
+        pin = app.environ.get("ROCWHEEL_SIGNER_PIN_FILE", "")
         return signers.signer(
             path if scheme == "file" and rest else self.signer,
-            pin=(lambda: (app.cwd / pin).read_text().strip()) if pin else None,
+            pin=app.cwd / pin if pin else None,
         )
 
 
@@ -98,7 +98,7 @@ def show(app: App, options: SignerOptions) -> None:
     known = policy.load(app.home.ci / policy.FILE)
     rows = [
         (known.name(keyid), item.role.value, str(item.since), str(item.until), keyid[:12],
-         f"revoked since {item.revoked.since}" if item.revoked else "")
+         f"revoked since {item.revoked.since}" if item.revoked is not policy.NEVER else "")
         for keyid, item in known.keys.items()
     ]  # fmt: skip
     rules = {name: [role.value for role in rule.required] for name, rule in known.rules.items()}
@@ -197,6 +197,8 @@ def verify(app: App, options: VerifyOptions) -> int:
     MANIFEST is a manifest.json or its folder; URL a wheel in an index, which is read to its end, or
     an index, whose pages' digests are verified. Ends with 9 where a link is broken or missing.
     """
+    if options.keys:
+        _read(options.keys)  # one that is not there would know no key
     known = policy.load(options.keys or app.home.ci / policy.FILE)
     documents, lines = list[dict[str, Any]](), list[str]()
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
@@ -204,7 +206,7 @@ def verify(app: App, options: VerifyOptions) -> int:
             links = chain.follow(sha256, bundle, known, now=app.now())
             document = {"file": name, "sha256": sha256, "links": list(map(asdict, links))}
             documents.append({**document, "state": chain.state(links)})
-            lines += [f"{documents[-1]['state']}: {name}", *map(str, links)]
+            lines += map(printable, (f"{documents[-1]['state']}: {name}", *map(str, links)))
     if not documents:
         raise ConfigError(f"{options.what}: offers no wheel", hint="give what --index-url takes")
     text = "\n".join(lines[1:] if len(documents) == 1 else lines)

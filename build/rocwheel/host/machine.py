@@ -8,13 +8,13 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
 from rocwheel.errors import HostError, RocwheelError
 from rocwheel.model import CPYTHONS, PythonVersion
 from rocwheel.process import Command, GuestPath, Runner
+from rocwheel.values import Plain
 
 # What a CPython is asked about itself, as a program of its own.
 ASK: Final = """
@@ -29,8 +29,7 @@ print(json.dumps({
 """  # noqa: E501
 
 
-@dataclass(frozen=True, kw_only=True)
-class Programs:
+class Programs(Plain, frozen=True, kw_only=True):
     """The programs of the place where builds run: this machine, or a container of an image."""
 
     runner: Runner
@@ -44,8 +43,7 @@ class Programs:
         return self.runner.run(asked, check=False).returncode == 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interpreter:
+class Interpreter(Plain, frozen=True, kw_only=True):
     """A CPython of the machine where builds run: path, version, headers."""
 
     version: PythonVersion
@@ -158,8 +156,7 @@ def preferred(name: str, candidates: Sequence[_T], path: Callable[[_T], str]) ->
     return max(candidates, key=rank)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompilerPair:
+class CompilerPair(Plain, frozen=True, kw_only=True):
     """A C compiler, its C++ twin, and their major version."""
 
     cc: GuestPath

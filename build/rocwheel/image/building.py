@@ -183,7 +183,7 @@ def explained(what: str, base: str, exc: CommandError) -> HostError:
         Trouble.NO_DAEMON: (f"{what}: the engine ended in mid-build",
          "start it again and run the same command: nothing was tagged"),
         Trouble.NO_NETWORK: (f"{what}: a step that installs packages has no network",
-         "lend it this machine's: --build-network host"),
+         "lend it this machine's: --build-network host (for a demo: of `image build`)"),
         Trouble.NO_SHELL: (f"{base}: a base without a shell", "use a base with apt-get or dnf"),
         Trouble.NO_PACKAGE: (f"{what}: the base does not know a package of the recipe",
          "see above which; `packages` in ci/images.yaml are those of its own distribution"),

@@ -41,6 +41,7 @@ class _Snapshot(Value, frozen=True, kw_only=True):
     sets: tuple[Known, ...]
     listings: dict[str, str]  # project -> digest
     spent: int
+    below: str  # of a release: digest of what the store lists of the entries before this number
     format: int = FORMAT
 
 
@@ -67,10 +68,14 @@ def read(
     """Read the state that the log has now, with listings of these projects (None: of all).
 
     `afresh` folds the whole log, without the snapshot; entries with a number in `skips` change
-    nothing then. Raises StoreError where the log is a newer version's.
+    nothing then. So it is read as well where an entry of a release is not what it was when the
+    snapshot was written. Raises StoreError where the log is a newer version's.
     """
-    state = None if afresh or skips else _snapshot(place)
-    return load(place, _folded(place, state or _start(place), skips=skips), projects)
+    snapshot = None if afresh or skips else _snapshot(place)
+    state = _folded(place, snapshot or _start(place), skips=skips)
+    if snapshot and not place.is_staging and state.below != _below(state, snapshot.number):
+        state = _folded(place, _start(place))
+    return load(place, state, projects)
 
 
 def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> IndexState:
@@ -204,6 +209,7 @@ def save(place: Place, state: IndexState) -> IndexState:
             sets=tuple(saved.sets.values()),
             listings=dict(sorted(saved.digests.items())),
             spent=saved.spent,
+            below=_below(saved, saved.number),
         )
         body = msgspec.json.encode(snapshot, order="sorted")
 
@@ -250,14 +256,23 @@ def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
 
 def _start(place: Place) -> IndexState:
     """Return the state before the first entry that is there: numbers may begin above 1."""
-    first = min(_numbers(place), default=1)
-    return IndexState(number=first - 1, saved=first - 1, is_whole=True)
+    stored = _stored(place)
+    first = min(stored, default=1)
+    return IndexState(number=first - 1, saved=first - 1, is_whole=True, stored=stored)
 
 
-def _numbers(place: Place) -> list[int]:
+def _stored(place: Place) -> dict[int, str]:
+    """List the entries by number, with what changes when one is written again."""
     pattern = re.compile(re.escape(place.logs) + r"([1-9]\d{0,17})\.json")
-    keys = (pattern.fullmatch(info.key) for info in place.store.keys(place.logs))
-    return [int(match[1]) for match in keys if match]
+    infos = place.store.keys(place.logs)
+    both = ((pattern.fullmatch(info.key), info) for info in infos)
+    return {int(key[1]): f"{i.size} {i.etag or i.modified}" for key, i in both if key}
+
+
+def _below(state: IndexState, number: int) -> str:
+    """Digest what the store listed of the entries before this one."""
+    stored = sorted((n, mark) for n, mark in state.stored.items() if n < number)
+    return files.sha256(msgspec.json.encode(stored))
 
 
 def _snapshot(place: Place) -> IndexState | None:
@@ -272,6 +287,7 @@ def _snapshot(place: Place) -> IndexState | None:
         digests=snapshot.listings,
         saved=snapshot.number,
         spent=snapshot.spent,
+        below=snapshot.below,
     )
 
 
@@ -294,9 +310,15 @@ def _has(place: Place, number: int, head: str) -> bool:
 def _folded(
     place: Place, state: IndexState, *, until: int | None = None, skips: Collection[int] = ()
 ) -> IndexState:
-    """Apply every entry after the state's number, or those up to `until`; not those to skip."""
-    last: int | None = None
-    while until is None or state.number < until:
+    """Apply every entry after the state's number, or those up to `until`; not those to skip.
+
+    Where a release ends its folder tells; there a hole is damage, at staging the end.
+    """
+    last = until
+    if until is None and not place.is_staging:
+        state = state if state.stored else replace(state, stored=_stored(place))
+        last = max((*state.stored, *skips), default=0)
+    while last is None or state.number < last:
         if state.number + 1 in skips:
             state = replace(state, number=state.number + 1, head="", is_skip=True)
             continue
@@ -304,15 +326,10 @@ def _folded(
         try:
             data = small(place, place.log(state.number + 1))
         except ObjectMissingError:
-            if place.is_staging or state.number == state.saved:
+            if place.is_staging:
                 return state
-            last = max(_numbers(place), default=0) if last is None else last
-            if state.number >= last:
-                return state
-            data, _ = glance(place.store, place.log(state.number + 1))  # it may have come meanwhile
-            if not data:
-                state = state.skipped(digest="", problem=f"{name}: missing, put it back")
-                continue
+            state = state.skipped(digest="", problem=f"{name}: missing, put it back")
+            continue
         except HugeError as exc:
             state = state.skipped(digest="", problem=f"{exc}; it changes nothing")
             continue

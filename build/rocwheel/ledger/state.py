@@ -148,6 +148,7 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 _BY: Final = ("action", "time", "by", "reason")  # of an entry, that a set keeps
 _last: Final = attrgetter(*_BY)
+_TORN: Final = "entry {} of the log follows another one than is there"
 
 
 class File(Value, frozen=True, kw_only=True):
@@ -198,6 +199,9 @@ class IndexState(Plain, frozen=True, kw_only=True):
     listings: Mapping[str, Listing] = {}
     saved: int = 0  # the snapshot's number: the pages show at least that state
     spent: int = 0  # the last entry that spent names
+    below: str = ""  # of a snapshot: digest of what was listed of the entries before its last
+    # Of a release: number of each entry that the store lists -> size and ETag.
+    stored: Mapping[int, str] = {}
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     seen: frozenset[str] = frozenset()  # families whose pages changed by that; "" is all of them
     removes: bool = False  # the direction of the last entry that changed something
@@ -332,10 +336,15 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
     except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
         problem = f"entry {state.number + 1} of the log: {exc}; it changes nothing"
         return state.skipped(digest=digest, problem=problem)
+    wrong = dict(changed.damage)
     if entry.previous != state.head and not state.is_skip:
         blamed = entry.number if state.head else state.number  # or the first entries are lost
-        text = f"entry {entry.number} of the log follows another one than is there"
-        changed = replace(changed, damage={**changed.damage, blamed: text}, torn=True)
+        wrong[blamed] = _TORN.format(entry.number)
+    elif wrong.get(state.number) == _TORN.format(state.number):
+        # this entry follows the one that is there: the one before that was changed
+        wrong.setdefault(state.number - 1, wrong.pop(state.number))
+    if wrong != changed.damage:
+        changed = replace(changed, damage=wrong, torn=True)
     direction = entry.action.adds or entry.action.removes
     return replace(
         changed,

@@ -19,7 +19,7 @@ from rocwheel.ledger.state import IndexState, Standing
 from rocwheel.places import Place
 from rocwheel.store import TEXT, Headers, HugeError
 from rocwheel.values import Plain, replace
-from rocwheel.verdict import State, Verdict
+from rocwheel.verdict import PASSED, Verdict
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
 Cell: TypeAlias = "tuple[str, str]"  # suite and CPython
@@ -152,8 +152,7 @@ def _listed(place: Place, verdict: Verdict) -> frozenset[str]:
     There are none where it names no list of them. Raises ConfigError for a list that is not the one
     it names: without it lost tests could not be seen.
     """
-    passed = verdict.state in {State.PASS, State.FLAKY, State.UNCALIBRATED}
-    if verdict.shard or not passed or not verdict.ran.collected:
+    if verdict.shard or verdict.state not in PASSED or not verdict.ran.collected:
         return frozenset()
     try:
         data = small(place, _tests(place, verdict), sha256=verdict.ran.collected)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from rocwheel.pipeline.images import NightImage
 from rocwheel.pipeline.looking import DONE, RELEASED, PlanInput, SetSeen, StoreContents
 from rocwheel.pipeline.settings import Cost
 from rocwheel.runtime.image_recipe import ImagedSet
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import SILENT
 
 HALF_HOUR: Final = 1800
@@ -72,8 +71,7 @@ def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
     return replace(old, night=night, made=timestamp(now), by=by, tool=__version__, cells=cells)
 
 
-@dataclass(frozen=True)
-class _FamilySet:
+class _FamilySet(Plain, frozen=True):
     """A wheel set of the night for one family: what its cells have in common."""
 
     recipe: WheelRecipe

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
@@ -93,8 +92,7 @@ def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> 
     )
 
 
-@dataclass(frozen=True)
-class _Resolver:
+class _Resolver(Plain, frozen=True):
     """Resolves wheel sets with the families, pins and places of one night.
 
     What moves is asked for once, so that all sets of the night agree on it.

@@ -17,7 +17,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -331,8 +330,7 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
         return ""
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Plain, frozen=True):
     """A submitted cell as Slurm knows it; without a state where it does not."""
 
     cell: str

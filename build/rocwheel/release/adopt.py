@@ -25,7 +25,7 @@ from rocwheel.release import operations, wheelset
 from rocwheel.release.audit import downloaded
 from rocwheel.release.operations import Operation, Who
 from rocwheel.store import Counter
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,7 @@ class Adopt(Operation):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adoption:
+class Adoption(Plain, frozen=True, kw_only=True):
     """Files that came before us, as they will be listed."""
 
     operation: Adopt

@@ -10,7 +10,6 @@ import tempfile
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,10 @@ from rocwheel.places import Place
 from rocwheel.release import operations, retention, status, wheelset
 from rocwheel.release.operations import Who
 from rocwheel.store import Counter, HugeError, ObjectInfo, fetch, glance
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checked:
+class Checked(Plain, frozen=True, kw_only=True):
     """What a check looked at, and what is wrong: one line per problem."""
 
     files: int
@@ -65,8 +63,7 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
     return Checked(files=len(listed), problems=tuple(problems))
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexRepair:
+class IndexRepair(Plain, frozen=True, kw_only=True):
     """What is wrong with the pages of a place, and what was deleted there."""
 
     place: Place

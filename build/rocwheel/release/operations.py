@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import threading
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import product
@@ -105,7 +105,8 @@ def damage(
     the log, all of them; where it has no entry, the list of projects. The state is read without the
     entries in `skips`.
     """
-    damaged = dict(state.damage)
+    end_of = "" if place.is_staging else "; it changes nothing"
+    damaged = {number: text.removesuffix(end_of) for number, text in state.damage.items()}
     if not is_settled(state) and state.is_whole:
         pages = state.projects
     for (index, name), claim in _claims(place, state, pages).items():
@@ -154,17 +155,24 @@ def check_sound(
     `pages` are projects whose pages are asked as well, `skips` entries that are given up. Staging
     stays lenient: strangers may write there, and nothing is released from it unproven.
     """
-    if place.is_staging:
-        return
-    for number, problem in sorted(damage(place, state, pages, skips).items()):
-        what, skip = place.log(number), " ".join(f"--skip-entry {n}" for n in (*skips, number))
-        way = f"`index repair {skip} --reason …`, which the log keeps"
-        if not state.number and place.family != ALL:
-            what, way = place.logs, "`index adopt` begins it anew with what the pages list"
-        raise StoreError(
-            f"{place.location}: the log is damaged: {problem.removesuffix('; it changes nothing')}",
-            hint=f"put {what} back from a copy of the bucket; if it is lost for good: {way}",
-        )
+    problems = {} if place.is_staging else damage(place, state, pages, skips)
+    if problems:
+        raise damaged(place, state, problems, skips)
+
+
+def damaged(
+    place: Place, state: IndexState, problems: Mapping[int, str], skips: Collection[int] = ()
+) -> StoreError:
+    """Return the error for a damaged log of a release: its first problem, and the way out."""
+    number = min(problems)
+    what, skip = place.log(number), " ".join(f"--skip-entry {n}" for n in (*skips, number))
+    way = f"`index repair {skip} --reason …`, which the log keeps"
+    if not state.number and place.family != ALL:
+        what, way = place.logs, "`index adopt` begins it anew with what the pages list"
+    return StoreError(
+        f"{place.location}: the log is damaged: {problems[number]}",
+        hint=f"put {what} back from a copy of the bucket; if it is lost for good: {way}",
+    )
 
 
 def read(operation: Operation) -> IndexState:

@@ -11,7 +11,6 @@ were never counted on it, and neither excuses anything else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -26,15 +25,13 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import moment
 from rocwheel.trust.policy import SKEW
 from rocwheel.trust.statements import Approval
-from rocwheel.values import replace
-from rocwheel.verdict import Demand, KnownSuite, State, Verdict
+from rocwheel.values import Plain, replace
+from rocwheel.verdict import PASSED, Demand, KnownSuite, State, Verdict
 
-_PASSED: Final = frozenset({State.PASS, State.FLAKY, State.UNCALIBRATED})  # and may yet count
 WAITS: Final = "no approver's key has signed that it may be released"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteCell:
+class SuiteCell(Plain, frozen=True, kw_only=True):
     """One (suite, CPython): its state, and why it does or does not hold a release up."""
 
     suite: str
@@ -54,8 +51,7 @@ class SuiteCell:
         return f"{self.suite}:{self.python}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
+class Decision(Plain, frozen=True, kw_only=True):
     """All cells of a manifest on one family."""
 
     cells: tuple[SuiteCell, ...]
@@ -140,8 +136,7 @@ def decide(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Case:
+class _Case(Plain, frozen=True, kw_only=True):
     """What a cell's verdicts are held against."""
 
     manifest: Manifest
@@ -175,7 +170,7 @@ def _judge(case: _Case, verdicts: Sequence[FoundVerdict], level: Level) -> Suite
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
     passes, doubts = list[tuple[str, State, str]](), list[tuple[str, State, str]]()
     for item, verdict in told:
-        if verdict.shard or verdict.state not in _PASSED:
+        if verdict.shard or verdict.state not in PASSED:
             continue
         doubt = next(_doubts(verdict, case), "")
         # what was counted since then, or is not any more, this checkout says
@@ -233,7 +228,7 @@ def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
     said = f"gone since the last released set: {count(len(lost), 'test')}: {names}"
     cell = replace(cell, notes=(*cell.notes, said))
     allowed = case.demand.may_lose if case.demand else 0
-    if len(lost) <= allowed or cell.state not in _PASSED:
+    if len(lost) <= allowed or cell.state not in PASSED:
         return cell
     why = f"{said}; may_lose is {allowed}"
     return replace(cell, state=State.TOO_FEW_RAN, is_blocking=True, why=why)

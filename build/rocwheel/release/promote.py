@@ -45,12 +45,11 @@ from rocwheel.trust import TrustError, envelope, evidence, statements
 from rocwheel.trust.evidence import Evidence
 from rocwheel.trust.policy import KeyRole, Signer
 from rocwheel.trust.statements import Approval
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 from rocwheel.verdict import State
 
 
-@dataclass(frozen=True, kw_only=True)
-class Copy:
+class Copy(Plain, frozen=True, kw_only=True):
     entry: Entry
     source: ObjectInfo
     metadata: bytes
@@ -170,8 +169,7 @@ class Promote(Operation):
         return moved
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromotePlan:
+class PromotePlan(Plain, frozen=True, kw_only=True):
     """What `promote` is going to do, or why it may not."""
 
     operation: Promote

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from amdgpu_family_matrix import Family
 from rocwheel import files
@@ -26,9 +26,7 @@ from rocwheel.trust.evidence import BUNDLE, Evidence
 from rocwheel.trust.policy import KeyRole, Signer
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
-from rocwheel.verdict import State
-
-_PASSES: Final = frozenset({State.PASS, State.FLAKY})
+from rocwheel.verdict import PASSED, State
 
 
 def judge(
@@ -75,7 +73,7 @@ def believed(
     kept = []
     for item in verdicts:
         verdict = item.verdict
-        if item.sha256 in evidence.signed or not verdict or verdict.state not in _PASSES:
+        if item.sha256 in evidence.signed or not verdict or verdict.state not in PASSED:
             kept.append(item)
         elif verdict.failure:
             kept.append(replace(item, verdict=None, problem="unsigned, and it tells of a failure"))

@@ -25,7 +25,7 @@ from rocwheel.model import moment
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set holds
 
@@ -87,8 +87,7 @@ class Spend(Operation):
         return tuple(name for name in self.filenames if name not in held)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrunePlan:
+class PrunePlan(Plain, frozen=True, kw_only=True):
     operation: Prune
     spend: Spend
     state: IndexState

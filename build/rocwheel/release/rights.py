@@ -9,7 +9,6 @@ against a server that enforces them. (Policies: AWS IAM, JSON policy element ref
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rocwheel.choices import ALL
@@ -18,6 +17,7 @@ from rocwheel.index.channels import Channel
 from rocwheel.ledger import nights
 from rocwheel.places import OURS
 from rocwheel.store import bucket_of
+from rocwheel.values import Plain
 
 # The environments of a workflow whose jobs alone have a role; others run on the main branch.
 ENVIRONMENTS: Final = {"promoter": ("promotion", "pruning"), "imager": ("images",)}
@@ -61,14 +61,13 @@ def _cells(*kinds: str) -> tuple[str, ...]:
     return (f"{nights.PROBE}*", submissions, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
 
 
-@dataclass(frozen=True)
-class Role:
+class Role(Plain, frozen=True):
     """A kind of machine, and what it may do."""
 
     name: str
     about: str
     may: Mapping[str, tuple[str, ...]]  # action -> keys
-    may_not: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # whatever is allowed
+    may_not: Mapping[str, tuple[str, ...]] = {}  # whatever is allowed
 
 
 ROLES: Final = {

@@ -24,11 +24,10 @@ from rocwheel.release.operations import Operation, Who
 from rocwheel.release.withdraw import withdrawn
 from rocwheel.store import Store
 from rocwheel.trust import evidence
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 
-@dataclass(frozen=True, kw_only=True)
-class Upload:
+class Upload(Plain, frozen=True, kw_only=True):
     path: Path
     entry: Entry
     metadata: bytes
@@ -75,8 +74,7 @@ class Stage(Operation):
         operations.put_metadata(place, entry, item.metadata)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StagePlan:
+class StagePlan(Plain, frozen=True, kw_only=True):
     operation: Stage
     state: IndexState
     is_done: bool

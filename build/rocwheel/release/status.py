@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -27,10 +26,11 @@ from rocwheel.release.policy import Decision
 from rocwheel.store import glance
 from rocwheel.trust import TrustError, chain
 from rocwheel.trust.evidence import BUNDLE
+from rocwheel.trust.policy import NEVER
+from rocwheel.values import Plain
 
 
-@dataclass(frozen=True, kw_only=True)
-class SetStatus:
+class SetStatus(Plain, frozen=True, kw_only=True):
     """Where one set stands."""
 
     known: Known  # as the release knows it, else as staging does
@@ -129,8 +129,7 @@ NOT_LOOKED: Final = "not looked at (--look)"
 HEADER: Final = ("set", "state", "JAX", "ROCm", "CPython", "age", "files", "next")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Overview:
+class Overview(Plain, frozen=True, kw_only=True):
     """Everything two places know: sets, the youngest first, and what is wrong with their logs."""
 
     sets: tuple[SetStatus, ...]
@@ -211,7 +210,8 @@ def read(
 def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[str, str]]:
     """Return a set, which revoked keys its release rests on, and the command that takes it back."""
     trust = channel.trust
-    if known.standing is not Standing.LISTED or not any(k.revoked for k in trust.keys.values()):
+    is_sound = all(key.revoked is NEVER for key in trust.keys.values())
+    if is_sound or known.standing is not Standing.LISTED:
         return known.id, ("", "")
     data, _ = glance(release.store, release.attestation(known.id, BUNDLE))
     try:
@@ -264,6 +264,10 @@ def overview(
 def problems(place: Place, state: IndexState, damage: Mapping[int, str]) -> tuple[str, ...]:
     """Return what is wrong with a log, and what was stopped before the pages showed it."""
     texts = [f"{place.location}: {text}" for text in dict.fromkeys(damage.values())]
+    if damage and not place.is_staging:
+        error = operations.damaged(place, state, damage)
+        rest = (text for text in texts if not text.endswith(damage[min(damage)]))
+        texts = [f"{error}: {error.hint}", *rest]  # which may follow from it
     if not operations.is_settled(state) and (place.is_staging or not damage):
         ways = f"`{place.command('repair')}`, or any command that changes this index,"
         texts.append(

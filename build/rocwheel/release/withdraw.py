@@ -21,7 +21,7 @@ from rocwheel.ledger.state import apply as apply_entry
 from rocwheel.places import Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who
-from rocwheel.values import replace
+from rocwheel.values import Plain, replace
 
 DONE: Final = {
     Action.YANK: "yanked",
@@ -100,20 +100,23 @@ class Change(Operation):
     def _changing(self, known: Known | None) -> list[str]:
         """Return the families for which a rollback or restore changes a set: "" where it has none.
 
-        None where all is done. Raises PromotionError for one for which it may not be.
+        None where all is done. Raises PromotionError for one for which it may not be, and where
+        it neither changes anything nor is done.
         """
         standings = [Standing.LISTED, Standing.HELD]
         before, after = standings if self.action is Action.ROLLBACK else standings[::-1]
-        views = []
+        views, is_done, standing = [], False, None
         for view in self.families or (known.families if known else ()) or ("",):
             seen = known.of(view) if known else None
             standing = seen.standing if seen else None
             if standing is before:
                 views.append(view)
-            elif known and standing is after and self.action in {Action.ROLLBACK, known.action}:
-                continue
-            elif self.families or not view:
+            elif seen and standing is after and self.action in {Action.ROLLBACK, seen.action}:
+                is_done = True
+            elif self.families:
                 raise self._refused(standing, family=view)
+        if not (views or is_done):
+            raise self._refused(standing)
         return views
 
     def prepare(self, state: IndexState) -> None:
@@ -132,8 +135,7 @@ class Change(Operation):
         return PromotionError(f"{self.place.location}: {what} {why}", hint=hint)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangePlan:
+class ChangePlan(Plain, frozen=True, kw_only=True):
     operation: Change
     state: IndexState
     is_done: bool

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from amdgpu_family_matrix import Family
 from rocwheel import files
 from rocwheel.download import without_secrets
-from rocwheel.errors import ConfigError, HostError, RocmError
+from rocwheel.errors import ConfigError, HostError, RocmError, named
 from rocwheel.manifest import RocmPackage, RocmSource
 from rocwheel.model import RocmVersion, is_sha256
 from rocwheel.rocm import by_pip, rocm_root, tarball_name
@@ -234,11 +234,8 @@ def check_local(plan: RocmPlan) -> None:
     if plan.origin is not Origin.TARBALL:
         return
     path = Path(plan.source)
-    try:
-        with path.open("rb") as file:
-            head = file.read(tarfile.BLOCKSIZE)
-    except OSError as exc:
-        raise HostError(f"{path}: {exc.strerror}", hint="name it: --therock-path") from exc
+    with named(path, HostError, hint="name it: --therock-path"), path.open("rb") as file:
+        head = file.read(tarfile.BLOCKSIZE)
     if Compression.of(head) is None:
         raise RocmError(
             f"{path}: neither .tar.gz, .tar.xz nor .tar.zst", hint="name a tarball of TheRock"

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from amdgpu_family_matrix import Family
 from rocwheel import files
-from rocwheel.errors import ConfigError, RocmError
+from rocwheel.errors import ConfigError, RocmError, named
 from rocwheel.manifest import ON_DISK, RocmDelivery
 from rocwheel.model import RocmVersion
 from rocwheel.rocm import therock
@@ -232,14 +232,10 @@ def _tree() -> therock.TreeLayout:
 
 
 def _text(path: Path, name: str) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(1 << 20).decode("utf-8", "replace")
-    except OSError as exc:
-        where = f"{path.parent.name}/{path.name}"
-        raise RocmError(
-            f"{name}: {where}: {exc.strerror}", hint="the tree is incomplete; fetch a whole one"
-        ) from exc
+    where = f"{name}: {path.parent.name}/{path.name}"
+    hint = "the tree is incomplete; fetch a whole one"
+    with named(where, RocmError, hint=hint), path.open("rb") as file:
+        return file.read(1 << 20).decode("utf-8", "replace")
 
 
 def _bitcode(root: Path, name: str) -> tuple[str, tuple[str, ...]]:

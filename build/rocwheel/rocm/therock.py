@@ -88,15 +88,10 @@ class TheRock(Value, frozen=True, kw_only=True):
     tree: TreeLayout
 
 
-def load(path: Path) -> TheRock:
-    """Read the file. Raises ConfigError."""
-    return yaml_file.read(path, TheRock)
-
-
 @cache
 def known() -> TheRock:
     """Return the interface that this rocwheel comes with."""
-    return load(home.find(None).ci / FILE)
+    return yaml_file.read(home.find(None).ci / FILE, TheRock)
 
 
 def address(text: str, kind: Kind, *, ci: Path, cwd: Path) -> str:
@@ -106,7 +101,7 @@ def address(text: str, kind: Kind, *, ci: Path, cwd: Path) -> str:
     """
     if not _WORD.match(text) or (cwd / text).is_dir():
         return text
-    channels = load(ci / FILE).channels
+    channels = yaml_file.read(ci / FILE, TheRock).channels
     if text not in channels:
         raise ConfigError(
             f"{text!r}: neither a channel of TheRock's nor a folder",

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from rocwheel import files
-from rocwheel.errors import HostError
+from rocwheel.errors import HostError, named
 from rocwheel.runtime.closure import Closure
 
 PREFIX: Final = PurePosixPath("opt/rocm")
@@ -21,19 +21,18 @@ def write(target: Path, root: Path, closure: Closure) -> str:
     Members are sorted, root's, of one time, executable or not; folders come before what is in them.
     """
     folders: set[PurePosixPath] = set()
-    try:
-        with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
-            for path in closure.paths:
-                inside = PREFIX / path
-                for folder in reversed(inside.parents[:-1]):
-                    if folder not in folders:
-                        folders.add(folder)
-                        archive.addfile(_info(str(folder), tarfile.DIRTYPE, 0o755))
-                _copy(archive, root / path, str(inside))
-    except OSError as exc:
-        raise HostError(
-            f"{target}: {exc.strerror}", hint=f"free {closure.size >> 20} MiB where TMPDIR points"
-        ) from exc
+    hint = f"free {closure.size >> 20} MiB where TMPDIR points"
+    with (
+        named(target, HostError, hint=hint),
+        tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in closure.paths:
+            inside = PREFIX / path
+            for folder in reversed(inside.parents[:-1]):
+                if folder not in folders:
+                    folders.add(folder)
+                    archive.addfile(_info(str(folder), tarfile.DIRTYPE, 0o755))
+            _copy(archive, root / path, str(inside))
     return files.sha256(target)
 
 

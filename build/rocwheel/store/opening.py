@@ -22,3 +22,9 @@ def open_store(url: str, options: Options | None = None) -> Store:
 
         return S3Store(*address, options)
     raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
+
+
+def is_same(url: str, other: str) -> bool:
+    """Return whether two URLs name one store, in whatever spelling and by whatever link."""
+    one, two = (bucket_of(x) or Path(unquote(urlsplit(x).path)).resolve() for x in (url, other))
+    return one == two

@@ -12,9 +12,10 @@ from rocwheel.trust.envelope import Envelope
 from rocwheel.trust.evidence import verdict_of
 from rocwheel.trust.policy import Case, KeyRole, Trust, time_of
 from rocwheel.values import Plain
+from rocwheel.verdict import PASSED
 
 RELEASE: Final = "release"  # the role of a link that tells what came after the promotion
-PASSES: Final = {"pass", "flaky"}
+PASSES: Final = {state.value for state in PASSED}
 AFTER: Final = {"yank", "unyank", "rollback"}  # what makes no promotion good
 ROLES: Final = {
     statements.PROVENANCE: KeyRole.BUILDER,
@@ -38,8 +39,8 @@ class ChainLink(Plain, frozen=True, kw_only=True):
 def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[ChainLink, ...]:
     """Return the links from a wheel, or a manifest, by its digest, to its release.
 
-    All three roles must have signed, and the promoter must name every other statement. What came
-    after the promotion is a link of its own, which a rollback breaks.
+    All three roles must have signed, the promoter names every other statement, a runner the one
+    before. What came after the promotion is a link of its own, which a rollback breaks.
     """
     try:
         signed = [
@@ -59,6 +60,13 @@ def follow(sha256: str, bundle: bytes, trust: Trust, *, now: datetime) -> tuple[
         for role in KeyRole
         if role is not KeyRole.APPROVER and role.value not in there
     ]
+    good = [item for item, link in zip(signed, links, strict=True) if link.holds and _passed(item)]
+    tested = {digest for item in good for digest in item.statement.subjects.values()}
+    named = {name: digest for item in signed for name, digest in item.statement.subjects.items()}
+    untested = {*(named.values() if sha256 == named.get(MANIFEST) else (sha256,))} - tested
+    if KeyRole.RUNNER.value in there and untested:
+        what = f"untested: no runner's key has signed a pass of {min(untested)[:12]}"
+        lacks.append(ChainLink(role=KeyRole.RUNNER.value, holds=False, about=what))
     return (*links, *lacks, *_afterwards(summaries, sha256))
 
 
@@ -84,7 +92,7 @@ def revoked(bundle: bytes, trust: Trust, *, released: datetime) -> tuple[frozens
         what = (role, own.get("python"), own.get("suite"))
         time = max(released, time_of(statements.claimed(item.statement)))
         keys = {keyid: trust.keys[keyid] for keyid in item.signatures if keyid in trust.keys}
-        bad = [i for i, k in keys.items() if k.revoked and time.date() >= k.revoked.since]
+        bad = [i for i, k in keys.items() if time.date() >= k.revoked.since]
         counts = own.get("state", "pass") in PASSES and own.get("action") not in AFTER
         if bad or verdicts.intersection(own.get("parts", ())):
             verdicts.add(verdict_of(item.statement))
@@ -150,6 +158,11 @@ def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) 
     return ChainLink(role=role.value, holds=not problem, about=about)
 
 
+def _passed(signed: Envelope) -> bool:
+    own = signed.statement.own
+    return _role(signed) is KeyRole.RUNNER and own.get("state") in PASSES and not own.get("shard")
+
+
 def _problems(signed: Envelope, sha256: str, every: Sequence[Envelope]) -> Iterator[str]:
     """Say why a statement is not about this file, or about another set than the others."""
     role, subjects = _role(signed), signed.statement.subjects
@@ -161,6 +174,9 @@ def _problems(signed: Envelope, sha256: str, every: Sequence[Envelope]) -> Itera
         for name, digest in other.statement.subjects.items():
             if subjects.get(name, digest) != digest:
                 yield f"subject: {name} has another digest in {other.name}"
+    before = signed.statement.own.get("previous")
+    if role is KeyRole.RUNNER and before and before not in {item.sha256 for item in every}:
+        yield f"previous: {str(before)[:12]}, which came before it, is not here"
     if role in {KeyRole.APPROVER, KeyRole.PROMOTER}:
         yield from _context(signed, every)
 

@@ -48,6 +48,9 @@ class Revocation(Value, frozen=True, kw_only=True):
     reason: NonEmpty
 
 
+NEVER: Final = Revocation(since=date.max, reason="never")  # in a file, nothing is no such word
+
+
 class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
     """A public key, what it may sign, and when. An empty scope is all of them."""
 
@@ -59,7 +62,7 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
     channels: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
     suites: tuple[str, ...] = ()
-    revoked: Revocation | None = None
+    revoked: Revocation = NEVER
 
     def __post_init__(self) -> None:
         """Refuse a key that cannot be read, is of another algorithm or has no day."""
@@ -99,7 +102,7 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
             return f"window: the key is valid from {self.since} on"
         if (max(times) - SKEW).date() > self.until:
             return f"window: the key was valid until {self.until}"
-        if self.revoked and max(time.date() for time in times) >= self.revoked.since:
+        if max(time.date() for time in times) >= self.revoked.since:
             return f"revoked: since {self.revoked.since}: {self.revoked.reason}"
         return ""
 
@@ -118,6 +121,8 @@ def sslib_key(public: Any, algorithm: str) -> PublicKey:
     curve = getattr(getattr(public, "curve", None), "name", "")
     if curve != sizes.get(algorithm, "") or not algorithm.startswith(key.keytype[:3]):
         raise ValueError(f"it is a key of {key.keytype} {curve}".rstrip())
+    if algorithm.startswith("rsa") and public.key_size < 2048:  # noqa: PLR2004
+        raise ValueError(f"its {public.key_size} bits can be factored")
     y, prime = int.from_bytes(der[-32:], "little") % 2**255, 2**255 - 19
     if algorithm == "ed25519" and (y >= prime or min(y, prime - y) in {0, 1, ORDER_8}):
         raise ValueError("a point of small order, for which anybody can sign, or not reduced")
@@ -157,12 +162,12 @@ class Trust(Plain, frozen=True, kw_only=True):
         """Return what a promotion of the channel needs."""
         return self.rules.get(channel, ChannelRule())
 
-    def with_rule_of(self, channel: str) -> Trust:
-        """Return the same file in which `--store`, no channel, has this channel's rule too."""
-        rules = (self.rule(""), self.rule(channel))
+    def with_rule_of(self, channel: str, asked: str) -> Trust:
+        """Return the same file in which what was asked for has this channel's rule, too."""
+        rules = (self.rule(asked), self.rule(channel))
         roles, locked = {role for r in rules for role in r.required}, any(r.locked for r in rules)
         rule = ChannelRule(required=tuple(roles), locked=locked)
-        return replace(self, rules={**self.rules, "": rule})
+        return replace(self, rules={**self.rules, asked: rule})
 
     def name(self, keyid: str) -> str:
         """Return what people call a key."""
@@ -229,7 +234,9 @@ def load(
             hint = suggest(channel, frozenset(channels))
             raise document.error("no such channel", "channels", channel, hint=hint)
         for number, role in enumerate(rule.required):
-            keys = (key for key in content.keys.values() if key.role is role and not key.revoked)
+            keys = (
+                key for key in content.keys.values() if key.role is role and key.revoked is NEVER
+            )
             if not any(not key.channels or channel in key.channels for key in keys):
                 at = ("channels", channel, "required", number)
                 hint = f"add a key with `role: {role.value}`, made by `trust keygen`"

@@ -8,8 +8,8 @@ private key is made of is read by the library that signs and goes nowhere else.
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,13 +18,15 @@ from rocwheel.trust import TrustError
 from rocwheel.trust.policy import PublicKey, Signer, sslib_key
 
 SCHEMES: Final = "file:/path/key.pem, awskms:alias/NAME or hsm:SLOT?label=TOKEN"
+_REMOTE: Final = re.compile(r"awskms:.+|hsm:[0-9]{0,9}(\?label=.+)?")
+_MARKS: Final = (".git", "MODULE.bazel")  # of a checkout, a workspace
 OWNER_ONLY: Final = 0o600
 
 
 def generate(path: Path) -> PublicKey:
     """Write a new Ed25519 key that its owner alone can read; return its public part.
 
-    Raises ConfigError where a file has that name or the folder lies in a checkout.
+    Makes its folder. Raises ConfigError for a name that is taken, and for a place in a checkout.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -33,6 +35,7 @@ def generate(path: Path) -> PublicKey:
     private = Ed25519PrivateKey.generate()
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
     except OSError as exc:
         is_there = isinstance(exc, FileExistsError)
@@ -43,8 +46,8 @@ def generate(path: Path) -> PublicKey:
     return sslib_key(private.public_key(), "ed25519")
 
 
-def signer(uri: str, *, pin: Callable[[], str] | None = None) -> Signer:
-    """Open the key that a URI names; `pin` is asked for a token's PIN.
+def signer(uri: str, *, pin: Path | None = None) -> Signer:
+    """Open the key that a URI names; a token's PIN is read from the file `pin`.
 
     Raises ConfigError for a URI or a file that cannot be right, TrustError where the key cannot
     be had.
@@ -52,7 +55,7 @@ def signer(uri: str, *, pin: Callable[[], str] | None = None) -> Signer:
     scheme, _, rest = uri.partition(":")
     if scheme == "file" and rest:
         return _of_file(Path(rest.removeprefix("//")))
-    if scheme not in {"awskms", "hsm"}:
+    if not _REMOTE.fullmatch(uri):
         raise ConfigError(f"--signer {scheme}: no such kind of key", hint=f"write {SCHEMES}")
     from securesystemslib import signer as sslib
 
@@ -76,10 +79,10 @@ def _own(key: PublicKey) -> PublicKey:
     return sslib_key(load_pem_public_key(key.keyval["public"].encode()), key.scheme)
 
 
-def _ask(pin: Callable[[], str] | None) -> str:
+def _ask(pin: Path | None) -> str:
     if pin is None:
         raise ConfigError("the token asks for a PIN", hint="set ROCWHEEL_SIGNER_PIN_FILE")
-    return pin()
+    return _private(pin).decode().strip()
 
 
 def _of_file(path: Path) -> Signer:
@@ -87,18 +90,8 @@ def _of_file(path: Path) -> Signer:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
-    _check_folder(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            mode = stat.S_IMODE(status.st_mode)
-            if not stat.S_ISREG(status.st_mode) or mode & 0o077:
-                hint = f"chmod 600 {path}, and make a new key if others were there"
-                raise ConfigError(f"{path}: mode {mode:04o}: others can read the key", hint=hint)
-            private = load_pem_private_key(file.read(1 << 16), None)
-    except OSError as exc:
-        raise ConfigError(f"{path}: {exc.strerror}", hint="check --signer") from exc
+        private = load_pem_private_key(_private(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as exc:
         hint = "a key is PKCS#8 in PEM without a passphrase, as `trust keygen` writes it"
         raise ConfigError(f"{path}: no private key", hint=hint) from exc
@@ -110,10 +103,26 @@ def _of_file(path: Path) -> Signer:
         raise ConfigError(problem, hint="use Ed25519") from exc
 
 
+def _private(path: Path) -> bytes:
+    """Read a key or a PIN that its owner alone can read. Raises ConfigError."""
+    _check_folder(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            mode = stat.S_IMODE(status.st_mode)
+            if not stat.S_ISREG(status.st_mode) or mode & 0o077:
+                hint = f"chmod 600 {path}, and make a new key if others were there"
+                raise ConfigError(f"{path}: mode {mode:04o}: others can read the key", hint=hint)
+            return file.read(1 << 16)
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}", hint="check --signer") from exc
+
+
 def _check_folder(path: Path) -> None:
     """Refuse a key in a checkout, where a commit, a container or a build may take it along."""
-    for folder in path.absolute().parents:
-        if (folder / ".git").exists():
+    for folder in (*path.absolute().parents, *path.resolve().parents):
+        if any((folder / name).exists() for name in _MARKS):
             hint = "keep keys outside of any workspace, such as in ~/.config/rocwheel"
             raise ConfigError(f"{path}: lies in the checkout {folder}", hint=hint)
 

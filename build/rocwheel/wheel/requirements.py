@@ -25,6 +25,11 @@ def version(text: str) -> Version | None:
     return _parsed(Version, text)
 
 
+def release(text: str) -> Version | None:
+    """Return the version that a module states; JAX takes that apart itself, and knows no `v`."""
+    return version(text) if text[:1].isdigit() else None
+
+
 def specifiers(text: str) -> SpecifierSet | None:
     """Return a set of version specifiers by PEP 440; None where it is none."""
     from packaging.specifiers import SpecifierSet

@@ -25,7 +25,7 @@ from zlib_ng import zlib_ng
 
 from rocwheel import files
 from rocwheel.console import brief
-from rocwheel.errors import WheelError
+from rocwheel.errors import WheelError, named
 from rocwheel.wheel.limits import LIMITS
 
 LOCAL: Final = struct.Struct("<IHHHHHIIIHH")
@@ -124,10 +124,8 @@ class ZipArchive:
         Raises WheelError, also when the file cannot be read.
         """
         self.path = path
-        try:
+        with named(path, WheelError, hint="name an existing wheel"):
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as exc:
-            raise WheelError(f"{path}: {exc.strerror}", hint="name an existing wheel") from exc
         try:
             status = os.fstat(self._fd)
             if not stat.S_ISREG(status.st_mode):

@@ -55,7 +55,7 @@ def interpreter():
 def unhurried(name):
     """A suite whose tests may take as long as a busy machine needs."""
     return replace(
-        suites.load(ROOT / "ci", name), deadlines=Deadlines(test=1500, shard=1500, suite=1500)
+        suites.load(ROOT / "ci", name), deadlines=Deadlines(test=1400, shard=1500, suite=1500)
     )
 
 
@@ -84,7 +84,7 @@ def smoke(interpreter, tmp_path_factory):
     request = asked(interpreter, folder, wheels=wheels, device=DeviceChoice.CPU)
     host = gate.host(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room.shutil, "rmtree", lambda *_args, **_options: None)
+        patch.setattr(shutil, "rmtree", lambda *_args, **_options: None)
         gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
     (env,) = (host.cache / "gate/work").glob("*/environment/env")
     yield request, gated, env / "bin/python"

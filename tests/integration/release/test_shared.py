@@ -609,11 +609,15 @@ def test_commands_speak_of_each_family(shop, where, tmp_path, capsys) -> None:
     assert said["all"]["index_url"].endswith("/v2/all/")
     assert said["all"]["index_url"] in json.dumps(said["all"]["install"])
     why = ("--reason", "segfaults")
+    for named in ((), ("--family", X.name)):
+        assert run(capsys, "restore", *sha, *where, *why, *named)[0] == 9, "never rolled back"
     code, said, _ = run(capsys, "rollback", *sha, *where, *why, "--family", Y.name)
     assert (code, said["state"], said["families"]) == (0, "rolled-back", [Y.name])
     states = {s["family"]: s["state"] for s in run(capsys, "status", *where)[1]["sets"]}
     assert states == {X.name: "released", Y.name: "rolled back"}
     assert run(capsys, "restore", *sha, *where, *why)[1]["state"] == "restored"
+    assert run(capsys, "restore", *sha, *where, *why)[1]["state"] == "nothing-to-do"
+    assert run(capsys, "restore", *sha, *where, *why, "--family", X.name)[0] == 9
     assert run(capsys, "yank", *sha, *where, *why)[1]["state"] == "yanked"
     assert run(capsys, "index", "check", *where)[0] == 0
     assert run(capsys, "index", "check", *where, "--family", X.name)[0] == 0

@@ -200,13 +200,40 @@ def test_entries_that_the_log_lost_are_told_and_take_nothing_off_the_index(desk,
     for name in ("0.9.1", "0.9.2", "0.9.3"):
         desk.shop.released(desk.folder / name, jax=name, pythons=("3.12",))
     shown = desk.path("jaxlib/index.html").read_bytes()
-    desk.path(f"_rocwheel/log/{lost}.json").unlink()
+    entry = desk.path(f"_rocwheel/log/{lost}.json")
+    kept = entry.read_bytes()
+    entry.unlink()
+    way = f"put v2/gfx90a/_rocwheel/log/{lost}.json back"
     assert desk.run("index", "check") == 7
     told = desk.capsys.readouterr().out
+    assert way in told
     assert "put it back" in told or "follows another one" in told
-    assert desk.run("index", "repair") == 7, "it reads all entries, also those below a snapshot"
-    assert f"put v2/gfx90a/_rocwheel/log/{lost}.json back" in desk.capsys.readouterr().err
+    assert desk.run("status") == 7, "also below a snapshot that fits"
+    assert way in desk.capsys.readouterr().err
+    assert desk.run("index", "repair") == 7
+    assert way in desk.capsys.readouterr().err
     assert desk.path("jaxlib/index.html").read_bytes() == shown
+    entry.write_bytes(kept)
+    coming = desk.gated("d", jax="0.9.4")
+    assert desk.run("promote", "--manifest", coming.sha256) == 0, "put back, it is another object"
+    assert desk.run("index", "check") == 0
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_an_entry_that_was_rewritten_is_named_and_not_the_one_after_it(desk, has_snapshot) -> None:
+    """The way out named the entry that still stood as it was, and would have given it up."""
+    for name in ("0.9.1", "0.9.2", "0.9.3"):
+        last = desk.shop.released(desk.folder / name, jax=name, pythons=("3.12",))
+    entry = desk.path("_rocwheel/log/1.json")
+    entry.write_bytes(canonical_json({**json.loads(entry.read_bytes()), "reason": "another"}))
+    if not has_snapshot:
+        desk.path("_rocwheel/state.json").unlink()
+    assert desk.run("yank", "--manifest", last.sha256, "--reason", "x") == 7
+    told = desk.capsys.readouterr().err
+    assert "entry 2 of the log follows another one than is there" in told
+    assert "put v2/gfx90a/_rocwheel/log/1.json back" in told
+    assert desk.run("index", "repair", "--skip-entry", "1", "--reason", "no copy") == 0
+    assert desk.run("index", "check") == 0
 
 
 def test_a_yank_of_one_file_says_which(desk) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.rocm import therock
 
@@ -46,7 +47,7 @@ def test_a_mistake_is_named_with_its_place(old, new, problem, tmp_path: Path) ->
     assert old in text
     (tmp_path / therock.FILE).write_text(text.replace(old, new, 1))
     with pytest.raises(ConfigError, match=rf"therock\.yaml:\d+:\d+: .*{problem}"):
-        therock.load(tmp_path / therock.FILE)
+        yaml_file.read(tmp_path / therock.FILE, therock.TheRock)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from rocwheel.ledger import verdicts
 from rocwheel.trust import chain, envelope, evidence, statements
 from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
 from rocwheel.values import replace
-from rocwheel.verdict import Counts, State
+from rocwheel.verdict import PASSED, Counts, State
 
 
 @pytest.fixture(scope="session")
@@ -417,7 +417,7 @@ CASES = [
     ("a name that is no digest of it", lambda a: move(a.provenance, a.path("provenance/" + "1" * 64 + ".json")), "name: its bytes"),
     ("a provenance elsewhere", lambda a: move(a.provenance, a.path("provenance.json")), "has no provenance"),
     ("no result", lambda a: a.result().unlink(), "unsigned: no statement"),
-    ("a forged pass", forged, "unsigned: no statement"),
+    *((f"a forged {state.value}", lambda a, state=state: forged(a, state=state), "unsigned: no statement|unsigned, and it tells") for state in sorted(PASSED, key=str)),
     ("a forged pass of the other set's key", lambda a: (forged(a), move(a.result(manifest=a.other), a.result())), "verdict .* gone"),
     ("a result of a builder", lambda a: a.sign_result("builder"), "is no runner's key"),
     ("a result of a promoter", lambda a: a.sign_result("promoter"), "is no runner's key"),

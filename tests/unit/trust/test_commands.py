@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.serving import serving
@@ -745,12 +746,107 @@ def test_a_key_below_a_checkout_is_refused(world, capsys) -> None:
     assert "lies in the checkout" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("mark", [".git", "MODULE.bazel"])
+def test_a_key_is_kept_where_nothing_takes_it_along(world, capsys, mark) -> None:
+    """Not in a checkout or a workspace, and not by a link to one."""
+    inside = world.tmp / "work" / "v2" / "key.pem"
+    (world.tmp / "work" / mark).mkdir(parents=True)
+    assert world.run("trust", "keygen", inside, "--role=runner") == 3
+    assert not inside.parent.exists()
+    inside.parent.mkdir()
+    shutil.copy(world.keys / "builder.pem", inside)
+    linked = world.keys / "linked.pem"
+    linked.symlink_to(inside)
+    capsys.readouterr()
+    assert world.run("trust", "show", f"--signer=file:{linked}") == 3
+    assert "lies in the checkout" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_first_key_is_made_for_its_owner(world, capsys) -> None:
+    key = world.tmp / "home/.config/rocwheel/builder.pem"
+    assert world.run("trust", "keygen", key, "--role=builder") == 0
+    assert key.parent.stat().st_mode & 0o777 == 0o700
+    assert world.run("trust", "keygen", "/proc/x/k.pem", "--role=builder") == 3
+    assert "choose another folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("bits", "status"), [(1024, 3), (2048, 0)])
+def test_an_rsa_key_that_can_be_factored_is_refused(world, capsys, bits, status) -> None:
+    public = rsa.generate_private_key(65537, bits).public_key()
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    path = world.ci / "trust.yaml"
+    text = path.read_text()
+    start, end = text.index(PEM), text.index("    -----END PUBLIC KEY-----\n")
+    weak = "\n      ".join(pem.splitlines()[:-1]) + "\n  "
+    text = text[:start] + weak + text[end:]
+    path.write_text(text.replace("ed25519", "rsassa-pss-sha256", 1))
+    world.shop.store.root.mkdir()
+    assert world.run(*world.target("status")) == status
+    assert ("1024 bits can be factored" in capsys.readouterr().err) is bool(status)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["x/../store", "link", "/store", "%73tore", "localhost", "FILE"]
+)
+def test_a_channels_store_in_another_spelling_needs_what_the_channel_needs(
+    world, capsys, spelling
+) -> None:
+    staged(world)
+    (world.tmp / "x").mkdir()
+    (world.tmp / "link").symlink_to(world.shop.store.root)
+    url = {
+        "localhost": world.store.replace("file://", "file://localhost"),
+        "FILE": world.store.replace("file:", "FILE:"),
+    }.get(spelling, f"{world.tmp.as_uri()}/{spelling}")
+    words = ("promote", f"--manifest={world.manifest.sha256}", f"--family={FAMILY.name}")
+    world.gate()
+    assert world.run(*words, f"--store={url}") == 9
+    assert "needs the signature of a promoter's key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["other", "mine", "second"])
+def test_a_file_of_channels_makes_no_channel_of_another_name(world, capsys, name) -> None:
+    """`second` needs nothing where it is, and is not taken to the store of `mine`."""
+    staged(world)
+    world.gate()
+    path, prefixes = (
+        world.ci / "channels.yaml",
+        "    prefixes: {'7': {staging: v2-staging, release: v2}}\n",
+    )
+    path.write_text(f"{path.read_text()}  second:\n    store: file:///nowhere\n{prefixes}")
+    own = world.tmp / "own.yaml"
+    own.write_text(f"channels:\n  {name}:\n    store: {world.store}\n{prefixes}")
+    words = (f"--manifest={world.manifest.sha256}", f"--family={FAMILY.name}")
+    assert world.run("promote", *words, f"--channel={name}", f"--channels-file={own}") == 9
+    assert "needs the signature of a promoter's key" in capsys.readouterr().err
+
+
+def test_what_a_key_or_a_page_says_makes_no_line_of_its_own(world, index, capsys) -> None:
+    page = next(world.shop.store.root.glob(f"v2/*/{world.manifest.built[0].project}/index.json"))
+    document = json.loads(page.read_bytes())
+    document["files"][0]["filename"] = "x.whl\nok     promoter  of mine"
+    page.write_text(json.dumps(document))
+    capsys.readouterr()
+    world.run("trust", "verify", index)
+    assert r"x.whl\nok     promoter" in capsys.readouterr().out
+
+
+def test_a_trust_file_that_is_not_there_is_no_file_without_keys(world, capsys) -> None:
+    released(world)
+    where = f"--statements={world.bundle}"
+    assert world.run("trust", "verify", world.folder, where, "--keys=/nowhere.yaml") == 3
+    assert "/nowhere.yaml: No such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
         ("ftp:x", "no such kind of key"),
         ("file:", "no such kind of key"),
         ("plain", "no such kind of key"),
+        ("awskms:", "no such kind of key"),
+        ("hsm:abc?label=x", "no such kind of key"),
+        ("hsm:2?pin=1234", "no such kind of key"),
         ("file:/nowhere/key.pem", "No such file"),
         ("file:/dev/null", "others can read|no private key"),
         ("file:/etc", "directory|others can read"),
@@ -823,6 +919,7 @@ MISTAKES = [
     ("    role: promoter\n", "    role: promoter\n    channels: [other]\n", r"no key has the role"),
     ("    role: promoter\n", "    role: promoter\n    revoked: {since: 2026-01-01, reason: x}\n", r"no key has the role"),
     ("    role: promoter\n", "    role: promoter\n    revoked: {since: 2026-01-01}\n", r"'reason' is missing"),
+    ("    role: promoter\n", "    role: promoter\n    revoked:\n", r"promoter\.revoked: expected a mapping, found nothing"),
     ("    role: promoter\n", "    role: promoter\n    rôle: x\n", r"unknown key"),
     ("[builder, runner, promoter]}", "[runner], locked: true}", r"mine\.locked: only a builder"),
     ("    role: promoter\n", "    role: promot\N{CYRILLIC SMALL LETTER IE}r\n", r"promoter\.role: unknown value"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 
 import pytest
@@ -168,6 +169,48 @@ def test_a_promoter_states_what_can_have_been(shop, first, then, message) -> Non
 
 
 @pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ([("3.11", {}), ("3.12", {})], ""),
+        ([("3.11", {}), ("3.12", {"state": State.FLAKY})], ""),
+        ([("3.11", {}), ("3.12", {"state": State.FAIL}), ("3.12", {})], ""),
+        ([("3.11", {}), ("3.12", {"state": State.FAIL})], "untested: no runner's key has signed"),
+        ([("3.11", {}), ("3.12", {"shard": "1/2"})], "untested: no runner's key has signed"),
+        ([("3.11", {}), ("3.12", {"wheels": {}})], "untested: no runner's key has signed"),
+        ([("3.11", {})], "untested: no runner's key has signed"),
+        ([("3.11", {}), ("3.12", None), ("3.12", {})], "previous: .*, which came before it"),
+    ],
+)
+def test_what_a_promoter_let_out_by_hand_shows_what_no_runner_passed(
+    shop, tmp_path, results, message
+) -> None:
+    """Its key signs any summary: a wheel verifies where its own CPython passed, and nothing is left out."""
+    manifest = make_set(tmp_path / "wh", pythons=("3.11", "3.12"))
+    lines, before = [shop.provenance(manifest)], {}
+    for python, fields in results:
+        verdict = make_verdict(
+            manifest, python=python, **({"state": State.FAIL} if fields is None else fields)
+        )
+        number, previous = before.get(python, (0, ""))
+        made = statements.result(verdict, number=number + 1, previous=previous)
+        line = shop.signed(made, "runner")
+        before[python] = number + 1, files.sha256(line)
+        lines += [line] if fields is not None else []
+    own = {"action": "promote", "channel": "", "family": FAMILY.name, "by": "ann"}
+    fields = {"time": "2026-05-01T11:40:00Z", "url": "", "policy": {}}
+    made = statements.summary(manifest, **fields, inputs=sorted(map(files.sha256, lines)), own=own)
+    lines.append(shop.signed(made, "promoter"))
+    digests = {wheel.python: wheel.sha256 for wheel in manifest.wheels}
+    for sha256 in (digests["3.12"], manifest.sha256):
+        links = chain.follow(sha256, b"".join(lines), shop.channel.trust, now=NOW)
+        broken = [link.about for link in links if not link.holds]
+        assert re.search(message, broken[0]) if message else not broken, broken
+        assert chain.state(links) == ("broken" if message else "verified")
+    links = chain.follow(digests["3.11"], b"".join(lines), shop.channel.trust, now=NOW)
+    assert chain.state(links) == ("broken" if "previous" in message else "verified")
+
+
+@pytest.mark.parametrize(
     ("signed", "alone"),
     [
         ([("runner", "1/2"), ("other", "2/2"), ("other", "merged")], True),
@@ -176,6 +219,8 @@ def test_a_promoter_states_what_can_have_been(shop, first, then, message) -> Non
         ([("runner", ""), ("other", "fail")], True),
         ([("runner", "fail"), ("other", "")], False),
         ([("runner", ""), ("other", "1/2")], True),
+        ([("runner", "uncalibrated")], True),
+        ([("runner", ""), ("other", "uncalibrated")], False),
     ],
 )
 def test_a_shard_of_a_revoked_key_spoils_what_was_merged_of_it(tmp_path, console, signed, alone):
@@ -184,7 +229,7 @@ def test_a_shard_of_a_revoked_key_spoils_what_was_merged_of_it(tmp_path, console
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
     for number, (who, what) in enumerate(signed):
         shard = what if "/" in what else ""
-        state = State.FAIL if what == "fail" else State.PASS
+        state = State(what) if what in {"fail", "uncalibrated"} else State.PASS
         verdict = make_verdict(manifest, shard=shard, host=f"node{number}", state=state)
         named = parts if what == "merged" else ()
         made = statements.result(verdict, number=1, previous="", parts=named)

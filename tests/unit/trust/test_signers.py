@@ -100,9 +100,15 @@ def test_a_pkcs11_token_signs(tmp_path, monkeypatch) -> None:
             pkcs11.KeyType.EC, {pkcs11.Attribute.EC_PARAMS: curve}, local=True
         )
         parameters.generate_keypair(store=True, id=b"\x02", label="builder")
-    round_trip(tmp_path, signers.signer("hsm:2?label=rocwheel", pin=lambda: "1234"))
+    pin = tmp_path / "pin"
+    pin.write_text("1234\n")
+    pin.chmod(0o644)
+    with pytest.raises(TrustError, match="others can read the key"):
+        signers.signer("hsm:2?label=rocwheel", pin=pin)
+    pin.chmod(0o600)
+    round_trip(tmp_path, signers.signer("hsm:2?label=rocwheel", pin=pin))
     with pytest.raises((TrustError, ConfigError)):
-        signers.signer("hsm:3?label=rocwheel", pin=lambda: "1234")
+        signers.signer("hsm:3?label=rocwheel", pin=pin)
 
 
 def test_a_token_that_asks_for_a_pin_says_how_it_gets_one(monkeypatch) -> None:

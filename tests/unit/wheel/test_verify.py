@@ -266,6 +266,10 @@ BROKEN = {
         with_file(PJRT, "jax_plugins/xla_rocm7/version.py", b"_release_version: str | None = None\n"),
         None, "version.module", "0.9.1.dev<today>",
     ),
+    "a version module of a release that JAX cannot take apart": (
+        with_file(PLUGIN, "jax_rocm7_plugin/version.py", wheels.version_module("v0.9.1")),
+        None, "version.module", "is of 'v0.9.1'",
+    ),
     "a version module that says nothing": (
         with_file(PLUGIN, "jax_rocm7_plugin/version.py", b"x = 1\n"),
         None, "version.module", "sets no _release_version",
@@ -609,6 +613,19 @@ def test_one_broken_rule_is_found_with_its_remedy(title: str, tmp_path: Path) ->
     assert all(item.remedy == RULES[rule][2] for item in findings)
     warns = title in WARNED
     assert all((item.severity is Severity.WARNING) is warns for item in findings)
+
+
+def test_a_base_version_that_jax_cannot_take_apart_does_not_ship(tmp_path: Path) -> None:
+    """Without a release JAX adds to it: `__version__` is 'v0.9.1.dev20260101'."""
+    module = b"_version = 'v0.9.1'\n_release_version = None\n__version__ = _version + '.dev1'\n"
+    made = with_file(PLUGIN, "jax_rocm7_plugin/version.py", module)
+    errors = [
+        item
+        for item in verify(made.write(tmp_path), policy=POLICY)
+        if item.severity is Severity.ERROR
+    ]
+    assert [item.rule for item in errors] == ["version.module"]
+    assert "is of 'v0.9.1'" in errors[0].message
 
 
 @pytest.mark.parametrize(

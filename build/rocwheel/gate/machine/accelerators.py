@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel.errors import CommandError, HostError
+from rocwheel.errors import CommandError, HostError, named
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.host import cgroup
 from rocwheel.process import Command, Runner
@@ -178,12 +178,8 @@ def _nodes(folder: Path) -> list[Path]:
     """Return topology nodes in the kernel's order, which is the order ROCm numbers devices in."""
     if not folder.is_dir():
         return []
-    try:
+    with named(folder, InfraError, hint="give the container /sys, read-only is enough"):
         nodes = [path for path in folder.iterdir() if path.name.isdecimal()]
-    except OSError as exc:
-        raise InfraError(
-            f"{folder}: {exc.strerror}", hint="give the container /sys, read-only is enough"
-        ) from exc
     return sorted(nodes, key=lambda path: int(path.name))
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from rocwheel import files
+from rocwheel.errors import named
 from rocwheel.gate.machine.accelerators import Accelerator
 from rocwheel.gate.setup_errors import InfraError
 from rocwheel.values import Plain
@@ -103,13 +104,5 @@ class Slots(Plain, frozen=True, kw_only=True):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self.folder.chmod(0o1777)
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Turn an OSError into an InfraError."""
-        try:
-            yield
-        except OSError as exc:
-            raise InfraError(
-                f"{self.folder}: {exc.strerror}",
-                hint="name a folder that can be written, --slots",
-            ) from exc
+    def _writing(self) -> AbstractContextManager[None]:
+        return named(self.folder, InfraError, hint="name a folder that can be written, --slots")

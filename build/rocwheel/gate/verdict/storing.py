@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel import files
-from rocwheel.errors import ConfigError
+from rocwheel.errors import ConfigError, named
 from rocwheel.gate.verdict.run_record import tests_list
 from rocwheel.ledger import verdicts
 from rocwheel.places import Place
@@ -151,12 +151,8 @@ def _linked(results: Results, folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
+    with named(path, ConfigError, hint="name what `gate` left in --output"):
         return files.read(path, most=MOST)
-    except OSError as exc:
-        raise ConfigError(
-            f"{path}: {exc.strerror}", hint="name what `gate` left in --output"
-        ) from exc
 
 
 def _run(verdict: Verdict, reports: Mapping[str, bytes]) -> str:

@@ -129,7 +129,7 @@ class Contents(JudgedWheel, frozen=True, kw_only=True):
             if said != "":  # then the base version is not used
                 stated.pop("_version", None)
             for text in sorted({*stated.values()} - {said}):
-                version = requirements.version(text)
+                version = requirements.release(text)
                 if version is None or version.base_version != own.base_version:
                     yield finding("version.module", f"{name}: is of {text!r}, the wheel of {own}")
             if times["__version__"] < 1 and self.kind is not WheelKind.PJRT:
@@ -138,15 +138,11 @@ class Contents(JudgedWheel, frozen=True, kw_only=True):
     def _versions(self) -> Iterator[Finding]:
         own = self.report.filename.version
         for name, text in self.report.releases.items():
-            release = requirements.version(text or "")
+            release = requirements.release(text or "")
             if text == "":
                 what = f"_release_version is None, so it calls itself {own.base_version}.dev<today>"
                 yield finding("version.module", f"{name}: {what}", warn=True)
-            elif (  # JAX takes it apart itself, and knows no `v`
-                release is None
-                or release.base_version != own.base_version
-                or not str(text)[0].isdigit()
-            ):
+            elif release is None or release.base_version != own.base_version:
                 shown = "sets no _release_version" if text is None else f"is of {text!r}"
                 yield finding("version.module", f"{name}: {shown}, the wheel of {own}")
             elif release != own:

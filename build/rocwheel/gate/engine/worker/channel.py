@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from typing import Any
 
 HIGH_DESCRIPTOR = 800  # a test that closes the first few hundred descriptors misses ours
@@ -27,6 +28,7 @@ class EventWriter:
         self._pid = _getpid()
         self._identity = _fstat(descriptor)[1:3]
         self._held = b""
+        self._lock = threading.RLock()  # threads of a test emit, too, and handlers of signals
 
     @property
     def forked(self) -> bool:
@@ -36,19 +38,18 @@ class EventWriter:
     def emit(self, event: str, *, hold: bool = False, **values: Any) -> None:
         if self.forked:
             return
-        message = {"event": event, "key": self._key, **values}
-        data = self._held + _dumps(message).encode() + b"\n"
-        if hold:
-            self._held = data
-            return
-        self._held = b""
-        self._send(data)
+        line = _dumps({"event": event, "key": self._key, **values}).encode() + b"\n"
+        with self._lock:
+            self._held += line
+            if not hold:
+                self.flush()
 
     def flush(self) -> None:
         """Send what was held."""
-        if self._held and not self.forked:
-            data, self._held = self._held, b""
-            self._send(data)
+        with self._lock:
+            if self._held and not self.forked:
+                data, self._held = self._held, b""
+                self._send(data)
 
     def _send(self, data: bytes) -> None:
         try:
