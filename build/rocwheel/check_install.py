@@ -100,9 +100,8 @@ def _node(node: Path, name: str, good: str, groups: str) -> Line:
 def _versions() -> dict[str, str]:
     """Return the versions of JAX's packages in this environment, by normalised name."""
     versions: dict[str, str] = {}
-    for item in metadata.distributions():
-        named = item.metadata["Name"] if "Name" in item.metadata else ""
-        name = re.sub(r"[-_.]+", "-", named).lower()
+    for item in (x for x in metadata.distributions() if "Name" in x.metadata):
+        name = re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower()
         if name in ("jax", "jaxlib") or PLUGIN.match(name):
             versions.setdefault(name, item.version)
     return versions
