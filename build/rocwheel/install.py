@@ -97,7 +97,6 @@ class Install(Plain, frozen=True, kw_only=True):
 
     @property
     def pip(self) -> tuple[str, ...]:
-        """Return pip's lines."""
         return (
             _line("pip", "install", NO_DEPS, "--index-url", self.index, *map(str, self.ours)),
             _line("pip", "install", *self._others),

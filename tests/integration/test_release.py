@@ -415,6 +415,14 @@ def test_entries_that_come_while_the_log_is_listed_are_not_missing(shop, tmp_pat
     assert (state.number, dict(state.damage)) == (4, {})
 
 
+def test_a_number_that_a_page_made_up_is_not_looked_for_entry_by_entry(shop, tmp_path) -> None:
+    shop.released(tmp_path / "a", pythons=("3.12",))
+    place = replace(shop.release, store=Counted(shop.store))
+    with pytest.raises(StoreError, match=r"entry 1000000000 of the log is shown on a page"):
+        log.at(place, 10**9, ())
+    assert len(place.store.asked) < 10
+
+
 def test_a_wheel_that_breaks_off_while_it_is_served_ends_the_connection(shop, tmp_path) -> None:
     """The error came as a second answer, within the wheel, and the client waited for the rest."""
     manifest = shop.released(tmp_path / "a", pythons=("3.12",))

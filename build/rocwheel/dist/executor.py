@@ -86,7 +86,6 @@ class BuildEnvironment(Plain, frozen=True, kw_only=True):
 
     @property
     def record(self) -> BuilderRecord | None:
-        """For the build record."""
         if self.image is None or self.spec is None:
             return None
         engine = self.spec.engine

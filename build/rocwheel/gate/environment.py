@@ -117,8 +117,6 @@ def plan(
 
 
 class Environment(Plain, frozen=True, kw_only=True):
-    """A finished environment."""
-
     python: Path
     site: Path  # site-packages
     packages: tuple[str, ...]  # name==version

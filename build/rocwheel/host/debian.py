@@ -44,7 +44,6 @@ def missing(packages: Sequence[str], *, runner: Runner) -> tuple[str, ...]:
 
 
 def install_commands(packages: Sequence[str]) -> tuple[Command, ...]:
-    """Return the commands that install `packages`."""
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     install = ("install", "--yes", "--no-install-recommends", *packages)
     return tuple(Command(argv=("apt-get", *words), env=quiet) for words in (("update",), install))

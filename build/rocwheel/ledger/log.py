@@ -326,7 +326,7 @@ def _folded(
         try:
             data = small(place, place.log(state.number + 1))
         except ObjectMissingError:
-            if place.is_staging:
+            if place.is_staging or until is not None:  # which any page may name
                 return state
             state = state.skipped(digest="", problem=f"{name}: missing, put it back")
             continue

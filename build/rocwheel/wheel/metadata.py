@@ -275,7 +275,6 @@ def edit_record(data: bytes, changes: Mapping[str, RecordRow]) -> bytes:
 
 
 def record_line(row: RecordRow, *, end: str = "\n") -> str:
-    """Return one line of RECORD."""
     sink = io.StringIO()
     csv.writer(sink, lineterminator=end).writerow(row)
     return sink.getvalue()

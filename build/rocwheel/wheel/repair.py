@@ -67,8 +67,6 @@ class RepairPlan(NamedTuple):
 
 
 class RepairResult(NamedTuple):
-    """The repaired wheel."""
-
     path: Path
     platform: str  # platform tag
     patched: tuple[str, ...]  # members whose RUNPATH was set
