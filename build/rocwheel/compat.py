@@ -20,7 +20,7 @@ import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import source
 from rocwheel.choices import ALL
-from rocwheel.console import columns
+from rocwheel.console import columns, printable
 from rocwheel.errors import ObjectStaleError, RocwheelError
 from rocwheel.values import Plain
 
@@ -37,6 +37,9 @@ TRIED: Final = {  # by tests of suites/smoke: what a row is about stands in the 
     "JAX modules": r"\btest_modules\.py::test_import\[(.+)\]",
     "JAX features": r"\btest_unsupported\.py::test_feature\[(.+)\]",
 }
+MARKDOWN: Final = r"[\\`*|~<>&\[\]]|(?<!\w)_|_(?!\w)"  # what is markup in a cell
+RST: Final = r"[\\`*|_]|:$"
+RST_BLOCK: Final = r"^(?=\W|\w+[.)] )"  # what begins a list, a field, a comment
 HEADERS: Final = {  # of what a channel says
     "Released": ("family", "JAX", "ROCm", "CPython", "exercised"),
     "Runtime images": ("image", "JAX", "ROCm", "Linux", "CPython"),
@@ -55,8 +58,9 @@ class Table(Plain, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> tuple[tuple[str, ...], ...]:
-        """The rows that people see: one where there is none."""
-        return self.rows or (("none",) * len(self.header),)
+        """The rows that people see, each cell one line: one row where there is none."""
+        rows = self.rows or (("none",) * len(self.header),)
+        return tuple(tuple(map(printable, row)) for row in rows)
 
     def text(self) -> Iterator[str]:
         yield from (self.title, *columns(self.header, self.shown), "")
@@ -64,7 +68,8 @@ class Table(Plain, frozen=True, kw_only=True):
     def md(self) -> Iterator[str]:
         yield from (f"## {self.title}", "")
         for row in (self.header, ("---",) * len(self.header), *self.shown):
-            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+            cells = (re.sub(MARKDOWN, lambda odd: f"&#{ord(odd[0])};", cell) for cell in row)
+            yield f"| {' | '.join(cells)} |"
         yield ""
 
     def rst(self) -> Iterator[str]:
@@ -72,7 +77,8 @@ class Table(Plain, frozen=True, kw_only=True):
         yield from (".. list-table::", "   :header-rows: 1", "")
         for row in (self.header, *self.shown):
             for number, cell in enumerate(row):
-                yield f"   {'* -' if number == 0 else '  -'} {cell}"
+                escaped = re.sub(RST_BLOCK, r"\\ ", re.sub(RST, r"\\\g<0>", cell))
+                yield f"   {'* -' if number == 0 else '  -'} {escaped}"
         yield ""
 
 

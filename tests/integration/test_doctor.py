@@ -146,14 +146,14 @@ def test_what_to_do_is_said_with_the_name_that_the_program_was_called_by(tmp_pat
 
     def examine(place, _purpose):
         asked.append(place.cache)
-        return (doctor.Row(name="docker", found="left over: x", remedy="rocwheel image prune"),)
+        return (doctor.Row(name="docker", found="left over: x", remedy="`image prune`"),)
 
     monkeypatch.setattr(doctor, "examine", examine)
     monkeypatch.setattr("sys.argv", ["/checkout/build/ci_build"])
     for options in ((), ("--json",)):
         arguments = ["doctor", "--cache-dir=there", *options]
         done = CliRunner().invoke(ci_build, arguments, obj=App({}, tmp_path))
-        assert "ci_build image prune" in done.stdout
+        assert "`/checkout/build/ci_build image prune`" in done.stdout
     assert asked == [tmp_path / "there"] * 2
 
 

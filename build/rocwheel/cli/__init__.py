@@ -22,6 +22,7 @@ from rocwheel.cli.command import (
     DryRun,
     SectionedGroup,
     before_the_command,
+    given_words,
     params_of,
 )
 from rocwheel.cli.imports import parsing
@@ -126,10 +127,36 @@ COMMANDS: Final = {
 }
 
 
-def as_called(text: str) -> str:
-    """Return a hint whose command lines have the name that this program was called by."""
-    ours = rf"\brocwheel (?=(?:{'|'.join(COMMANDS)})\b)"
-    return re.sub(ours, f"{program_name(sys.argv[0])} ", text)
+def as_called(text: str, app: App) -> str:
+    """Return a hint whose command lines, `in such marks`, can be pasted as they are."""
+    ours = rf"`(?:rocwheel )?((?:{'|'.join(COMMANDS)})\b[^`]*)`"
+    return re.sub(ours, lambda line: f"`{command_line(app, line[1])}`", text)
+
+
+def command_line(app: App, line: str) -> str:
+    """Return a command line of ours as it is pasted here.
+
+    It gets the program, the data in use, and where the command that runs looks.
+    """
+    import shlex
+
+    name, _, rest = line.partition(" ")
+    command = ci_build.get_command(click.Context(ci_build), name)
+    if isinstance(command, click.Group) and (inner := rest.partition(" "))[0] in command.commands:
+        name, rest, command = f"{name} {inner[0]}", inner[2], command.commands[inner[0]]
+    wanted = {"channel", "store_url", "channels_file", "families", "family", "manifest"}
+    if app.context and app.context.command is command:
+        wanted.add("signer")  # who runs another command may be another person
+    said = {word.partition("=")[0] for word in rest.split()}
+    params = {p.name: p for p in command.params if p.name} if command else {}
+    wanted -= {name for name, param in params.items() if said.intersection(param.opts)}
+    words = given_words(app, wanted & params.keys())
+    families = [word for word in words if word.startswith("--family=")]
+    if "," in ",".join(families) and not getattr(params["family"].type, "many", True):
+        words = tuple(word for word in words if word not in families)  # it takes one, or `all`
+    data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
+    parts = (program_name(sys.argv[0]), name, shlex.join(data + words), rest)
+    return " ".join(filter(None, parts))
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -416,7 +443,7 @@ def _fail(app: App, error: RocwheelError) -> int:
     if isinstance(error.__cause__, PermissionError) and "permission" not in error.hint:
         error.hint = f"check its permissions, or {error.hint}"
     error.args = (shown_setting("", str(error)),)
-    error.hint = shown_setting("", as_called(error.hint))
+    error.hint = shown_setting("", as_called(error.hint, app))
     if app.debug:
         import traceback
 

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 
 def program_name(started: str) -> str:
-    """Return what this program is called in its own words: as it was started."""
-    name = os.path.basename(started)  # noqa: PTH119 - pathlib is not loaded for help
-    return "python -m rocwheel" if name == "__main__.py" else name
+    """Return what this program is called in its own words: as a shell here finds it."""
+    folder, name = os.path.split(started)
+    if name == "__main__.py":
+        return "python -m rocwheel"
+    return name if folder in ("", *os.environ.get("PATH", "").split(":")) else started
 
 
 class App:

@@ -27,7 +27,6 @@ from rocwheel.option import KEY, OptionField, OptionSet, listed, opt
 
 if TYPE_CHECKING:  # what `--help` does not need
     from collections.abc import Collection, Iterable, Mapping
-    from pathlib import Path
 
 T = TypeVar("T", bound=OptionSet)
 
@@ -94,22 +93,22 @@ own = functools.partial(opt, OWN)  # a field that is an option of one command
 
 
 def given_words(
-    kind: type[OptionSet],
-    cwd: Path,
+    app: App,
+    names: Collection[str],
     *,
     instead: Mapping[str, Any] | None = None,
-    paths: frozenset[str] = frozenset(),
-    leave: frozenset[str],
+    paths: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Return the options that were given, as words that mean the same in any folder.
+    """Return those of these options that were given, as words that mean the same in any folder.
 
     `instead` has values in place of given ones; `paths` are options that name files though their
-    values are text; `leave` are left out.
+    values are text.
     """
-    words, context = list[str](), click.get_current_context()
-    given = context.params | dict(instead or {})
-    params = {p.name: p for p in context.command.params}
-    for name in sorted(declared(kind).keys() & params.keys() - leave):
+    if (context := app.context) is None:
+        return ()
+    words, given = list[str](), context.params | dict(instead or {})
+    params = {p.name: p for p in context.command.params if p.name}
+    for name in sorted(params.keys() & names):
         value, spelt = given[name], params[name]
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:
             continue
@@ -119,7 +118,7 @@ def given_words(
         for item in value if isinstance(value, tuple) else (value,):
             if item is not None and item != "":
                 is_path = name in paths or isinstance(spelt.type, click.Path)
-                words.append(f"{spelt.opts[0]}={cwd / str(item) if is_path else item}")
+                words.append(f"{spelt.opts[0]}={app.cwd / str(item) if is_path else item}")
     return tuple(words)
 
 

@@ -6,9 +6,21 @@ import os
 
 import click
 
+<<<<<<< HEAD
 from rocwheel import build_options as of
+=======
+from rocwheel.build_options import (
+    BuildOptions,
+    FamilyOptions,
+    FolderOptions,
+    RocmOptions,
+    SourceOptions,
+    TherockOptions,
+)
+from rocwheel.cli import command_line
+>>>>>>> integ
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, given_words, own
+from rocwheel.cli.command import DryRun, command, declared, given_words, own
 from rocwheel.cli.dist import request_from, show_built
 from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
@@ -65,9 +77,9 @@ def demo(app: App, options: DemoOptions) -> None:
     only = options.wheels_only or base.executor.kind != "host"
     if _makes_image(base, options):
         if not (image := _image(app, options)):
-            line = f"rocwheel image build --engine {base.executor.kind} --recipe {job.RECIPE}"
+            line = f"image build --engine {base.executor.kind} --recipe {job.RECIPE}"
             line += f" --base {options.base}" if options.base else ""
-            return app.emit_plan([line, "# then the demo, in that image"])
+            return app.emit_plan([command_line(app, line), "# then the demo, in that image"])
         base = dataclasses.replace(base, executor=dataclasses.replace(base.executor, image=image))
     if options.dry_run:
         lines = job.dry_run(base, wheels_only=only, runner=app.runner, console=app.console)
@@ -112,7 +124,7 @@ def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
     """
     if wheels_only:
         return show_built(app, job.wheels(prepared, runner=app.runner, console=app.console))
-    words = given_words(DemoOptions, app.cwd, leave=_OWN)
+    words = given_words(app, declared(DemoOptions).keys() - _OWN)
     with app.console.step("Make a ROCm tarball from this machine's packages", key="tarball"):
         tarball = job.make_tarball(prepared.request, runner=app.runner, console=app.console)
     who = Who(by=app.user, now=app.now(), reason="demo")

@@ -113,7 +113,7 @@ def _place(app: App, options: DoctorOptions) -> examination.Machine:
 
 def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> int:
     rows = tuple(
-        structs.replace(row, remedy=as_called(row.remedy), looks=as_called(row.looks))
+        structs.replace(row, remedy=as_called(row.remedy, app), looks=as_called(row.looks, app))
         for row in rows
     )
     is_bad = any(row.state == "bad" for row in rows)

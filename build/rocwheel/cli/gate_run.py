@@ -10,7 +10,7 @@ import click
 
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import NUMBER, DryRun, given_words, own
+from rocwheel.cli.command import NUMBER, DryRun, declared, given_words, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import Target, TargetOptions, family_of, trusting
 from rocwheel.cli.trust import SignerOptions
@@ -238,11 +238,10 @@ def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
     paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
     rocm = without_secrets(options.rocm) if "://" in options.rocm else options.rocm
     words = given_words(
-        GateCommandOptions,
-        app.cwd,
+        app,
+        declared(GateCommandOptions).keys() - _NOT_AGAIN,
         instead={"suites": (suite,), "rocm": rocm},
         paths=_PATHS | paths,
-        leave=_NOT_AGAIN,
     )
     data = () if app.home == home.find(None) else (f"--ci-dir={app.home.ci}",)
     return shlex.join(("gate", *data, *words))

@@ -8,6 +8,7 @@ from functools import partial
 
 import click
 
+from rocwheel.cli import as_called
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
@@ -84,7 +85,8 @@ def check(app: App, options: IndexCheckOptions) -> int:
         for place in options.places(target):
             checked = audit.check(place, count=tally)
             number += checked.files
-            problems += [*checked.problems, *(resolver(place) if resolver else ())]
+            problems += [as_called(text, app) for text in checked.problems]
+            problems += resolver(place) if resolver else ()
     if not number and not problems:
         problems = [f"{target.channel.store}: nothing is listed for {target.view}"]
     document = {"files": number, "problems": problems}

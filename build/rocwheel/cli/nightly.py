@@ -183,7 +183,7 @@ def run(app: App, options: NightRunOptions) -> int:
     if held := standing.stopped(book.orders):
         raise ConfigError(
             f"{book.plan.night}: was stopped by {held.by}: {held.reason}",
-            hint=f"let it go on: {target.line('retry', book.plan.night, '--reason=WHY')}",
+            hint=f"let it go on: `nightly retry {book.plan.night} --reason=WHY`",
         )
     if options.engine == "github":
         return _github(app, book, options.only)

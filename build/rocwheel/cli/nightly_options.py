@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import group, own
+from rocwheel.cli.command import declared, given_words, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
 
 with when_run():
-    import shlex
     import socket
     from pathlib import Path
 
@@ -54,14 +53,7 @@ class NightTarget:
         self.channel = options.open(app)
         self.store = self.channel.open(probe_key=night_files.PROBE)
         self.nights = Nights(self.store)
-        path = app.path(options.channels_file)
-        channel = f"--channel={options.channel}"
-        words = (channel if options.channel else f"--store={options.store_url}",)
-        self.words = (*words, f"--channels-file={path}") if path else words
-
-    def line(self, *words: str) -> str:
-        """Return a command of the nightly for this store, to be pasted."""
-        return shlex.join(("nightly", *words, *self.words))
+        self.words = given_words(app, declared(StoreOptions))
 
     def night(self, name: str) -> str:
         """Return a night by name; `latest` is the newest. Raises ConfigError when there is none."""
@@ -69,7 +61,7 @@ class NightTarget:
             return name
         if not (names := self.nights.names()):
             raise ConfigError(
-                f"{self.store.url}: has no night", hint="make one: nightly plan, or wait for it"
+                f"{self.store.url}: has no night", hint="make one: `nightly plan`, or wait for it"
             )
         return names[-1]
 

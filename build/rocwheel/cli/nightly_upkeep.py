@@ -9,6 +9,7 @@ from functools import partial
 import click
 
 from rocwheel.choices import ROLES
+from rocwheel.cli import as_called, command_line
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, own
 from rocwheel.cli.imports import when_run
@@ -108,27 +109,19 @@ def check(app: App, options: NightCheckOptions) -> int:
     names = target.nights.names()
     waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else None
     is_known = bool(waits) or waits is None or slurm.answers(whole(app))
-    problems = upkeep.problems(
-        target.nights, app.now(), options.max_age, waits, target.line, has_slurm=is_known
-    )
+    problems = upkeep.problems(target.nights, app.now(), options.max_age, waits, has_slurm=is_known)
+    problems = [as_called(text, app) for text in problems]
     night = names[-1] if names else ""
     text = f"{night}: nothing besides what status shows" if not problems else ""
     app.emit({"night": night, "problems": problems}, text)
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
-        raise HostError(problems[0], hint=_what_next(app, target, night, waits))
+        page = upkeep.page_url(target.channel, target.store)
+        do = f"look: `nightly status {night}`, and {page}" if night else "make one: `nightly plan`"
+        lines = slurm.release_lines(slurm.held(waits), whole(app))
+        raise HostError(problems[0], hint="; ".join(lines) or do)
     return 0
-
-
-def _what_next(
-    app: App, target: NightTarget, night: str, waits: Mapping[str, slurm.Task] | None
-) -> str:
-    if not night:
-        return f"make one: {target.line('plan')}"
-    lines = slurm.release_lines(slurm.held(waits), whole(app))
-    page = upkeep.page_url(target.channel, target.store)
-    return "; ".join(lines) or f"look: {target.line('status', night)}, and {page}"
 
 
 class NightOrderOptions(NamedNightOptions, PersonOptions, DryRun):
@@ -144,7 +137,7 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
     if action == "go-on" and not standing.stopped(book.orders):
         raise ConfigError(
             f"{night}: is not stopped, and no cell to retry is named",
-            hint=f"name one that is red: {target.line('status', night)}",
+            hint=f"name one that is red: `nightly status {night}`",
         )
     made = upkeep.order(book, action, options.cell, options.who(app))
     said = f"{night}: {action} {options.cell}".rstrip() + f" by {made.by}: {made.reason}"
@@ -152,7 +145,8 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
         return app.emit_plan([said])
     target.nights.order(night, made)
     if action != "stop":
-        app.console.info(f"now: {target.line('run', night, *upkeep.engine_words(book))}")
+        line = shlex.join(("nightly", "run", night, *upkeep.engine_words(book)))
+        app.console.info(f"now: {command_line(app, line)}")
     return app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
 
 
@@ -311,7 +305,12 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
-    message = _message(app, options, target, night)
+    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
+    page, now = upkeep.page_url(target.channel, target.store), app.now()
+    if options.max_age:
+        message = notify.stale(target.store, planned, page, now=now, limit=options.max_age)
+    else:
+        message = notify.message(target.nights, night, page, app.console.warn, now=now)
     if options.dry_run:
         return app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
     if not (options.url or options.file):
@@ -322,17 +321,6 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
             notify.remember(target.store, message)
     state = "told" if message else "nothing-to-do"
     return app.emit({"night": night, "state": state}, f"{night} {state}")
-
-
-def _message(
-    app: App, options: NightNotifyOptions, target: NightTarget, night: str
-) -> notify.Message | None:
-    """Make the message about a night, or that no newer one came."""
-    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
-    page = upkeep.page_url(target.channel, target.store)
-    if not options.max_age:
-        return notify.message(target.nights, night, page, app.console.warn, now=app.now())
-    return notify.stale(target.store, planned, page, now=app.now(), limit=options.max_age)
 
 
 def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:

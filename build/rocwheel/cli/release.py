@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from rocwheel.choices import ALL
+from rocwheel.cli import as_called, command_line
 from rocwheel.cli.app import App
 from rocwheel.cli.command import NUMBER, DryRun, command, own
 from rocwheel.cli.imports import when_run
@@ -25,6 +26,7 @@ from rocwheel.errors import PromotionError, RocwheelError, StoreError
 from rocwheel.option import opt
 
 with when_run():
+    from dataclasses import replace
     from pathlib import Path
 
     import amdgpu_family_matrix as matrix
@@ -109,7 +111,8 @@ def promote(app: App, options: PromoteOptions) -> int:
     if planned.state == "ready" and not options.dry_run:
         document = _publish(app, planned, options, signer)
     if is_blocked := bool(planned.families("blocked")):
-        refusal = planned.refusal(options.families)
+        refusal = planned.refusal()
+        refusal.hint = as_called(refusal.hint, app)
         app.console.fail(refusal)
         document["reason"] = str(refusal)  # which a night shows of the cell
     _finish(app, planned.operation.manifest.sha256, document)
@@ -251,8 +254,10 @@ def status(app: App, options: StatusOptions) -> int:
     overview = standing.overview(
         pairs, matrix.FAMILIES | target.own, channel, now=now, hours=hours, look=options.look
     )
+    new = (replace(s, rollback=s.rollback and command_line(app, s.rollback)) for s in overview.sets)
+    overview = replace(overview, sets=tuple(new))
     for text in overview.problems:
-        app.console.warn(text)
+        app.console.warn(as_called(text, app))
     app.emit(overview.to_json(), "\n".join(overview.lines()))
     return StoreError.exit_code if overview.is_damaged else 0
 

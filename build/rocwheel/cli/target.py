@@ -228,7 +228,7 @@ def must_exist(store: Store) -> None:
     A bucket says so itself, at the first request.
     """
     if isinstance(store, FileStore) and not store.root.is_dir():
-        hint = "check --store; `stage` makes a new one"
+        hint = "check --store; `stage WHEELHOUSE` makes a new one"
         raise StoreError(f"{store.url}: no such folder", hint=hint)
 
 

@@ -230,8 +230,8 @@ def refusal(spec: ContainerSpec, said: str) -> HostError:
     kind = spec.engine.kind.value
     last = headline(said) or f"no answer within {START_SECONDS:g} s"
     remedies = {
-        Trouble.NO_SPACE: f"free some space at {spec.engine.root}: rocwheel image prune",
-        Trouble.NO_IMAGE: f"get it first: rocwheel image build, or {kind} pull {spec.image}",
+        Trouble.NO_SPACE: f"free some space at {spec.engine.root}: `image prune`",
+        Trouble.NO_IMAGE: f"get it first: `image build`, or {kind} pull {spec.image}",
         Trouble.NO_MOUNT: "a folder cannot be mounted: check that it exists and that the engine "
         "may read it",
         # crun takes no cgroups that mix v1 and v2: https://github.com/containers/crun/issues/617

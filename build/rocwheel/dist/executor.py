@@ -231,7 +231,7 @@ def choose(
         if image is None:
             raise HostError(
                 f"{asked.recipe}: {asked.kind} has no builder image of this checkout",
-                hint=f"make it: rocwheel image build --recipe {asked.recipe}; or pull it by the "
+                hint=f"make it: `image build --recipe {asked.recipe}`; or pull it by the "
                 "digest that `image build --push` printed",
             )
         spec = container_spec(asked, engine, image, cache=request.cache, environ=request.environ)
@@ -305,7 +305,7 @@ def check(place: BuildEnvironment, request: Request, *, bazel_version: str) -> N
     if missing:
         raise HostError(
             f"{place.image.reference}: lacks {'; '.join(missing)}",
-            hint="make an image that has it: rocwheel image build, or choose another",
+            hint="make an image that has it: `image build`, or choose another",
         )
 
 

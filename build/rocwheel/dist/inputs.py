@@ -284,7 +284,7 @@ def _of_image(facts: ImageFacts, named: str | None, wanted: str) -> bazel.BazelB
         )
     binary = known[named] if named else facts.bazel(wanted)
     if binary is None:
-        raise HostError(f"Bazel {wanted}: not in the image", hint="rocwheel image build")
+        raise HostError(f"Bazel {wanted}: not in the image", hint="`image build`")
     path = GuestPath(PurePosixPath(binary.path))
     return bazel.BazelBinary(path=path, version=binary.version, origin="image")
 

@@ -88,7 +88,7 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
     yield Row(
         name="network",
         found=", ".join(filter(None, [*hosts, *HOSTS])),
-        looks="rocwheel doctor --for build resolves names, fetch_rocm reads the tarball",
+        looks="`doctor --for build` resolves names, fetch_rocm reads the tarball",
     )
 
 
@@ -112,7 +112,7 @@ def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[Row]:
         yield Row(
             name="ROCm",
             found=f"{planned.rocm.shown}: not here yet",
-            looks="rocwheel fetch_rocm brings and checks it",
+            looks="`fetch_rocm` brings and checks it",
         )
         return
     missing = rocm.missing(folder, tree.version_class.needs, planned.gfx_targets)

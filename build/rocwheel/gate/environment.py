@@ -165,7 +165,7 @@ def make(
     if damaged := next(_damaged(planned.python.parents[1], wheels, folder / BROUGHT), ""):
         raise InfraError(
             f"what was installed is not what its wheel holds: {damaged}",
-            hint="remove the kept packages: rocwheel cache clean",
+            hint="remove the kept packages: `cache clean`",
         )
     try:
         run(*check)

@@ -179,7 +179,7 @@ def explained(what: str, base: str, exc: CommandError) -> HostError:
         Trouble.NO_PACKAGE_MANAGER: (f"{base}: a base without its package manager",
          "use a base with apt-get or dnf"),
         Trouble.NO_SPACE: (f"{what}: the disk of the engine is full",
-         "free some space: rocwheel image prune"),
+         "free some space: `image prune`"),
         Trouble.NO_DAEMON: (f"{what}: the engine ended in mid-build",
          "start it again and run the same command: nothing was tagged"),
         Trouble.NO_NETWORK: (f"{what}: a step that installs packages has no network",

@@ -107,7 +107,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
         return tuple(missing)
 
 
-BUILD_ONE: Final = "make one that has it: rocwheel image build"
+BUILD_ONE: Final = "make one that has it: `image build`"
 
 
 def ask(

@@ -25,7 +25,7 @@ DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # What every engine takes for a reference, id or short id; more than the grammar allows, and never
 # an option: https://github.com/distribution/reference
 _REFERENCE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*\Z")
-BUILD_IT: Final = "build it: rocwheel image build"
+BUILD_IT: Final = "build it: `image build`"
 
 
 class Found(Plain, frozen=True, kw_only=True):
@@ -151,7 +151,7 @@ def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
 
 def _not_pulled(reference: str, said: str, otherwise: str) -> HostError:
     remedies = {
-        Trouble.NO_SPACE: "free some space where the engine keeps images: rocwheel image prune",
+        Trouble.NO_SPACE: "free some space where the engine keeps images: `image prune`",
         Trouble.NOT_IN_REGISTRY: f"the registry does not have it: check the name, or {otherwise}",
         Trouble.NOT_LOGGED_IN: "log in to its registry, or check the name",
         None: f"check the name and the network, or {otherwise}",

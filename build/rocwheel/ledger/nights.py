@@ -121,7 +121,7 @@ class NightPlan(Value, frozen=True, kw_only=True):
     quarantine: int = 3  # `infra` ends in a row before a host gets nothing more
     schema: Literal[2] = 2
     anew: ClassVar[str] = (
-        "run it with the rocwheel that planned it, or plan another: nightly plan --night NAME"
+        "run it with the rocwheel that planned it, or plan another: `nightly plan --night NAME`"
     )
 
     def cell(self, name: str) -> Cell:
@@ -267,7 +267,7 @@ class Nights:
             names = self.names()
             raise ConfigError(
                 f"{night}: no such night in {self.store.url}",
-                hint=suggest(night, names) if names else "it has none yet: nightly plan",
+                hint=suggest(night, names) if names else "it has none yet: `nightly plan`",
             ) from exc
         plan = NightPlan.from_bytes(data, name=self.store.locate(key))
         return plan, files.sha256(data)

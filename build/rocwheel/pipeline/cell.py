@@ -173,7 +173,7 @@ def _why_not(
         mark = book.quarantined[worker.host]
         raise HostError(
             f"{worker.host}: gets no more cells since {mark.time}: {mark.reason}",
-            hint=f"when it is mended: nightly clear {worker.host} --reason …",
+            hint=f"when it is mended: `nightly clear {worker.host} --reason …`",
         )
     if held := standing.stopped(book.orders):
         return f"not run: the night was stopped by {held.by}: {held.reason}"
@@ -195,7 +195,7 @@ def check_tool(book: Book) -> None:
     if book.plan.tool != __version__:
         raise ConfigError(
             f"{book.plan.night}: planned by rocwheel {book.plan.tool}, this is {__version__}",
-            hint=f"use that version, or plan it again: nightly plan --from {book.plan.night}",
+            hint=f"use that version, or plan it again: `nightly plan --from {book.plan.night}`",
         )
 
 

@@ -105,7 +105,7 @@ class LocalScheduler:
             open_ = sum(not item.settled for item in standings.values())
             raise InterruptError(
                 f"{self.night}: ended with {count(open_, 'cell')} to do",
-                hint=f"go on with: {shlex.join(('nightly', 'run', self.night, *self.target))}",
+                hint=f"go on with: `nightly run {self.night}`",
             )
         lacking = [name for name, times in self._refused.items() if times >= most]
         if lacking:

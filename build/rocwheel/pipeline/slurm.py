@@ -204,7 +204,7 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True):
                     self._note(f"{token}.{number}.refused")
                 raise HostError(
                     f"sbatch: {_last_line(exc)}",
-                    hint=f"what was submitted goes on; then run again: nightly run {self.night}",
+                    hint=f"what was submitted goes on; then run again: `nightly run {self.night}`",
                 ) from exc
             job = answer.strip().partition(";")[0]
         self._note(f"{token}.{job}.job")

@@ -5,7 +5,8 @@ Each function takes the open store and says what it did; options and output are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Final
@@ -41,7 +42,7 @@ def order(book: Book, action: str, cell: str, who: Who) -> Order:
     if item and item.kept:
         raise ConfigError(
             f"{item.name}: was done before {night}: {item.why}",
-            hint=f"to do all of it anew: nightly plan --from {night} --night NAME",
+            hint=f"to do all of it anew: `nightly plan --from {night} --night NAME`",
         )
     seen = len(book.attempts.get(cell, ()))
     return Order(action=action, cell=cell, seen=seen, **_signed(action, who))
@@ -76,14 +77,13 @@ def problems(
     now: datetime,
     limit: float,
     waits: Mapping[str, slurm.Task] | None,
-    line: Callable[..., str],
     *,
     has_slurm: bool = True,
 ) -> list[str]:
     """Say what is wrong with the newest nights: each a line that names its cause.
 
-    `limit` is the age in seconds of the newest, at most; `line` makes a command to be pasted.
-    Without `has_slurm` what waits in Slurm is not known here.
+    `limit` is the age in seconds of the newest, at most. Without `has_slurm` what waits in Slurm
+    is not known here.
     """
     names = nights.names()
     if not names:
@@ -102,11 +102,11 @@ def problems(
         lines.append(f"{night}: was planned and never ran")
     left = count(sum(not item.settled for item in standings.values()), "cell")
     if not over and (stop := standing.stopped(book.orders)):
-        go_on = line("retry", night, "--reason=WHY")
+        go_on = f"`nightly retry {night} --reason=WHY`"
         lines.append(f"{night}: was stopped by {stop.by} with {left} to do: {go_on}")
     elif not (over or waits) and _is_stalled(book, standings, now):
-        go_on = line("run", night, *engine_words(book))
-        how = f"stands still with {left} to do: {go_on}"
+        go_on = shlex.join(("nightly", "run", night, *engine_words(book)))
+        how = f"stands still with {left} to do: `{go_on}`"
         if waits is not None and not has_slurm:
             how = f"nothing runs of {left} to do, and Slurm cannot be asked here: check it there"
         lines.append(f"{night}: {how}")

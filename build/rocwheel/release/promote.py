@@ -11,12 +11,10 @@ later is one more entry of the log; the bytes are there.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -278,26 +276,22 @@ class PromotePlan(Plain, frozen=True, kw_only=True):
             **item.decision.evidence(),
         }
 
-    def refusal(self, families: Path | None = None) -> PromotionError:
-        """Return the error of a blocked plan: its first cell, and what to do about it.
-
-        `families` is the file of --families, which the next command needs, too.
-        """
+    def refusal(self) -> PromotionError:
+        """Return the error of a blocked plan: its first cell, and what to do about it."""
         name = self.operation.manifest.sha256[:12]
         blocked = [item for item in self.operation.judged if item.decision.blocking]
         (first, *others), family = blocked[0].decision.blocking, blocked[0].family
-        words = ["--manifest", name, "--family", family, *self.channel.option.split(" ", 1)]
-        target = shlex.join([*words, *(("--families", str(families)) if families else ())])
+        target, who = f"--manifest {name} --family {family}", "--by NAME --reason WHY"
         more = f" (and {len(others)} more)" if others else ""
         hints = {
-            "flaky": f"approve it: promote {target} --approve {first.name} --by NAME --reason WHY",
+            "flaky": f"approve it: `promote {target} --approve {first.name} {who}`",
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
-            "uncalibrated": "count its tests: gate calibrate, or excuse it in the family's data",
-            "not-run": f"run it: gate {target} --python {first.python} --suite {first.suite}",
+            "uncalibrated": "count its tests: `gate calibrate`, or excuse it in the family's data",
+            "not-run": f"run it: `gate {target} --python {first.python} --suite {first.suite}`",
         }
         hint = hints.get(first.state.value, "mend what the verdict names, then gate again")
         if first in blocked[0].decision.waiting and self.channel.requires(KeyRole.APPROVER):
-            hint = f"an approver signs it: trust approve {first.name} {target} --by …"
+            hint = f"an approver signs it: `trust approve {first.name} {target} --signer KEY {who}`"
         return PromotionError(
             f"{name} on {family}: {first.suite} on CPython {first.python} is {first.state.value}: "
             f"{first.why}{more}",
@@ -442,7 +436,7 @@ def approve(plan: PromotePlan, cells: Sequence[str], *, signer: Signer) -> list[
     who, manifest = operation.who, operation.manifest
     if not channel.requires(KeyRole.APPROVER):
         what = f"{channel.option}: requires no approver's signature"
-        raise TrustError(what, hint="`promote --approve` is enough there")
+        raise TrustError(what, hint="`promote` with --approve is enough there")
     waiting = [(i.family, c) for i in operation.judged for c in i.decision.waiting]
     for text in sorted({*cells} - {cell.name for _, cell in waiting}):
         hint = "only a flaky cell, and one that a bypass or an excuse lets through, can be approved"

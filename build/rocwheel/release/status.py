@@ -222,7 +222,7 @@ def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[s
     if not names or not is_alone:
         return known.id, (f"{text}; other keys signed the same" if names else "", "")
     words = (f"--manifest={known.id}", f"--family={release.view}", f"--reason={text}")
-    command = shlex.join(("rocwheel", "rollback", *channel.option.split(" ", 1), *words))
+    command = shlex.join(("rollback", *words))
     return known.id, (f"{text}: it rests on nothing else: roll it back", command)
 
 

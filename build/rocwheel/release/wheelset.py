@@ -211,7 +211,7 @@ def check_order(released: Iterable[Entry], entries: Iterable[Entry]) -> None:
                 raise PromotionError(
                     f"{entry.filename}: sorts below {other.version}, which is released already: "
                     "installers would not take it",
-                    hint="build with a higher --wheel-suffix, or `yank` or `rollback` the other",
+                    hint="build with a higher --wheel-suffix, or yank or roll back the other",
                 )
 
 

@@ -38,7 +38,7 @@ REFUSED: Final = {
     Standing.LISTED: ("was not rolled back", "look at `status` for what is released"),
     Standing.HELD: (
         "was rolled back",
-        "`restore` puts it back; a mended build needs a new version",
+        "`restore --reason WHY` puts it back; a mended build needs a new version",
     ),
     Standing.PRUNED: (
         "was pruned",

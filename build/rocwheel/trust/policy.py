@@ -276,7 +276,7 @@ def _pinned(ci: Path) -> tuple[dict[Sources, frozenset[str]], frozenset[str]]:
         return jaxlibs, frozenset(item["rocm"].get("sha256", "") for item in sets) - {""}
     except (AttributeError, LookupError, TypeError) as exc:
         what = f"{pins.name}, {night.name}: no pins of builds and nights: {exc!r}"
-        raise ConfigError(what, hint="`dist_wheels` and `nightly plan` show where") from exc
+        raise ConfigError(what, hint="dist_wheels and `nightly plan` show where") from exc
 
 
 def time_of(text: object) -> datetime:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import time
 from datetime import datetime, timedelta, timezone
@@ -31,6 +33,7 @@ class Desk:
     def __init__(self, folder, console, capsys) -> None:
         self.folder, self.capsys = folder, capsys
         self.shop = Shop((folder / "store").as_uri(), console)
+        self.where = f"--family={FAMILY.name} --store={self.shop.store.url}"
 
     def run(self, *line: str) -> int:
         self.capsys.readouterr()
@@ -47,7 +50,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path, console, capsys) -> Desk:
+def desk(tmp_path, console, capsys, monkeypatch) -> Desk:
+    monkeypatch.setattr("sys.argv", ["rocwheel"])
     return Desk(tmp_path, console, capsys)
 
 
@@ -114,7 +118,8 @@ def test_a_page_that_shows_what_the_log_never_said_is_told_and_made_again(
         (folder / form).write_text(text.replace('rocwheel-log":1', 'rocwheel-log":9'))
     monkeypatch.chdir(desk.folder)
     which = ["--staging"] if where == "v2-staging" else []
-    remedy = " ".join(["hint:  run `index repair", *which]) + "`; where the log lost its end"
+    repair = " ".join(["index repair", desk.where, *which])
+    remedy = f"{repair}`; where the log lost its end"
     # A release looks before its commit; staging commits, and the next run meets the page.
     shows = ": shows entry 9, the log ends with " + ("1" if where == "v2" else "2")
     for _ in range(2):
@@ -125,7 +130,7 @@ def test_a_page_that_shows_what_the_log_never_said_is_told_and_made_again(
         assert "the same command again" not in told
     assert desk.run("index", "check", *which) == 7
     told = desk.capsys.readouterr().out
-    assert " ".join(["`index repair", *which]) + "` makes it again" in told
+    assert f"{repair}` makes it again" in told
     assert desk.run("index", "repair", *which) == 0
     assert desk.run("index", "check", *which) == 0
     assert desk.run(*act) == 0
@@ -161,8 +166,9 @@ def test_a_page_that_somebody_put_for_a_project_to_come_keeps_no_set_off(
         (folder / here).write_bytes((desk.folder / "old" / name).read_bytes())
     for remedy in remedies:
         assert desk.run("stage", str(desk.folder / "b")) == 7
-        assert f"`{' '.join(remedy)}`" in desk.capsys.readouterr().err
-        assert desk.run(*remedy) == 0
+        line = re.search(r"`\S* *([^`]*)`", desk.capsys.readouterr().err)[1]
+        assert line == " ".join((*remedy[:2], desk.where, *remedy[2:]))
+        assert main(shlex.split(line)) == 0, "as it was printed"
     assert desk.run("stage", str(desk.folder / "b")) == 0
     assert desk.run("index", "check", "--staging") == 0
     assert {wheel.project for wheel in coming.built} <= log.read(desk.shop.staging).projects
@@ -321,7 +327,8 @@ def test_a_damaged_entry_of_a_release_stops_every_command_that_writes(desk, hurt
         assert "Traceback" not in told.err
         assert shown(desk) == before, line
     assert desk.run("promote", "--manifest", waiting.sha256) == 7
-    assert f"`index repair --skip-entry {number} --reason …`" in desk.capsys.readouterr().err
+    line = f"index repair {desk.where} --skip-entry {number} --reason …`"
+    assert line in desk.capsys.readouterr().err
 
 
 @pytest.mark.parametrize("hurt", HURTS)
@@ -335,7 +342,7 @@ def test_an_entry_that_is_lost_for_good_is_skipped_by_name_and_the_log_keeps_who
     skip = ("index", "repair", "--skip-entry", "2")
     assert desk.run(*skip) == 3, "a reason is needed"
     assert desk.run("index", "repair", "--skip-entry", "1", "--reason", "x") == 7
-    assert "`index repair --skip-entry 2 --reason …`" in desk.capsys.readouterr().err
+    assert f"index repair {desk.where} --skip-entry 2 --reason …`" in desk.capsys.readouterr().err
     assert desk.run(*skip, "--skip-entry", "1", "--reason", "x") == 3
     assert "--skip-entry 1: means 0 damaged entries of" in desk.capsys.readouterr().err
     damaged = path.read_bytes() if path.exists() else None
@@ -379,7 +386,7 @@ def test_a_log_that_lost_its_end_is_told_by_the_pages(desk, lost) -> None:
         assert status == (0 if end == len(lost) else 7)
         if status:  # and nothing is written before all that is lost is named
             named = " ".join((*words, "--skip-entry", str(lost[end])))
-            assert f"`index repair {named} --reason …`" in desk.capsys.readouterr().err
+            assert f"index repair {desk.where} {named} --reason …`" in desk.capsys.readouterr().err
             assert not desk.path(f"_rocwheel/log/{lost[0]}.json").exists()
     assert desk.run("status") == 0
     assert desk.run("index", "check") == 0
@@ -451,7 +458,11 @@ def test_a_log_that_is_gone_whole_is_told_by_every_command(desk) -> None:
         told = desk.capsys.readouterr()
         assert "log/1.json: missing" in told.err + told.out, line
         assert "shows entry 1" in told.err + told.out, line
-        assert not told.err or line[0] == "status" or "`index adopt` begins it anew" in told.err
+        assert (
+            not told.err
+            or line[0] == "status"
+            or f"index adopt {desk.where}` begins it anew" in told.err
+        )
         assert shown(desk) == before, line
     assert {path: path.stat().st_mtime for path in desk.path("x").parent.rglob("*")} == stored
 

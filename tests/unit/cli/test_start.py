@@ -164,14 +164,14 @@ def test_options_of_a_value_are_read_before_the_command_gets_it_and_can_be_writt
     monkeypatch,
 ):
     from rocwheel.build_options import BuildOptions
-    from rocwheel.cli.command import command, given_words
+    from rocwheel.cli.command import command, declared, given_words
     from rocwheel.model import PythonVersion
 
     calls = []
 
     @command("dist_wheels", BuildOptions)
     def probe(app, options):
-        calls.append((options, given_words(BuildOptions, app.cwd, leave=frozenset({"compiler"}))))
+        calls.append((options, given_words(app, declared(BuildOptions).keys() - {"compiler"})))
 
     monkeypatch.setattr(cli, "_probe", probe, raising=False)
     monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))

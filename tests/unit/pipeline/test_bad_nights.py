@@ -29,10 +29,6 @@ PAGE = "https://rocm.example.org/status/index.html"
 LIMIT = 36 * 3600
 
 
-def line(*words: str) -> str:
-    return " ".join(("nightly", *words, "--store=s"))
-
-
 OWN = {"family": "gfx90a", "wheels": "jax"}
 BUILD, STAGE, UNIT = "build.jax", "stage.jax.gfx90a", "gate.jax.gfx90a.3.12.unit"
 E2E, PROMOTE, IMAGE = "gate.jax.gfx90a.3.12.e2e", "promote.jax.gfx90a", "image.jax.gfx90a.3.12.jax"
@@ -222,7 +218,7 @@ def test_a_bad_night_is_not_green_anywhere_and_names_its_cause(places, name, eng
     assert bad, "`status` and `run` end with 5"
     assert any(kind.cause in item.reason for item in bad)
     assert all(item.reason for item in bad if item.settled), "a reason on all that did not pass"
-    problems = upkeep.problems(nights, NOW, LIMIT, {}, line)
+    problems = upkeep.problems(nights, NOW, LIMIT, {})
     assert bool(problems) is kind.check, problems
     if kind.check and kind.absent:
         assert any(kind.cause in line for line in problems)
@@ -241,7 +237,7 @@ def test_a_green_night_is_green_everywhere_and_says_nothing(places):
     assert summary.colour == "good"
     assert {cell.word for cell in summary.cells} == {"pass"}
     assert notify.message(nights, "two", PAGE, [].append, now=NOW) is None
-    assert upkeep.problems(nights, NOW, LIMIT, {}, line) == []
+    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
     assert b"brightgreen" in night_feed.badge([summary])
 
 
@@ -296,7 +292,7 @@ def test_a_page_that_was_killed_is_told_whether_or_not_it_had_summed_up_the_nigh
     message = notify.message(nights, "two", PAGE, [].append, now=NOW)
     assert f"1 cell infra: {why}" in message.markdown
     assert "green" not in message.markdown
-    lines = upkeep.problems(nights, NOW, LIMIT, {}, line)
+    lines = upkeep.problems(nights, NOW, LIMIT, {})
     assert lines == ([] if summed_up else ["two: has no summary: its page was never made"])
     body, _ = pages.publish("two")
     assert why in body.decode()
@@ -337,7 +333,7 @@ def test_a_summary_that_cannot_be_read_is_none_for_check(places, spoilt, said):
     night(nights, "one", "local", None, NOW - timedelta(hours=6))
     pages.publish("one")
     nights.put_summary("one", spoilt)
-    (problem,) = upkeep.problems(nights, NOW, LIMIT, {}, line)
+    (problem,) = upkeep.problems(nights, NOW, LIMIT, {})
     assert said in problem
 
 
@@ -345,23 +341,23 @@ def test_a_clock_that_is_behind_cannot_say_how_old_a_night_is(places):
     nights, pages = places
     night(nights, "one", "local", None, NOW - timedelta(hours=6))
     pages.publish("one")
-    assert upkeep.problems(nights, NOW - timedelta(hours=6, minutes=59), LIMIT, {}, line) == []
-    lines = upkeep.problems(nights, NOW - timedelta(days=3), LIMIT, {}, line)
+    assert upkeep.problems(nights, NOW - timedelta(hours=6, minutes=59), LIMIT, {}) == []
+    lines = upkeep.problems(nights, NOW - timedelta(days=3), LIMIT, {})
     assert lines == ["one: is 66 h 0 min ahead of this machine's clock: set the clock"]
 
 
 def test_check_says_what_no_cell_says(places):
     nights, pages = places
-    assert "has no night" in upkeep.problems(nights, NOW, LIMIT, {}, line)[0]
+    assert "has no night" in upkeep.problems(nights, NOW, LIMIT, {})[0]
     night(nights, "one", "slurm", None, NOW - timedelta(hours=6))
-    assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {}, line)[0]
+    assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {})[0]
     pages.publish("one")
     held = {UNIT: Task(UNIT, "", 0, "12", "PENDING", "launch failed requeued held")}
-    assert "requeued held" in upkeep.problems(nights, NOW, LIMIT, held, line)[0]
-    assert "old" in upkeep.problems(nights, NOW + timedelta(days=2), LIMIT, {}, line)[0]
+    assert "requeued held" in upkeep.problems(nights, NOW, LIMIT, held)[0]
+    assert "old" in upkeep.problems(nights, NOW + timedelta(days=2), LIMIT, {})[0]
     plan = nights.plan("one")[0]
     nights.add(replace(plan, night="two", made=timestamp(NOW - timedelta(hours=3))))
-    assert "never ran" in upkeep.problems(nights, NOW, LIMIT, {}, line)[0]
+    assert "never ran" in upkeep.problems(nights, NOW, LIMIT, {})[0]
 
 
 @pytest.mark.parametrize(
@@ -380,21 +376,21 @@ def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
     for key in [info.key for info in nights.store.keys(nights.key("one", "cells/"))]:
         if any(f"/{name}/" in key for name in plan_only):
             nights.store.delete(key)
-    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line)
-    assert lines == ([f"one: stands still with 6 cells to do: {said} --store=s"] if said else [])
-    blind = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line, has_slurm=False)
+    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits)
+    assert lines == ([f"one: stands still with 6 cells to do: `{said}`"] if said else [])
+    blind = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, has_slurm=False)
     assert [("Slurm cannot be asked here" in text, "stands still" in text) for text in blind] == (
         [(True, False)] if waits == {} else [(False, True)] if said else []
     )
     nights.order("one", Order(action="stop", by="ann", reason="disk", time=timestamp(NOW), seen=0))
-    stopped = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, line)
-    go_on = "nightly retry one --reason=WHY --store=s"
+    stopped = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits)
+    go_on = "`nightly retry one --reason=WHY`"
     assert stopped == [f"one: was stopped by ann with 6 cells to do: {go_on}"], "at once"
     nights.order(
         "one", Order(action="go-on", by="ann", reason="mended", time=timestamp(NOW), seen=0)
     )
     early = NOW - timedelta(minutes=60 - young)
-    assert upkeep.problems(Nights(nights.store), early, LIMIT, waits, line) == []
+    assert upkeep.problems(Nights(nights.store), early, LIMIT, waits) == []
 
 
 @pytest.mark.parametrize("record", ["1.begun.json", "1.json"])
@@ -436,13 +432,13 @@ def test_an_interrupted_night_is_named_at_once_where_nothing_else_can_go_on_with
     nights.add(plan)
     said = {"cell": BUILD, "plan": nights.plan("one")[1], "host": "h", "engine": engine}
     number = nights.begin("one", Begun(token="t", time=timestamp(NOW), **said))
-    assert upkeep.problems(nights, NOW, LIMIT, None, line) == []
+    assert upkeep.problems(nights, NOW, LIMIT, None) == []
     cut = Ended(
         state=State.NOT_RUN, reason="got SIGINT", exit_code=130, began=timestamp(NOW),
         time=timestamp(NOW), milliseconds=1, **said,
     )  # fmt: skip
     nights.end("one", number, cut)
-    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, None, line)
+    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, None)
     assert [item for item in lines if "stands still with 7 cells" in item] == lines
     assert bool(lines) is at_once
 
@@ -461,7 +457,7 @@ def test_an_excused_absence_is_shown_and_is_not_red(places):
     assert all(item.green for item in standing.stand(nights.book("one"), NOW).values())
     assert b"excused by ann until 2026-12-31" in body
     assert summing.read(nights, "one").colour == "good"
-    assert upkeep.problems(nights, NOW, LIMIT, {}, line) == []
+    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
 
 
 def test_failures_with_one_signature_are_one_cause_and_a_family_that_is_released_stays():

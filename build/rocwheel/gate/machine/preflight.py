@@ -27,7 +27,7 @@ SCRIPT: Final = "gate/machine/facts.py"
 DEADLINE: Final = 300.0  # a first start of a GPU backend may compile kernels
 LOOK: Final = "look at the preflight's log, and at the machine: rocminfo, nvidia-smi, dmesg"
 NO_ROCM: Final = "put ROCm where the wheels look for it, an image in /opt/rocm, or name one: --rocm"
-REINSTALL: Final = "compare the staged set with its manifest: rocwheel wheel verify"
+REINSTALL: Final = "compare the staged set with its manifest: `wheel verify`"
 _wrong = partial(WrongWheelsError, hint=REINSTALL)
 _ill = partial(InfraError, hint=LOOK)
 

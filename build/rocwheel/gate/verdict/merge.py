@@ -155,7 +155,7 @@ def _check(verdict: Verdict | None, results: Results, suite: KnownSuite) -> None
         if about.get("manifest"):
             raise ConfigError(
                 f"{shard}: results of a manifest's wheels without their verdict",
-                hint="merge a folder with all that `gate` left there, or run the shard again",
+                hint="merge a folder with all that a gate left there, or run the shard again",
             )
         return
     demand = suite.demands.of(verdict.jax_version).of_part()
@@ -170,7 +170,7 @@ def _check(verdict: Verdict | None, results: Results, suite: KnownSuite) -> None
         raise ConfigError(
             f"{shard}: {', '.join(wrong)} of its verdict is not what its results say: "
             "one of them was edited",
-            hint="merge what `gate` left there, by the same rocwheel, or run the shard again",
+            hint="merge what a gate left there, by the same rocwheel, or run the shard again",
         )
 
 

@@ -151,7 +151,7 @@ def _linked(results: Results, folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _bytes(path: Path) -> bytes:
-    with named(path, ConfigError, hint="name what `gate` left in --output"):
+    with named(path, ConfigError, hint="name what a gate left in --output"):
         return files.read(path, most=MOST)
 
 
