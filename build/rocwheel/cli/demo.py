@@ -6,9 +6,6 @@ import os
 
 import click
 
-<<<<<<< HEAD
-from rocwheel import build_options as of
-=======
 from rocwheel.build_options import (
     BuildOptions,
     FamilyOptions,
@@ -18,7 +15,6 @@ from rocwheel.build_options import (
     TherockOptions,
 )
 from rocwheel.cli import command_line
->>>>>>> integ
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, declared, given_words, own
 from rocwheel.cli.dist import request_from, show_built
@@ -41,10 +37,10 @@ with when_run():
 # what the build cell is told by the night, or is not asked of it
 _OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhouse"})
 # sources and ROCm are the miniature's
-_NOT_ITS = [of.TherockOptions, of.RocmOptions, of.FamilyOptions, of.FolderOptions, of.SourceOptions]
+_NOT_ITS = (TherockOptions, RocmOptions, FamilyOptions, FolderOptions, SourceOptions)
 
 
-class DemoOptions(of.BuildOptions, DryRun):
+class DemoOptions(BuildOptions, DryRun):
     """Options of `demo`: sources, ROCm and compiler are the miniature's own."""
 
     wheels_only: bool = own("--wheels-only", "Build and verify; no night, no index.", default=False)
