@@ -89,8 +89,8 @@ class Bench:
                     runner=self.runner,
                     console=self.console,
                 )
-                actions += done.actions_executed
-                hits += done.cache_hits
+                actions += done.record.actions_executed
+                hits += done.record.cache_hits
         return Measured(seconds=time.monotonic() - started, actions=actions, hits=hits)
 
     def bare(self, spec: BuildSpec) -> Measured:

@@ -100,8 +100,8 @@ def _node(node: Path, name: str, good: str, groups: str) -> Line:
 def _versions() -> dict[str, str]:
     """Return the versions of JAX's packages in this environment, by normalised name."""
     versions: dict[str, str] = {}
-    for item in metadata.distributions():
-        name = re.sub(r"[-_.]+", "-", item.metadata["Name"] or "").lower()
+    for item in (x for x in metadata.distributions() if "Name" in x.metadata):
+        name = re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower()
         if name in ("jax", "jaxlib") or PLUGIN.match(name):
             versions.setdefault(name, item.version)
     return versions
@@ -146,7 +146,9 @@ def _rocm(root: Path) -> Iterator[Line]:
     plugins = [
         item for folder in roots for item in sorted(folder.glob("jax_plugins/xla_rocm*/*.so"))
     ]
-    if not plugins:
+    if not plugins and any(name.endswith("-pjrt") for name in _versions()):
+        yield Line("bad", "ROCm", "pjrt's files are gone", "install the pjrt wheel again")
+    elif not plugins:
         yield Line("not looked at", "ROCm", "no pjrt plugin is installed to say where it looks")
     for plugin in plugins:
         try:
@@ -166,7 +168,7 @@ def _rocm(root: Path) -> Iterator[Line]:
 
 
 def _library(name: str, places: list[str], root: Path) -> Line:
-    where = next((place for place in places if Path(place, name).exists()), "")
+    where = next((place for place in places if Path(place, name).is_file()), "")
     if where:
         base = Path(where).resolve().parent
         version = base / ".info/version"

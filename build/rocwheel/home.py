@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import ConfigError
+from rocwheel.manifest import Source
 from rocwheel.values import decoded, replace
-
-if TYPE_CHECKING:
-    from rocwheel.manifest import Source
 
 PACKAGE: Final = Path(__file__).resolve().parent
 SHARE: Final = PACKAGE / "share"
@@ -67,8 +65,6 @@ def tool(home: Home, identify: Callable[[Path], Source]) -> Source:
 
     Where it was cloned from is left out, so that the same rocwheel always has one name.
     """
-    from rocwheel.manifest import Source
-
     if home.is_checkout:
         return replace(identify(home.root), repository="")
     file = SHARE / "source.json"

@@ -192,7 +192,9 @@ def test_a_wrong_kernel_and_a_jax_that_fails_are_bad(lines, answer, what):
 
 
 def test_what_was_not_looked_at_is_said_with_the_flag(lines):
-    found = lines(plugin=False, start=False)
+    found = lines(
+        {k: v for k, v in SET.items() if not k.endswith("-pjrt")}, plugin=False, start=False
+    )
     assert found["ROCm"].state == found["backend"].state == "not looked at"
     assert "--no-run" in found["backend"].found
 
@@ -207,3 +209,24 @@ def test_it_is_one_file_of_the_standard_library(tree):
     document = json.loads(done.stdout)
     assert not document["ok"]
     assert {row["state"] for row in document["checks"]} == {"ok", "bad", "not looked at"}
+
+
+def test_a_package_whose_files_are_gone_is_bad(lines):
+    """As a removal that was cut short leaves it: versions fit, and JAX finds no plugin."""
+    found = lines(plugin=False, start=False)
+    assert bad(found) == {"ROCm"}
+    assert "install the pjrt wheel again" in found["ROCm"].todo
+
+
+def test_a_package_with_empty_metadata_is_passed_over(lines, tmp_path, recwarn):
+    (tmp_path / "packages/broken-1.dist-info").mkdir(parents=True)
+    (tmp_path / "packages/broken-1.dist-info/METADATA").touch()
+    assert bad(lines()) == set()
+    assert not recwarn.list
+
+
+def test_what_is_no_file_is_no_library(lines, tree):
+    library = tree / "opt/rocm/lib/libamdhip64.so.7"
+    library.unlink()
+    os.mkfifo(library)
+    assert bad(lines(start=False)) == {"libamdhip64.so.7"}

@@ -12,14 +12,14 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 50_041  # lines of all rooms; fewer than 50,000
+MOST = 50_032  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
 # before its lines rise.
 ROOMS = {
-    "": (4665, 2850, 0, 1),
-    "bazel/ bump dist/ download/ git rocm/ source/": (8358, 7350, 0, 1),
+    "": (4663, 2850, 0, 1),
+    "bazel/ bump dist/ download/ git rocm/ source/": (8351, 7350, 0, 1),
     "cli/": (5282, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2763, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2096, 2100, 0, 0),

@@ -23,7 +23,6 @@ from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, is_commit
 from rocwheel.process import Command, Runner
 from rocwheel.source import bazelrc, patches
-from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
 from rocwheel.source_layout import Assignment, Layout, VersionClass
 from rocwheel.values import Plain, replace
@@ -171,7 +170,9 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     root = planned.root
     if not root.is_dir():
         raise SourceError(f"{root}: no such folder", hint="name the top of a JAX checkout")
-    layout = pins.layouts[planned.pin.layout] if planned.pin else _layout(root, pins.layouts)
+    # with the fewest missing markers; `_check_markers` has the last word
+    lacks = {n: sum(not (root / m).exists() for m in i.markers) for n, i in pins.layouts.items()}
+    layout = pins.layouts[planned.pin.layout if planned.pin else min(lacks, key=lacks.__getitem__)]
     _check_markers(root, layout)
     _check_labels(root / layout.workspace, layout)
     version = _version(root, layout.version)
@@ -284,14 +285,6 @@ def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runn
         if not released or head(folder, runner=runner) != released:
             return Source(repository="", commit="")
     return identify(folder, runner=runner)
-
-
-def _layout(root: Path, layouts: Layouts) -> Layout:
-    """Return the layout with the fewest missing markers; `_check_markers` has the last word."""
-    return min(
-        layouts.values(),
-        key=lambda layout: sum(not (root / name).exists() for name in layout.markers),
-    )
 
 
 def _check_markers(root: Path, layout: Layout) -> None:
