@@ -26,7 +26,6 @@ from rocwheel.errors import PromotionError, RocwheelError, StoreError
 from rocwheel.option import opt
 
 with when_run():
-    from dataclasses import replace
     from pathlib import Path
 
     import amdgpu_family_matrix as matrix
@@ -40,6 +39,7 @@ with when_run():
     from rocwheel.release import status as standing
     from rocwheel.trust.policy import KeyRole, Signer
     from rocwheel.trust.statements import Approval
+    from rocwheel.values import replace
 
 LOOK = 10  # staged sets that `status` judges
 
