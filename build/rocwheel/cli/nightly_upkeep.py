@@ -117,11 +117,14 @@ def check(app: App, options: NightCheckOptions) -> int:
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
-        page = upkeep.page_url(target.channel, target.store)
-        do = f"look: `nightly status {night}`, and {page}" if night else "make one: `nightly plan`"
         lines = slurm.release_lines(slurm.held(waits), whole(app))
-        raise HostError(problems[0], hint="; ".join(lines) or do)
+        raise HostError(problems[0], hint="; ".join(lines) or _look(target, night))
     return 0
+
+
+def _look(target: NightTarget, night: str) -> str:
+    page = upkeep.page_url(target.channel, target.store)
+    return f"look: `nightly status {night}`, and {page}" if night else "make one: `nightly plan`"
 
 
 class NightOrderOptions(NamedNightOptions, PersonOptions, DryRun):
@@ -305,12 +308,7 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
-    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
-    page, now = upkeep.page_url(target.channel, target.store), app.now()
-    if options.max_age:
-        message = notify.stale(target.store, planned, page, now=now, limit=options.max_age)
-    else:
-        message = notify.message(target.nights, night, page, app.console.warn, now=now)
+    message = _message(app, options, target, night)
     if options.dry_run:
         return app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
     if not (options.url or options.file):
@@ -321,6 +319,16 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
             notify.remember(target.store, message)
     state = "told" if message else "nothing-to-do"
     return app.emit({"night": night, "state": state}, f"{night} {state}")
+
+
+def _message(
+    app: App, options: NightNotifyOptions, target: NightTarget, night: str
+) -> notify.Message | None:
+    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
+    page, now = upkeep.page_url(target.channel, target.store), app.now()
+    if options.max_age:
+        return notify.stale(target.store, planned, page, now=now, limit=options.max_age)
+    return notify.message(target.nights, night, page, app.console.warn, now=now)
 
 
 def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:

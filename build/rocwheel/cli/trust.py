@@ -197,8 +197,7 @@ def verify(app: App, options: VerifyOptions) -> int:
     MANIFEST is a manifest.json or its folder; URL a wheel in an index, which is read to its end, or
     an index, whose pages' digests are verified. Ends with 9 where a link is broken or missing.
     """
-    if options.keys:
-        _read(options.keys)  # one that is not there would know no key
+    _ = options.keys and _read(options.keys)  # one that is not there would know no key
     known = policy.load(options.keys or app.home.ci / policy.FILE)
     documents, lines = list[dict[str, Any]](), list[str]()
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
