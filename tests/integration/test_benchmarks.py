@@ -33,7 +33,7 @@ RUNS = {
         ("--work={work}", "--pairs=1", "--others=1", "--size=0.05"), r"median ratio \d+\.\d+",
     ),
     "gate.py": (("--small", "--repeat=1"), r"(?s)overhead per empty test.*\| \d+\.\d+ s "),
-    "nightly.py": (("page", "graph", "idle"), r"\d+ requests \(200\)"),
+    "nightly.py": (("page", "graph", "idle"), r"\d+ requests \(900\)"),
     "release.py": (
         ("--small", "--pairs=1", "--work={work}"),
         r"(?s)wheel bytes through the client \| 0 \|.*",
