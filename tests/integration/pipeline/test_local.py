@@ -149,9 +149,9 @@ def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_ne
     assert "infra" in page(world)
     forgotten = world.nightly("retry", "one", "--reason=node repaired")
     assert forgotten.code == 3
-    assert f"nightly status --store={world.store} one`" in forgotten.err
+    assert f" --store={world.store} one`" in forgotten.err
     retried = world.nightly("retry", "one", cell, "--reason=node repaired", check=True)
-    assert f"nightly run --store={world.store} one" in retried.err
+    assert f" nightly run --ci-dir={world.folder}/ci --store={world.store} one" in retried.err
     waiting = world.nightly("status", "one")
     assert re.search(rf"{cell} +waiting .*for the retry that", waiting.out)
     assert re.search(r"promote.jax.gfx90a +waiting .*to be done again after gate", waiting.out)
@@ -197,7 +197,10 @@ def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(worl
     assert not Nights(open_store(world.store)).book("one").attempts
     world.nightly("retry", "one", "--reason=done", check=True)
     drop = ("drop", "one", "gate.jax.gfx90a.3.12.e2e", "--reason=known")
-    assert f"nightly run --store={world.store} one" in world.nightly(*drop, check=True).err
+    assert (
+        f" nightly run --ci-dir={world.folder}/ci --store={world.store} one"
+        in world.nightly(*drop, check=True).err
+    )
     done = world.local("one")
     assert "gate.jax.gfx90a.3.12.e2e: barred: dropped by" in done.err
     assert released(world), "an advisory suite that was dropped holds nothing up"
@@ -342,7 +345,7 @@ def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=240)
     assert process.returncode == 130
-    assert f"nightly run --store={world.store} one`" in err
+    assert f" nightly run --ci-dir={world.folder}/ci --store={world.store} one`" in err
     assert not alive(world)
     world.script()
     done = world.local("one")

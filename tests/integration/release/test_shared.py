@@ -592,7 +592,8 @@ def test_commands_speak_of_each_family(shop, where, tmp_path, capsys) -> None:
     }
     assert said["families"][Y.name]["blocked_by"][0]["suite"] == "smoke"
     assert said["families"][X.name]["index_url"].endswith(f"/v2/{X.name}/")
-    assert f"gate --manifest {one.sha256[:12]} --family {Y.name} --channel try" in err
+    assert " gate --channel=try --channels-file=" in err
+    assert f" --manifest {one.sha256[:12]} --family {Y.name} --python " in err
     blocked = run(capsys, "promote", *sha, *where, "--family", Y.name)[1]
     assert blocked["state"] == "blocked"
     assert f" on {Y.name}: smoke on CPython " in blocked["reason"], "what a night shows"
