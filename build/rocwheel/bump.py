@@ -18,7 +18,7 @@ import msgspec
 import yaml
 from packaging.version import Version
 
-from rocwheel import bazel, files, git, rocm, source
+from rocwheel import bazel, files, git, rocm, source, yaml_file
 from rocwheel.console import count
 from rocwheel.download import Client
 from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
@@ -311,7 +311,7 @@ def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 def _bazel(context: BumpContext) -> Iterator[Fact]:
     path = context.here.home.ci / "bazel_binaries.yaml"
-    now = max(bazel.load_releases(path).releases, key=Version)
+    now = max(yaml_file.read(path, bazel.Releases).releases, key=Version)
     yield Fact(name="bazel", now=now, path=path, upstream=f"{context.github}bazelbuild/bazel")
 
 
@@ -323,7 +323,7 @@ def _newest_bazel(fact: Fact, context: BumpContext) -> str:
 
 
 def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
-    path, table = fact.path, bazel.load_releases(fact.path)
+    path, table = fact.path, yaml_file.read(fact.path, bazel.Releases)
     known = table.releases.get(to, {})
     lines = [f'  "{to}":']
     for platform in dict.fromkeys(name for each in table.releases.values() for name in each):

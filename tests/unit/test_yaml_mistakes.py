@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rocwheel import families
+from rocwheel import families, yaml_file
 from rocwheel.bazel import failures
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips, suites
@@ -48,7 +49,7 @@ def pools(file: Path) -> object:
 
 
 READERS = {
-    "builder_images": ("ci/images.yaml", recipe.load),
+    "builder_images": ("ci/images.yaml", partial(yaml_file.read, kind=recipe.Images)),
     "channels": ("ci/channels.yaml", channels.load),
     "families": ("families.yaml", families.load),
     "known_failures": ("ci/known_failures.yaml", failures.load),

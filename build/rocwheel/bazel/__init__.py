@@ -15,7 +15,7 @@ from rocwheel.bazel.invocation import Compiler as Compiler
 from rocwheel.bazel.invocation import check_rocm as check_rocm
 from rocwheel.bazel.invocation import invocations as invocations
 from rocwheel.bazel.releases import Downloads as Downloads
-from rocwheel.bazel.releases import load_releases as load_releases
+from rocwheel.bazel.releases import Releases as Releases
 from rocwheel.bazel.remote import Remote as Remote
 from rocwheel.bazel.remote import read_remote as read_remote
 from rocwheel.bazel.runs import Runs as Runs

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from rocwheel import files, yaml_file
+from rocwheel import files
 from rocwheel.console import Console, Unit, silent
 from rocwheel.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.errors import ConfigError
@@ -85,11 +85,6 @@ class Downloads(Plain, frozen=True, kw_only=True):
     only_verified: bool = False
     env: Mapping[str, str] = {}  # proxies, CA bundle
     retry: Retry = PATIENT
-
-
-def load_releases(path: Path) -> Releases:
-    """Read the table. Raises ConfigError."""
-    return yaml_file.read(path, Releases)
 
 
 def host_platform() -> str:

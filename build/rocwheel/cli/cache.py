@@ -65,7 +65,12 @@ def clean(app: App, options: CleanOptions) -> None:
     if options.older_than is None and not options.to_size:
         raise click.UsageError("give --older-than DAYS or --to-size SIZE")
     folder = options.folder(app)
-    chosen = _chosen(app, folder, options)
+    chosen = housekeeping.choose(
+        housekeeping.look(folder),
+        now=app.now().timestamp(),
+        older=None if options.older_than is None else options.older_than * housekeeping.DAY,
+        most=byte_count(options.to_size) if options.to_size else None,
+    )
     done = chosen if options.dry_run else housekeeping.remove(folder, chosen)
     freed = sum(item.bytes for item in done)
     said = "would be removed" if options.dry_run else "removed"
@@ -73,13 +78,4 @@ def clean(app: App, options: CleanOptions) -> None:
     app.emit(
         {"removed": [item.document() for item in done], "bytes": freed, "dry_run": options.dry_run},
         "\n".join([*lines, f"{count(len(done), 'thing')}, {size(freed)}, {said}"]),
-    )
-
-
-def _chosen(app: App, folder: Path, options: CleanOptions) -> tuple[housekeeping.CacheItem, ...]:
-    return housekeeping.choose(
-        housekeeping.look(folder),
-        now=app.now().timestamp(),
-        older=None if options.older_than is None else options.older_than * housekeeping.DAY,
-        most=byte_count(options.to_size) if options.to_size else None,
     )

@@ -13,7 +13,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import PersonOptions, Target, TargetOptions
-from rocwheel.errors import HostError, StoreError
+from rocwheel.errors import HostError, StoreError, named
 from rocwheel.option import opt
 
 with when_run():
@@ -149,7 +149,8 @@ class ServeOptions(TargetOptions):
 
     def site(self, app: App, target: Target) -> Site:
         """Start the server, which listens. Raises HostError."""
-        try:
+        hint = "choose another --port, 0 takes a free one; --host is this machine's"
+        with named(f"{self.host}:{self.port}", HostError, hint=hint):
             return Site(
                 target.store,
                 host=self.host,
@@ -157,11 +158,6 @@ class ServeOptions(TargetOptions):
                 indexes=[place.index for pair in target.pairs() for place in reversed(pair)],
                 say=app.console.detail,
             )
-        except OSError as exc:
-            raise HostError(
-                f"{self.host}:{self.port}: {exc.strerror}",
-                hint="choose another --port, 0 takes a free one; --host is this machine's",
-            ) from exc
 
 
 @command("serve", ServeOptions)

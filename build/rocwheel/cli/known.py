@@ -156,9 +156,10 @@ def jax_versions(ctx: click.Context) -> tuple[str, ...]:
 
 def recipes(ctx: click.Context) -> tuple[str, ...]:
     """Builder images. Raises ConfigError."""
-    from rocwheel.image import recipe
+    from rocwheel import yaml_file
+    from rocwheel.image.recipe import Images
 
-    return tuple(recipe.load(_ci(ctx) / "images.yaml").builders)
+    return tuple(yaml_file.read(_ci(ctx) / "images.yaml", Images).builders)
 
 
 def pythons(_ctx: click.Context) -> tuple[str, ...]:

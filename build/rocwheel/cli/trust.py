@@ -11,7 +11,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import ManifestOptions, PersonOptions, Target, judging
-from rocwheel.errors import ConfigError
+from rocwheel.errors import ConfigError, named
 from rocwheel.option import OptionSet, opt
 
 with when_run():
@@ -132,11 +132,9 @@ def _given(app: App, options: SignerOptions) -> Signer:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    hint = "check the path; statements of a release are fetched as docs/how-to/trust.md says"
+    with named(path, ConfigError, hint=hint):
         return files.read(path, most=64 << 20)
-    except OSError as exc:
-        hint = "check the path; statements of a release are fetched as docs/how-to/trust.md says"
-        raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
 
 
 class ApproveOptions(ManifestOptions, PersonOptions, SignerOptions):

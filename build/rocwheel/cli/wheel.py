@@ -11,7 +11,7 @@ from rocwheel.build_options import FamilyOptions
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.errors import ConfigError, WheelError
+from rocwheel.errors import ConfigError, WheelError, named
 from rocwheel.option import OptionSet, listed
 
 with when_run():
@@ -39,10 +39,8 @@ class WheelsOptions(OptionSet):
         """Return the paths of the wheels, below the working directory. Raises ConfigError."""
         for path in self.wheels:
             # A misspelt path says nothing about a wheel: it has not the exit code of a bad one.
-            try:
+            with named(path, ConfigError, hint="name an existing wheel"):
                 path.stat()
-            except OSError as exc:
-                raise ConfigError(f"{path}: {exc.strerror}", hint="name an existing wheel") from exc
         return [*self.wheels]
 
 

@@ -10,7 +10,6 @@ from rocwheel.dist.build_request import Plan as Plan
 from rocwheel.dist.build_request import Request as Request
 from rocwheel.dist.build_request import plan as plan
 from rocwheel.dist.build_request import resolved as resolved
-from rocwheel.dist.inputs import Inputs as Inputs
 from rocwheel.dist.inputs import gather as gather
 from rocwheel.dist.inputs import preview as preview
 from rocwheel.dist.output import contents as contents

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rocwheel import bazel, container, git
+from rocwheel import container, git, yaml_file
 from rocwheel.bazel import releases
 from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
@@ -123,8 +123,8 @@ def push(
 
 def _recipe(name: str, home: Home) -> tuple[recipe.Recipe, str]:
     """Return a recipe and the SHA-256 of its Bazel, "" where a package brings that."""
-    chosen = recipe.load(home.ci / "images.yaml").builder(name)
-    table = bazel.load_releases(home.ci / "bazel_binaries.yaml")
+    chosen = yaml_file.read(home.ci / "images.yaml", recipe.Images).builder(name)
+    table = yaml_file.read(home.ci / "bazel_binaries.yaml", releases.Releases)
     return chosen, table.find(chosen.bazel).sha256 if chosen.bazel else ""
 
 
@@ -133,7 +133,7 @@ def _binary(version: str, here: Workplace, *, locked: bool) -> Path | None:
     if not version:
         return None
     downloads = releases.Downloads(
-        releases=releases.load_releases(here.home.ci / "bazel_binaries.yaml"),
+        releases=yaml_file.read(here.home.ci / "bazel_binaries.yaml", releases.Releases),
         folder=here.cache / "bazel-binaries",
         only_verified=locked,
         env=here.environ,

@@ -9,7 +9,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from rocwheel import bazel, git, home, rocm, source
+from rocwheel import bazel, git, home, rocm, source, yaml_file
 from rocwheel.console import Console, silent
 from rocwheel.container import Mount
 from rocwheel.dist import checks, executor
@@ -241,7 +241,7 @@ def find_bazel(
         workspace=tree.workspace,
         runner=runner,
         downloads=bazel.Downloads(
-            releases=bazel.load_releases(request.home.ci / "bazel_binaries.yaml"),
+            releases=yaml_file.read(request.home.ci / "bazel_binaries.yaml", bazel.Releases),
             folder=request.cache / "bazel-binaries",
             mirror=request.bazel_mirror,
             only_verified=request.locked,

@@ -6,7 +6,6 @@ with a known SHA-256 into its place. TLS certificates are always verified; a sou
 leads to http. Proxies and the CA bundle come from the mapping that is given.
 """
 
-from rocwheel.download.client import BLOCK as BLOCK
 from rocwheel.download.client import Client as Client
 from rocwheel.download.client import DownloadError as DownloadError
 from rocwheel.download.client import Fingerprint as Fingerprint

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import field
 
-from rocwheel import files, yaml_file
+from rocwheel import files
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
 from rocwheel.values import Plain, Value, canonical_json, matching, replace
@@ -96,11 +96,6 @@ class Images(Value, frozen=True, kw_only=True):
                 f"{name!r}: unknown builder", hint=suggest(name, tuple(self.builders))
             )
         return replace(self.builders[name], name=name)
-
-
-def load(path: Path) -> Images:
-    """Read `ci/images.yaml`. Raises ConfigError with line and column."""
-    return yaml_file.read(path, Images)
 
 
 class ImageInputs(Plain, frozen=True, kw_only=True):

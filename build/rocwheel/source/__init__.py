@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.source import layouts, pins
-from rocwheel.source.layouts import Layouts as Layouts
 from rocwheel.source.pins import Pins as Pins
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from rocwheel.errors import ConfigError
+from rocwheel.errors import ConfigError, named
 from rocwheel.trust import TrustError
 from rocwheel.trust.policy import PublicKey, Signer, sslib_key
 
@@ -106,7 +106,7 @@ def _of_file(path: Path) -> Signer:
 def _private(path: Path) -> bytes:
     """Read a key or a PIN that its owner alone can read. Raises ConfigError."""
     _check_folder(path)
-    try:
+    with named(path, ConfigError, hint="check --signer"):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
@@ -115,8 +115,6 @@ def _private(path: Path) -> bytes:
                 hint = f"chmod 600 {path}, and make a new key if others were there"
                 raise ConfigError(f"{path}: mode {mode:04o}: others can read the key", hint=hint)
             return file.read(1 << 16)
-    except OSError as exc:
-        raise ConfigError(f"{path}: {exc.strerror}", hint="check --signer") from exc
 
 
 def _check_folder(path: Path) -> None:

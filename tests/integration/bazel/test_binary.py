@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.faultserver import Fault, FaultServer
 
-from rocwheel import bazel, source
+from rocwheel import bazel, source, yaml_file
 from rocwheel.bazel import Downloads
 from rocwheel.bazel.releases import Digest, Releases, host_platform
 from rocwheel.download import Retry
@@ -266,7 +266,7 @@ def test_two_runs_at_once_download_once(downloads, find, site):
 
 
 def test_the_committed_table_has_every_bazel_a_pin_wants():
-    table = bazel.load_releases(CI / "bazel_binaries.yaml")
+    table = yaml_file.read(CI / "bazel_binaries.yaml", bazel.Releases)
     pins = source.load_pins(CI / "pins.yaml", layouts=source.load_layouts(CI / "layouts.yaml")).pins
     assert {pin.bazel for pin in pins} <= {*table.releases}
     assert (
@@ -289,4 +289,4 @@ def test_a_mistake_in_the_table_is_named(tmp_path, old, new, problem):
     path = tmp_path / "bazel_binaries.yaml"
     path.write_text((CI / "bazel_binaries.yaml").read_text().replace(old, new))
     with pytest.raises(ConfigError, match=problem):
-        bazel.load_releases(path)
+        yaml_file.read(path, bazel.Releases)

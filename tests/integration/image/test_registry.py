@@ -18,7 +18,7 @@ import pytest
 import requests
 from support import engines, registries
 
-from rocwheel import container
+from rocwheel import container, yaml_file
 from rocwheel.container import EngineKind
 from rocwheel.errors import ConfigError, StoreError
 from rocwheel.image import found, recipe, registry
@@ -58,7 +58,7 @@ def address(tmp_path):
 
 @pytest.fixture(scope="module")
 def inputs():
-    chosen = recipe.load(ROOT / "ci" / "images.yaml").builder("debian_12")
+    chosen = yaml_file.read(ROOT / "ci" / "images.yaml", recipe.Images).builder("debian_12")
     return recipe.gather(chosen, checkout=ROOT, base="sha256:" + "1" * 64)
 
 
@@ -209,7 +209,7 @@ def base(small):
 @pytest.fixture(scope="module")
 def made(small, base):
     """The inputs of a builder image on a base of its own, and an image that is made from them."""
-    chosen = recipe.load(ROOT / "ci" / "images.yaml").builder("debian_12")
+    chosen = yaml_file.read(ROOT / "ci" / "images.yaml", recipe.Images).builder("debian_12")
     inputs = recipe.gather(chosen, checkout=ROOT, base=base.config)
     return inputs, small(inputs.digest, text="made")
 

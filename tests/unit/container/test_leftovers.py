@@ -13,6 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 
 import rocwheel
+from rocwheel import yaml_file
 from rocwheel.container import claimed
 from rocwheel.container.folders import DAY, LOCK, abandoned, clear
 from rocwheel.container.owner import is_alive, owner
@@ -215,7 +216,7 @@ def test_whenever_one_that_is_kept_is_killed_its_folder_is_found_a_day_later(tmp
 def test_the_context_of_an_image_build_is_claimed_from_the_first(tmp_path):
     """The process that makes it may be killed."""
     root = Path(rocwheel.__file__).parents[2]
-    recipe = recipes.load(root / "ci" / "images.yaml").builder("debian_12")
+    recipe = yaml_file.read(root / "ci" / "images.yaml", recipes.Images).builder("debian_12")
     inputs = recipes.gather(recipe, checkout=root, base="sha256:" + "0" * 64)
     context = building.context(inputs, root, tmp_path, bazel=None, runner=MagicMock())
     with context as made:

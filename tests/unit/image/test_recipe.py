@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocwheel import home
+from rocwheel import home, yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.image import recipe
 from rocwheel.values import replace
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def images():
-    return recipe.load(ROOT / "ci" / "images.yaml")
+    return yaml_file.read(ROOT / "ci" / "images.yaml", recipe.Images)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_recipe_that_cannot_be_right_is_refused_with_its_line(old, new, proble
     shutil.copy(ROOT / "ci" / "images.yaml", file)
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(ConfigError, match=rf"images\.yaml:\d+:\d+: .*{problem}"):
-        recipe.load(file)
+        yaml_file.read(file, recipe.Images)
 
 
 def test_an_unknown_recipe_names_the_nearest(images):

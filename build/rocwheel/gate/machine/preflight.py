@@ -95,8 +95,13 @@ def ask(
             message += f" ({lacks[1]}, which the wheels need, is not on this machine)"
             hint = NO_ROCM
         raise InfraError(message, hint=hint, detail=done.output)
-    wrong = _wrong_install(facts, wheels)
-    for error in (*wrong, *(_wrong_device(facts, lane, wheels) if with_jax else ())):
+    for wheel in wheels.wheels:
+        said = facts["installed"][wheel.project]
+        if said["version"] != wheel.version:
+            raise _wrong(f"{wheel.project} {said['version']} is installed, not {wheel.version}")
+        if said["sha256"] and said["sha256"] != wheel.sha256:
+            raise _wrong(f"{wheel.project} was installed from other bytes: {said['sha256']}")
+    for error in _wrong_device(facts, lane, wheels) if with_jax else ():
         raise error
     maker = lane.devices[0].maker
     return EnvironmentFacts(
@@ -106,15 +111,6 @@ def ask(
         modules=tuple(names[0] for names in facts["loaded"].values() if names),
         uncompared=tuple(name for name, said in facts["installed"].items() if not said["sha256"]),
     )
-
-
-def _wrong_install(facts: Mapping[str, Any], wheels: WheelsUnderTest) -> Iterator[SetupError]:
-    for wheel in wheels.wheels:
-        said = facts["installed"][wheel.project]
-        if said["version"] != wheel.version:
-            yield _wrong(f"{wheel.project} {said['version']} is installed, not {wheel.version}")
-        if said["sha256"] and said["sha256"] != wheel.sha256:
-            yield _wrong(f"{wheel.project} was installed from other bytes: {said['sha256']}")
 
 
 def _wrong_device(

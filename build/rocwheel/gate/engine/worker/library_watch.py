@@ -58,9 +58,8 @@ class LibraryWatch:
 
 def _log(start: int) -> bytes:
     """Return what this process printed from an offset on, of much the beginning."""
-    try:
-        with Path("/proc/self/fd/1").open("rb") as log:  # ours is open for writing alone
-            log.seek(start)
-            return log.read(MOST_READ)
-    except OSError:  # a test may have closed it
-        return b""
+    # Ours is open for writing alone, and a test may have closed it.
+    with suppress(OSError), Path("/proc/self/fd/1").open("rb") as log:
+        log.seek(start)
+        return log.read(MOST_READ)
+    return b""
