@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_969  # lines of all rooms; fewer than 50,000
+MOST = 49_982  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
@@ -20,7 +20,7 @@ MOST = 49_969  # lines of all rooms; fewer than 50,000
 ROOMS = {
     "": (4664, 2850, 0, 1),
     "bazel/ bump dist/ download/ git rocm/ source/": (8289, 7350, 0, 1),
-    "cli/": (5282, 4900, 0, 0),
+    "cli/": (5295, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2763, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2096, 2100, 0, 0),
     "gate/": (7036, 7150, 0, 0),

@@ -109,19 +109,26 @@ def check(app: App, options: NightCheckOptions) -> int:
     names = target.nights.names()
     waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else None
     is_known = bool(waits) or waits is None or slurm.answers(whole(app))
-    problems = upkeep.problems(target.nights, app.now(), options.max_age, waits, has_slurm=is_known)
-    problems = [as_called(text, app) for text in problems]
+    told = upkeep.problems(target.nights, app.now(), options.max_age, waits, has_slurm=is_known)
+    problems = [as_called(text, app) for text in told]
     night = names[-1] if names else ""
     text = f"{night}: nothing besides what status shows" if not problems else ""
     app.emit({"night": night, "problems": problems}, text)
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
-        page = upkeep.page_url(target.channel, target.store)
-        do = f"look: `nightly status {night}`, and {page}" if night else "make one: `nightly plan`"
-        lines = slurm.release_lines(slurm.held(waits), whole(app))
-        raise HostError(problems[0], hint="; ".join(lines) or do)
+        raise HostError(problems[0], hint=_what_next(app, target, night, waits))
     return 0
+
+
+def _what_next(
+    app: App, target: NightTarget, night: str, waits: Mapping[str, slurm.Task] | None
+) -> str:
+    if not night:
+        return "make one: `nightly plan`"
+    lines = slurm.release_lines(slurm.held(waits), whole(app))
+    page = upkeep.page_url(target.channel, target.store)
+    return "; ".join(lines) or f"look: `nightly status {night}`, and {page}"
 
 
 class NightOrderOptions(NamedNightOptions, PersonOptions, DryRun):
@@ -305,12 +312,7 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
-    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
-    page, now = upkeep.page_url(target.channel, target.store), app.now()
-    if options.max_age:
-        message = notify.stale(target.store, planned, page, now=now, limit=options.max_age)
-    else:
-        message = notify.message(target.nights, night, page, app.console.warn, now=now)
+    message = _message(app, options, target, night)
     if options.dry_run:
         return app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
     if not (options.url or options.file):
@@ -321,6 +323,17 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
             notify.remember(target.store, message)
     state = "told" if message else "nothing-to-do"
     return app.emit({"night": night, "state": state}, f"{night} {state}")
+
+
+def _message(
+    app: App, options: NightNotifyOptions, target: NightTarget, night: str
+) -> notify.Message | None:
+    """Make the message about a night, or that no newer one came."""
+    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
+    page = upkeep.page_url(target.channel, target.store)
+    if not options.max_age:
+        return notify.message(target.nights, night, page, app.console.warn, now=app.now())
+    return notify.stale(target.store, planned, page, now=app.now(), limit=options.max_age)
 
 
 def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:
