@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_982  # lines of all rooms; fewer than 50,000
+MOST = 49_981  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
@@ -29,7 +29,7 @@ ROOMS = {
     "ledger/ release/": (4455, 3950, 0, 0),
     "ledger/nights pipeline/": (3988, 3500, 0, 0),
     "runtime/": (1494, 1300, 0, 0),
-    "cli/trust release/proof trust/": (1931, 1400, 0, 0),
+    "cli/trust release/proof trust/": (1930, 1400, 0, 0),
     "wheel/": (5024, 5250, 0, 0),
 }
 UNCLEAR = re.compile(
