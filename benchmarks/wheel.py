@@ -76,10 +76,11 @@ from pathlib import Path
 wheel, rounds, *paths = sys.argv[1:]
 sys.path[:0] = paths
 from rocwheel.console import silent
+from rocwheel import yaml_file
 from rocwheel.wheel import rename, repair, wheel_policy
 from rocwheel.wheel.zip_reader import ZipArchive
 
-policy = wheel_policy.load(Path(paths[0], "ci/wheel_policy.yaml"))
+policy = yaml_file.read(Path(paths[0], "ci/wheel_policy.yaml"), wheel_policy.WheelPolicy)
 whole = repair.plan_repair(Path(wheel), policy=policy)
 same = whole.report.filename.platforms[0]
 plan = whole._replace(runpaths={}, modes={}, releases=(), platform=same)

@@ -63,7 +63,10 @@ READERS = {
     "runtime_images": ("ci/images.yaml", lambda file: image_recipe.load(file, "jax")),
     "skips": ("ci/skips/unit.yaml", a_skip_list),
     "suite": ("ci/suites/own.yaml", a_suite),
-    "wheel_policy": ("ci/wheel_policy.yaml", wheel_policy.load),
+    "wheel_policy": (
+        "ci/wheel_policy.yaml",
+        partial(yaml_file.read, kind=wheel_policy.WheelPolicy),
+    ),
 }
 
 

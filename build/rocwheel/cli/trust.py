@@ -208,8 +208,7 @@ def verify(app: App, options: VerifyOptions) -> int:
         raise ConfigError(f"{options.what}: offers no wheel", hint="give what --index-url takes")
     text = "\n".join(lines[1:] if len(documents) == 1 else lines)
     app.emit(documents[0] if len(documents) == 1 else {"files": documents}, text)
-    holds = all(item["state"] in {"verified", "yanked"} for item in documents)
-    return 0 if holds else TrustError.exit_code
+    return 0 if {d["state"] for d in documents} <= {"verified", "yanked"} else TrustError.exit_code
 
 
 def _asked(app: App, options: VerifyOptions, client: Client) -> Iterator[tuple[str, str, bytes]]:

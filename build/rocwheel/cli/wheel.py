@@ -70,9 +70,11 @@ class PolicyOptions(OptionSet):
 
     def load(self, app: App) -> policies.WheelPolicy:
         """Read the policy. Raises ConfigError."""
+        from rocwheel import yaml_file
         from rocwheel.wheel import wheel_policy as policies
 
-        return policies.load(self.policy or app.home.ci / "wheel_policy.yaml")
+        path = self.policy or app.home.ci / "wheel_policy.yaml"
+        return yaml_file.read(path, policies.WheelPolicy)
 
 
 @group("wheel")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel import bazel, families, git, rocm, source
+from rocwheel import bazel, families, git, rocm, source, yaml_file
 from rocwheel.bazel.remote import LOCAL
 from rocwheel.build_options import BuildOptions, ContainerOptions, Wanted
 from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS
@@ -21,7 +21,6 @@ from rocwheel.home import Home
 from rocwheel.model import byte_count, gfx_target, is_commit, suggest
 from rocwheel.process import Runner
 from rocwheel.values import Plain, replace
-from rocwheel.wheel import wheel_policy as policy_file
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
 LEAST_MEMORY = 6 << 20  # of Docker: https://docs.docker.com/engine/containers/resource_constraints
@@ -154,7 +153,7 @@ def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
         rocm=planned,
         sources=sources,
         pins=pins,
-        policy=policy_file.load(ci / "wheel_policy.yaml"),
+        policy=yaml_file.read(ci / "wheel_policy.yaml", WheelPolicy),
         failures=bazel.load_failures(ci / "known_failures.yaml"),
         gfx_targets=_targets(request, {item.name: item.targets for item in asked}, planned),
         families=asked,

@@ -121,7 +121,11 @@ def needed(
     while search.todo or waiting:
         while search.todo:
             _look_into(search, search.todo.popleft())
-        ready = [item for item in waiting if _is_there(item, search.loaded)]
+        loaded = [f"{name}." for name in search.loaded]
+        ready = [
+            item for item in waiting
+            if not item.beside or any(name.startswith(f"{item.beside}.") for name in loaded)
+        ]  # fmt: skip
         if not ready:
             break
         waiting = [item for item in waiting if item not in ready]
@@ -134,12 +138,6 @@ def needed(
         paths=paths,
         system=dict(sorted(search.system.items())),
         size=sum((root / path).lstat().st_size for path in paths),
-    )
-
-
-def _is_there(extra: RunTimeFiles, loaded: Collection[str]) -> bool:
-    return not extra.beside or any(
-        name == extra.beside or name.startswith(f"{extra.beside}.") for name in loaded
     )
 
 

@@ -9,14 +9,12 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec.structs import asdict
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from rocwheel import yaml_file
 from rocwheel.model import WheelKind, suggest
 from rocwheel.values import Value, matching
 from rocwheel.wheel.elf import ElfFacts
@@ -224,11 +222,6 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
             if not any(self.excess(level, each) for each in files)
         )
         return next(fitting, "")
-
-
-def load(path: Path) -> WheelPolicy:
-    """Read the policy. Raises ConfigError."""
-    return yaml_file.read(path, WheelPolicy)
 
 
 def _refuse_unknown(problem: str, name: str, valid: Collection[str], *at: str | int) -> None:

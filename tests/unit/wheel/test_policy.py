@@ -11,13 +11,14 @@ from msgspec.structs import asdict
 from packaging.version import Version
 from support.wheels import make_elf
 
+from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import WheelKind
 from rocwheel.wheel import elf, wheel_policy
 
 FILE = Path(__file__).parents[3] / "ci" / "wheel_policy.yaml"
 TEXT = FILE.read_text(encoding="utf-8")
-POLICY = wheel_policy.load(FILE)
+POLICY = yaml_file.read(FILE, wheel_policy.WheelPolicy)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_a_mistake_is_named_with_its_line(old: str, new: str, message: str, tmp_
     file = tmp_path / "wheel_policy.yaml"
     file.write_text(TEXT.replace(old, new), encoding="utf-8")
     with pytest.raises(ConfigError, match=message) as error:
-        wheel_policy.load(file)
+        yaml_file.read(file, wheel_policy.WheelPolicy)
     assert str(error.value).startswith(f"{file}:")
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -128,7 +128,10 @@ def verify_set(
 
     def judge(path: Path) -> tuple[Finding, ...]:
         name = names.get(path)
-        siblings = _siblings(name, names.values()) if name else None
+        siblings = None
+        if name:  # what its pins must accept, its own version before another of one project
+            own_last = sorted(names.values(), key=lambda n: n.version_text == name.version_text)
+            siblings = {other.project: other.version_text for other in own_last}
         meant = replace(expected or Expectation(), siblings=siblings, partial=not whole)
         verdict = verify(path, policy=policy, expected=meant)
         if name is None or cells[_cell(name)] == 1:
@@ -140,12 +143,6 @@ def verify_set(
 
 def _cell(name: WheelName) -> tuple[object, ...]:
     return name.project, name.version_text, name.pythons, name.abis
-
-
-def _siblings(name: WheelName, names: Iterable[WheelName]) -> dict[str, str]:
-    """Return the versions that a wheel's pins must accept, its own before others."""
-    own_last = sorted(names, key=lambda other: other.version_text == name.version_text)
-    return {other.project: other.version_text for other in own_last}
 
 
 def verify_wheelhouse(
