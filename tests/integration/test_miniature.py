@@ -22,13 +22,14 @@ import zstandard
 from elftools.elf.elffile import ELFFile
 
 from examples.miniature import make_therock
+from rocwheel import yaml_file
 from rocwheel.host import debian, machine
 from rocwheel.model import PythonVersion
 from rocwheel.values import replace
 from rocwheel.wheel import hip
 from rocwheel.wheel.verify import Expectation, verify
 from rocwheel.wheel.verify.rules import Severity
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),
@@ -313,7 +314,7 @@ def test_the_modules_hold_code_objects_for_exactly_the_asked_targets(wheels):
 
 def test_real_code_objects_are_held_against_each_of_several_families(wheels):
     """R44: all targets of each family, in the plugin and in pjrt; what is beyond is listed."""
-    policy = load_policy(WORKSPACE.parents[2] / "ci" / "wheel_policy.yaml")
+    policy = yaml_file.read(WORKSPACE.parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
     families = {"x": ("gfx90a", "gfx942"), "y": ("gfx1100",), "z": ("gfx1201",)}
 
     def said(path, **changed):

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocwheel import yaml_file
 from rocwheel.manifest import ON_DISK, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.model import WheelKind
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.loader import gnu_hash, sysv_hash
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -377,7 +378,7 @@ def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
 @functools.cache
 def _taken(module: str) -> bytes:
     """Return a module with the names that JAX takes from it."""
-    policy = load_policy(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml")
+    policy = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
     names = policy.kinds[WheelKind.JAXLIB].names.get(module, ())
     return "".join(f"{name} = None\n" for name in names).encode()
 

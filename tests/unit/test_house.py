@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_996  # lines of all rooms; fewer than 50,000
+MOST = 49_999  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
@@ -20,7 +20,7 @@ MOST = 49_996  # lines of all rooms; fewer than 50,000
 ROOMS = {
     "": (4663, 2850, 0, 1),
     "bazel/ bump dist/ download/ git rocm/ source/": (8342, 7350, 0, 1),
-    "cli/": (5283, 4900, 0, 0),
+    "cli/": (5286, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2758, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2096, 2100, 0, 0),
     "gate/": (7031, 7150, 0, 0),

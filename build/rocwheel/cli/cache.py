@@ -56,20 +56,23 @@ class CleanOptions(CacheOptions, DryRun):
     older_than: float | None = own(
         "--older-than DAYS", "Remove what was not used for so long.", kind=NUMBER, default=None
     )
-    to_size: str = own("--to-size SIZE", "Remove the longest unused until this is left: 60G.")
+    to_size: int | None = own(  # bytes
+        "--to-size SIZE",
+        "Remove the longest unused until this is left: 60G.",
+        parse=lambda text: byte_count(text) if text else None,
+        default=None,
+    )
 
 
 @command("clean", CleanOptions, parent=cache)
 def clean(app: App, options: CleanOptions) -> None:
     """Remove what was not used for long, or down to a size; what is in use stays."""
-    if options.older_than is None and not options.to_size:
+    if options.older_than is None and options.to_size is None:
         raise click.UsageError("give --older-than DAYS or --to-size SIZE")
     folder = options.folder(app)
+    older = None if options.older_than is None else options.older_than * housekeeping.DAY
     chosen = housekeeping.choose(
-        housekeeping.look(folder),
-        now=app.now().timestamp(),
-        older=None if options.older_than is None else options.older_than * housekeeping.DAY,
-        most=byte_count(options.to_size) if options.to_size else None,
+        housekeeping.look(folder), now=app.now().timestamp(), older=older, most=options.to_size
     )
     done = chosen if options.dry_run else housekeeping.remove(folder, chosen)
     freed = sum(item.bytes for item in done)

@@ -284,7 +284,7 @@ def _record(
             path=str(binary.path),
             version=binary.version,
             invocations=runs.records,
-            fetched=runs.done[-1][1].fetched,
+            fetched={name: known for _, made in runs.done for name, known in made.fetched.items()},
             programs={name: files.sha256(path) for name, path in paths.items() if path.is_file()},
         ),
         milliseconds={name: round(took * 1000) for name, took in seconds.items()},

@@ -18,14 +18,15 @@ import pytest
 from support import wheels
 from support.wheels import Zip
 
+from rocwheel import yaml_file
 from rocwheel.errors import WheelError
 from rocwheel.wheel import rename
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.verify import verify
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
-POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml", WheelPolicy)
 LEAST = 300  # wheels
 VALUES = (0, 1, 2, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF)
 

@@ -23,6 +23,7 @@ import pytest
 from support import wheels
 from support.wheels import Entry, File, Wheel, Zip
 
+from rocwheel import yaml_file
 from rocwheel.process import HostRunner
 from rocwheel.values import replace
 from rocwheel.wheel import rename
@@ -30,11 +31,11 @@ from rocwheel.wheel.rename import NewVersion, plan_reversion
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.installs import Installers, installs
 from rocwheel.wheel.verify.rules import Severity
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
-POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml", WheelPolicy)
 OLDEST_PIP = (
     "22.3.1"  # the oldest that installs into another environment, as the tests of the index
 )

@@ -29,14 +29,15 @@ from packaging.version import Version
 from support import published
 from support.mutants import BROKEN, SOUND, mutants
 
+from rocwheel import yaml_file
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Finding, Severity
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 CHOSEN = os.environ.get("ROCWHEEL_PUBLISHED", "")
 pytestmark = pytest.mark.skipif(not CHOSEN, reason="ROCWHEEL_PUBLISHED is not set: downloads 4 GB")
 
-POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml", WheelPolicy)
 PROJECTS = ("jax-rocm7-pjrt", "jax-rocm7-plugin", "jax-rocm10-pjrt", "jax-rocm10-plugin")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 OLDEST = Version("0.6.0")

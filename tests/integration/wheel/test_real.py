@@ -20,6 +20,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from support import published as downloaded
 from support import wheels
 
+from rocwheel import yaml_file
 from rocwheel.errors import WheelError
 from rocwheel.wheel import rename
 from rocwheel.wheel.diff import diff
@@ -28,12 +29,12 @@ from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.verify import verify, verify_set
 from rocwheel.wheel.verify.libraries import Expectation
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.xdist_group("published wheels")]
 
 ROOT = Path(__file__).parents[3]
-POLICY = load_policy(ROOT / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(ROOT / "ci" / "wheel_policy.yaml", WheelPolicy)
 WHEELS = {
     "pjrt 0.9.1": "jax_rocm7_pjrt-0.9.1-py3-none-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
     "plugin 0.9.1": (

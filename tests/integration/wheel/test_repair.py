@@ -14,6 +14,7 @@ import pytest
 from support import wheels
 from support.wheels import File, Wheel
 
+from rocwheel import yaml_file
 from rocwheel.errors import WheelError
 from rocwheel.model import WheelKind
 from rocwheel.values import replace
@@ -22,12 +23,12 @@ from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import RepairResult, apply, plan_repair
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
 
 pytestmark = pytest.mark.needs("cc")
 
-POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml", WheelPolicy)
 MODULE = "jax_rocm7_plugin/_linalg.so"
 SHORT = POLICY.runpath.expanded("short")
 WITHOUT_GPUS = replace(

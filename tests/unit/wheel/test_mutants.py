@@ -8,11 +8,12 @@ import pytest
 from support import wheels
 from support.mutants import BROKEN, SOUND, mutants
 
+from rocwheel import yaml_file
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
-POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml", WheelPolicy)
 MADE = {"pjrt": wheels.pjrt, "plugin": wheels.plugin, "jaxlib": wheels.jaxlib}
 
 

@@ -13,16 +13,17 @@ from packaging.version import Version
 from support import wheels
 from support.wheels import Entry, File, Wheel, Zip
 
+from rocwheel import yaml_file
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.wheel import rename
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.verify import verify
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
 
-POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml", WheelPolicy)
 
 
 def text(path: Path, name: str) -> str:

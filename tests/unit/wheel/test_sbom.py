@@ -12,6 +12,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from support import wheels
 from support.wheels import File
 
+from rocwheel import yaml_file
 from rocwheel.cli import main
 from rocwheel.errors import WheelError
 from rocwheel.manifest import Source
@@ -20,9 +21,9 @@ from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.sbom import Component, make, of_source, of_wheel, read, with_version
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
-POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml", WheelPolicy)
 AUDITWHEEL = {  # as auditwheel 6.5 writes it
     "bomFormat": "CycloneDX", "specVersion": "1.4", "version": 1,
     "metadata": {

@@ -9,6 +9,7 @@ import pytest
 from support import wheels
 from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf, pack_bundle
 
+from rocwheel import yaml_file
 from rocwheel.errors import WheelError
 from rocwheel.values import replace
 from rocwheel.wheel import repair
@@ -16,9 +17,9 @@ from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.verify import verify, verify_set, verify_wheelhouse
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import RULES, Severity
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
-POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml", WheelPolicy)
 MODULE = "jax_rocm7_plugin/_linalg.so"
 LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 INIT = "jax_plugins/xla_rocm7/__init__.py"

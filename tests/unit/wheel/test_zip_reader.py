@@ -17,6 +17,7 @@ from support import wheels
 from support.hostile import CORPUS, DEEP, GOOD, NAME, SOUND, good, restated
 from support.wheels import File, Zip, make_elf
 
+from rocwheel import yaml_file
 from rocwheel.errors import WheelError
 from rocwheel.wheel import rename, zip_reader
 from rocwheel.wheel.limits import Limits
@@ -24,10 +25,10 @@ from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import apply, plan_repair
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
-from rocwheel.wheel.wheel_policy import load as load_policy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
 
-POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+POLICY = yaml_file.read(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml", WheelPolicy)
 
 
 class NoRunner:
