@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -183,17 +185,44 @@ def test_each_picture_of_a_page_is_there_by_day_and_by_night_and_all_are_small()
     assert sum(images.values()) <= 300 << 10
 
 
-def test_the_site_is_built_strictly(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "how-to" / "first-release" / "index.html").is_file()
-    assert (tmp_path / "site" / "images" / "night-dark.webp").is_file()
-    assert not (tmp_path / "site" / "make_pictures.py").exists()
-    assert "first-release" in (tmp_path / "site" / "search" / "search_index.json").read_text()
+def test_the_site_is_built_strictly_and_keeps_the_versions_before(tmp_path):
+    person = {
+        f"GIT_{who}_{what}": "a@example.com"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where mkdocs is
+    env = {**os.environ, **person, "PATH": path, "NO_MKDOCS_2_WARNING": "1"}
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            words, cwd=tmp_path / "tree", env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def page(path: str) -> str:
+        return run("git", "show", f"gh-pages:{path}")
+
+    shutil.copytree(ROOT / "docs", tmp_path / "tree" / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path / "tree")
+    run("git", "init", "-q")
+    run("git", "commit", "-q", "--allow-empty", "-m", "a release")  # which mike names
+    mike = (sys.executable, "-c", "from mike.driver import main; main()", "-q")
+    run(*mike, "deploy", "--update-aliases", "0.1", "latest")
+    with (tmp_path / "tree" / "docs" / "index.md").open("a", encoding="utf-8") as index:
+        index.write("\nOnly the second version says this.\n")
+    run(*mike, "deploy", "--update-aliases", "0.2", "latest")
+    assert [(one["version"], one["aliases"]) for one in json.loads(page("versions.json"))] == [
+        ("0.2", ["latest"]),
+        ("0.1", []),
+    ]
+    assert ["Only the second" in page(f"{number}/index.html") for number in ("0.1", "0.2")] == [
+        False,
+        True,
+    ]
+    assert '"provider": "mike"' in page("0.2/how-to/first-release/index.html")
+    files = run("git", "ls-tree", "-r", "--name-only", "gh-pages").splitlines()
+    assert "0.2/images/night-dark.webp" in files
+    assert not [name for name in files if name.endswith("make_pictures.py")]
+    assert "first-release" in page("0.2/search/search_index.json")
