@@ -37,7 +37,7 @@ TRIED: Final = {  # by tests of suites/smoke: what a row is about stands in the 
     "JAX modules": r"\btest_modules\.py::test_import\[(.+)\]",
     "JAX features": r"\btest_unsupported\.py::test_feature\[(.+)\]",
 }
-MARKDOWN: Final = r"[\\`*|~<>&\[\]]|(?<!\w)_|_(?!\w)"  # what is markup in a cell
+MARKDOWN: Final = r"[\\`*|~<>&\[\]]|(?<![^\W_])_|_(?![^\W_])"  # what is markup in a cell
 RST: Final = r"[\\`*|_]|:$"
 RST_BLOCK: Final = r"^(?=\W|\w+[.)] )"  # what begins a list, a field, a comment
 HEADERS: Final = {  # of what a channel says

@@ -76,7 +76,7 @@ def test_ctrl_c_while_the_program_is_imported_is_two_lines(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mebibytes", [23, 26, 28.75, 29, 32, 36])
+@pytest.mark.parametrize("mebibytes", [23, 26, 28.75, 29, 30, 31])
 def test_too_little_memory_is_two_lines_wherever_it_ends(mebibytes):
     most = int(mebibytes * 2**20)
     done = subprocess.run(

@@ -17,7 +17,7 @@ from rocwheel import compat
 from rocwheel.console import printable
 
 ODD = (
-    "a|b", "*x*", "x*", "`x`", "``", "_x_", "x_", "__x", "|x|", "**", "\\", "\\|", "a\\", "- x", "-x y", "* x", "+ x",
+    "a|b", "*x*", "x*", "`x`", "``", "_x_", "x_", "__x", "__0__", "|x|", "**", "\\", "\\|", "a\\", "- x", "-x y", "* x", "+ x",
     "1. x", "a) x", "(iv) x", "#. x", ".. note::", "..", "x::", ":x: y", ">>> x", "=====", "[1]_", "[x](y)", "<b>x</b>",
     "&amp;", "~~x~~", "a\nb", "a\n\nb", "\x1b[31m", "http://a.b/c_", "$x$", "{{ x }}", "gfx94X_dcgpu", "# x", "> x", "+---+",
 )  # fmt: skip

@@ -136,9 +136,11 @@ def as_called(text: str, app: App) -> str:
 def command_line(app: App, line: str) -> str:
     """Return a command line of ours as it is pasted here.
 
-    It gets the program, the data in use, and where the command that runs looks.
+    It gets the program, the data in use, and where the command that runs looks; no credentials.
     """
     import shlex
+
+    from rocwheel.download import shown_setting
 
     name, _, rest = line.partition(" ")
     command = ci_build.get_command(click.Context(ci_build), name)
@@ -150,13 +152,12 @@ def command_line(app: App, line: str) -> str:
     said = {word.partition("=")[0] for word in rest.split()}
     params = {p.name: p for p in command.params if p.name} if command else {}
     wanted -= {name for name, param in params.items() if said.intersection(param.opts)}
-    words = given_words(app, wanted & params.keys())
+    words = tuple(shown_setting("", word) for word in given_words(app, wanted & params.keys()))
     families = [word for word in words if word.startswith("--family=")]
     if "," in ",".join(families) and not getattr(params["family"].type, "many", True):
         words = tuple(word for word in words if word not in families)  # it takes one, or `all`
     data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
-    parts = (program_name(sys.argv[0]), name, shlex.join(data + words), rest)
-    return " ".join(filter(None, parts))
+    return " ".join(filter(None, (program_name(sys.argv[0]), name, shlex.join(data + words), rest)))
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

@@ -18,7 +18,7 @@ with when_run():
     import shutil
     from pathlib import Path
 
-    from rocwheel import families, parallel
+    from rocwheel import families, parallel, yaml_file
     from rocwheel.model import gfx_target
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
@@ -70,7 +70,6 @@ class PolicyOptions(OptionSet):
 
     def load(self, app: App) -> policies.WheelPolicy:
         """Read the policy. Raises ConfigError."""
-        from rocwheel import yaml_file
         from rocwheel.wheel import wheel_policy as policies
 
         path = self.policy or app.home.ci / "wheel_policy.yaml"

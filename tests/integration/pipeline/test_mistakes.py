@@ -129,7 +129,8 @@ def test_a_night_of_another_format_says_so_once_and_holds_up_no_other(world):
             done,
             3,
             "one/plan.json: schema: is 1, and this rocwheel reads 2",
-            "nightly plan --night",
+            "nightly plan --",
+            " --night NAME`",
         )
         assert len(done.err.splitlines()) == 2, done.err
     done = world.plan("two", check=True)
