@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocwheel.values import replace
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT)]
 
@@ -40,6 +38,7 @@ from rocwheel.bazel import BuildSpec  # noqa: E402
 from rocwheel.console import silent  # noqa: E402
 from rocwheel.model import WheelKind  # noqa: E402
 from rocwheel.process import HostRunner, base_env  # noqa: E402
+from rocwheel.values import replace  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

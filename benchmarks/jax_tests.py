@@ -41,8 +41,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocwheel.values import replace
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
@@ -53,6 +51,7 @@ from rocwheel.gate.engine.plan import RunPlan, Watcher  # noqa: E402
 from rocwheel.gate.engine.worker.text import one_line  # noqa: E402
 from rocwheel.gate.suite import discovery, suites  # noqa: E402
 from rocwheel.gate.suite.discovery import Shard, SuiteFiles  # noqa: E402
+from rocwheel.values import replace  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

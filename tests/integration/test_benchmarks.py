@@ -58,6 +58,16 @@ def test_every_benchmark_has_a_small_run() -> None:
     assert {path.name for path in BENCHMARKS.glob("*.py")} == {*RUNS, *BY_HAND}
 
 
+@pytest.mark.parametrize("name", [*RUNS, *sorted(BY_HAND)])
+def test_a_benchmark_finds_what_it_measures_in_its_own_checkout(name) -> None:
+    """As `python benchmarks/…` of their README: nothing of the checkout is installed."""
+    lines = (BENCHMARKS / name).read_text().splitlines()
+    of_ours = r"(from|import) (rocwheel|examples|support|unit)\b"
+    imports = [number for number, line in enumerate(lines) if re.match(of_ours, line)]
+    folders = [number for number, line in enumerate(lines) if line.startswith("sys.path")]
+    assert not imports or folders[0] < imports[0]
+
+
 def gate_benchmark(monkeypatch):
     spec = util.spec_from_file_location("gate_benchmark", BENCHMARKS / "gate.py")
     module = util.module_from_spec(spec)
