@@ -100,8 +100,8 @@ def _node(node: Path, name: str, good: str, groups: str) -> Line:
 def _versions() -> dict[str, str]:
     """Return the versions of JAX's packages in this environment, by normalised name."""
     versions: dict[str, str] = {}
-    for item in (x for x in metadata.distributions() if "Name" in x.metadata):
-        name = re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower()
+    for item in metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", (item.metadata.get_all("Name") or [""])[0]).lower()
         if name in ("jax", "jaxlib") or PLUGIN.match(name):
             versions.setdefault(name, item.version)
     return versions

@@ -51,7 +51,7 @@ class State(enum.Enum):
 
 # About the machine, or about nothing at all: no word on the wheels.
 SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})
-# No test went wrong in the end: policy decides which of them, and approved by whom, it takes.
+# No test failed in the last attempt; release policy decides which of these may be released.
 PASSED: Final = frozenset({State.PASS, State.FLAKY, State.UNCALIBRATED})
 
 

@@ -214,16 +214,16 @@ def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 def _fields(data: bytes, *, tagged: bool = True) -> Iterator[tuple[int, bytes]]:
     """Yield the fields of a protobuf message that are no numbers, or messages one after another."""
-    start, at = [] if tagged else [2], 0
-    numbers = [*start]
+    at, tag = 0, 0 if tagged else 2  # which no field has: its value, or length, comes next
     while match := _NUMBER.match(data, at):
         at = match.end()
-        numbers.append(sum((byte & 0x7F) << 7 * place for place, byte in enumerate(match[0])))
-        if numbers[1:]:
-            tag, size = numbers
-            numbers = [*start]
-            if tag & 2 and (at := at + size) <= len(data):  # wire type of what has a length
-                yield tag >> 3, data[at - size : at]
+        number = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(match[0]))
+        if not tag:
+            tag = number
+            continue
+        if tag & 2 and (at := at + number) <= len(data):  # wire type of what has a length
+            yield tag >> 3, data[at - number : at]
+        tag = 0 if tagged else 2
 
 
 def line(action: TimedAction) -> str:

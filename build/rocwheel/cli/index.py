@@ -61,14 +61,13 @@ class IndexCheckOptions(WhereOptions):
 
     def resolver(self, app: App) -> Callable[[Place], list[str]] | None:
         """Return what asks pip about a place, None without --resolve. Raises UsageError."""
-        if bool(self.upstream) is not self.resolve:
-            raise click.UsageError(
-                "--upstream is only for --resolve"
-                if self.upstream
-                else "--resolve needs --upstream: the index of names that are in no set"
-            )
         if not self.resolve:
+            if self.upstream:
+                raise click.UsageError("--upstream is only for --resolve")
             return None
+        if not self.upstream:
+            what = "--resolve needs --upstream: the index of names that are in no set"
+            raise click.UsageError(what)
         python = Path(sys.executable)
         return partial(
             pip_resolution.resolve, upstream=self.upstream, python=python, runner=app.runner

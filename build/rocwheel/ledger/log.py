@@ -264,9 +264,11 @@ def _start(place: Place) -> IndexState:
 def _stored(place: Place) -> dict[int, str]:
     """List the entries by number, with what changes when one is written again."""
     pattern = re.compile(re.escape(place.logs) + r"([1-9]\d{0,17})\.json")
-    infos = place.store.keys(place.logs)
-    both = ((pattern.fullmatch(info.key), info) for info in infos)
-    return {int(key[1]): f"{i.size} {i.etag or i.modified}" for key, i in both if key}
+    return {
+        int(match[1]): f"{info.size} {info.etag or info.modified}"
+        for info in place.store.keys(place.logs)
+        if (match := pattern.fullmatch(info.key))
+    }
 
 
 def _below(state: IndexState, number: int) -> str:

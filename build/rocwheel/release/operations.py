@@ -155,8 +155,7 @@ def check_sound(
     `pages` are projects whose pages are asked as well, `skips` entries that are given up. Staging
     stays lenient: strangers may write there, and nothing is released from it unproven.
     """
-    problems = {} if place.is_staging else damage(place, state, pages, skips)
-    if problems:
+    if not place.is_staging and (problems := damage(place, state, pages, skips)):
         raise damaged(place, state, problems, skips)
 
 

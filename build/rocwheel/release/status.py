@@ -21,8 +21,9 @@ from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.model import moment
 from rocwheel.places import FOREIGN, Place
-from rocwheel.release import operations, proof
+from rocwheel.release import operations
 from rocwheel.release.policy import Decision
+from rocwheel.release.proof import judge
 from rocwheel.store import glance
 from rocwheel.trust import TrustError, chain
 from rocwheel.trust.evidence import BUNDLE
@@ -179,8 +180,7 @@ def read(
         judged[known.id] = None, why
         try:
             if manifest:
-                about = (staging, manifest, family, channel, told)
-                said, _ = proof.judge(*about, before=before, now=now)
+                said, _ = judge(staging, manifest, family, channel, told, before=before, now=now)
                 judged[known.id] = said, ""
         except TrustError as exc:
             judged[known.id] = None, str(exc)

@@ -170,9 +170,9 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     root = planned.root
     if not root.is_dir():
         raise SourceError(f"{root}: no such folder", hint="name the top of a JAX checkout")
-    # with the fewest missing markers; `_check_markers` has the last word
-    lacks = {n: sum(not (root / m).exists() for m in i.markers) for n, i in pins.layouts.items()}
-    layout = pins.layouts[planned.pin.layout if planned.pin else min(lacks, key=lacks.__getitem__)]
+    known = [pins.layouts[planned.pin.layout]] if planned.pin else pins.layouts.values()
+    # that with the fewest missing markers; `_check_markers` has the last word
+    layout = min(known, key=lambda each: sum(not (root / m).exists() for m in each.markers))
     _check_markers(root, layout)
     _check_labels(root / layout.workspace, layout)
     version = _version(root, layout.version)

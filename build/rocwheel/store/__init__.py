@@ -82,7 +82,7 @@ class Options(Plain, frozen=True, kw_only=True):
     read_seconds: float = 60.0
     put_limit: int = 5 << 30  # largest PUT and copy, bytes
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
-    login: Mapping[str, str] = {}  # of boto3's Session; {}: its own chain
+    login: Mapping[str, str] = {}  # credentials of a client; {}: boto's own chain
 
 
 class Store(Protocol):

@@ -234,9 +234,7 @@ def load(
             hint = suggest(channel, frozenset(channels))
             raise document.error("no such channel", "channels", channel, hint=hint)
         for number, role in enumerate(rule.required):
-            keys = (
-                key for key in content.keys.values() if key.role is role and key.revoked is NEVER
-            )
+            keys = (k for k in content.keys.values() if k.role is role and k.revoked is NEVER)
             if not any(not key.channels or channel in key.channels for key in keys):
                 at = ("channels", channel, "required", number)
                 hint = f"add a key with `role: {role.value}`, made by `trust keygen`"
