@@ -161,7 +161,8 @@ def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, si
     stored = runner.host(cache).glob("content_addressable/*/*/file") if cache else ()
     entries = [file.parent for file in stored if file.stat().st_mtime >= since]
     used = {f"{entry.parent.name}:{entry.name}": entry for entry in entries}
-    now: Fetched = {"": {without_secrets(url): {} for url in urls}}
+    before = _remembered(base)
+    now: Fetched = {"": {**before.get("", {}), **{without_secrets(url): {} for url in urls}}}
     for repository, asked, named in events.read_asked(log):
         # http_archive of Bazel 7 and later marks what it puts into the cache with the URLs
         mark = f"id-{sha256(' '.join(asked).encode())}"
@@ -172,7 +173,7 @@ def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, si
             now[""].pop(url, None)
             now.setdefault(repository, {})[url] = dict([digest.split(":")]) if digest else {}
     if now := {name: known for name, known in now.items() if known}:
-        write_json(base / DOWNLOADS, {**_remembered(base), **now})
+        write_json(base / DOWNLOADS, {**before, **now})
 
 
 def _remembered(base: Path) -> Fetched:

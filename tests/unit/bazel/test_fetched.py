@@ -206,6 +206,12 @@ def test_what_lies_unpacked_stays_known_until_its_repository_is_fetched_anew(wor
     assert world.build() == {}
 
 
+def test_what_no_rule_asked_for_stays_known_after_another_build_fetched_more(world) -> None:
+    modules = [f"https://bcr.bazel.build/modules/{name}/MODULE.bazel" for name in ("a", "b")]
+    world.build(fetched=modules[:1])
+    assert world.build(fetched=modules[1:]) == {"": {modules[0]: {}, modules[1]: {}}}
+
+
 def test_a_log_that_is_damaged_costs_what_it_would_have_said_and_no_build(world) -> None:
     log = b"".join(asks(str(turn), f"https://a/{turn}", body=b"x") for turn in range(3))
     urls = tuple(f"https://a/{turn}" for turn in range(3))
