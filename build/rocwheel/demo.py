@@ -10,14 +10,10 @@ module: the only differences to a real night are its recipe, and the family, whi
 
 from __future__ import annotations
 
-import http.server
 import json
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +28,7 @@ from rocwheel.gate.suite import suites
 from rocwheel.home import Home
 from rocwheel.host import debian, machine
 from rocwheel.index import channels
+from rocwheel.index.serve import Site
 from rocwheel.install import Install
 from rocwheel.ledger import log
 from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
@@ -45,6 +42,7 @@ from rocwheel.process import Command, HostRunner
 from rocwheel.release.operations import Who
 from rocwheel.report.night_page import PAGE
 from rocwheel.store import Store
+from rocwheel.store.file import FileStore
 from rocwheel.values import Plain, canonical_json, replace
 from rocwheel.wheelhouse import IDENTITY_LENGTH
 
@@ -175,10 +173,10 @@ def wheels(prepared: Prepared, *, runner: HostRunner, console: Console) -> dist.
     """Build the set from a tarball that is served on loopback. Raises what the stages raise."""
     wanted = prepared.request
     tarball = make_tarball(wanted, runner=runner, console=console)
-    with serve(tarball.parent) as url:
-        console.info(f"serving {tarball.name} at {url}")
+    with Site(FileStore(tarball.parent)).running() as site:
+        console.info(f"serving {tarball.name} at {site.url.rstrip('/')}")
         ready = replace(
-            wanted, therock=f"{url}/{tarball.name}", therock_sha256=files.sha256(tarball)
+            wanted, therock=f"{site.url}{tarball.name}", therock_sha256=files.sha256(tarball)
         )
         return dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
 
@@ -346,24 +344,6 @@ def make_tarball(wanted: dist.Request, *, runner: HostRunner, console: Console) 
 def _making(folder: Path, tarball: Path) -> Command:
     words = (str(folder / SCRIPT), "--output", str(tarball), "--rocm-version", ROCM_VERSION)
     return Command(argv=(sys.executable, *words))
-
-
-@contextmanager
-def serve(folder: Path) -> Iterator[str]:
-    """Serve a folder over HTTP on a free loopback port; gives the URL."""
-    handler = partial(_Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_args: object) -> None:
-        """Say nothing: the client reports what it got."""
 
 
 # What an environment must be able to do with the wheels: import every module of them, call into

@@ -19,7 +19,8 @@ import pytest
 import uv
 from e2e.conftest import ROOT, World
 
-from rocwheel import demo
+from rocwheel.index.serve import Site
+from rocwheel.store.file import FileStore
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),
@@ -63,8 +64,8 @@ class Release:
 
     def seen(self) -> frozenset[str]:
         """Return the families, and `all`, whose users can install the whole set; both clients."""
-        with demo.serve(self.store) as server:
-            views = {view: f"{server}/v2/{view}/" for view in (FIRST, SECOND, THIRD, "all")}
+        with Site(FileStore(self.store)).running() as site:
+            views = {view: f"{site.url}v2/{view}/" for view in (FIRST, SECOND, THIRD, "all")}
             clients = {
                 client: frozenset(view for view, url in views.items() if self.has(client, url))
                 for client in ("pip", "uv")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,6 +56,18 @@ class Site(ThreadingHTTPServer):
         """What the server listens on: `http://127.0.0.1:8000/`."""
         host, port = self.server_address[:2]
         return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
+
+    @contextmanager
+    def running(self) -> Iterator[Site]:
+        """Answer in a thread of its own while the block runs."""
+        thread = threading.Thread(target=self.serve_forever, daemon=True)
+        with self:
+            thread.start()
+            try:
+                yield self
+            finally:
+                self.shutdown()
+                thread.join()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over a client that went away; anything else is a bug, and its thread ends."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 from pathlib import Path
 from typing import Final
 
@@ -30,21 +29,15 @@ def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> lis
 
     `python` is an interpreter that has pip.
     """
-    with Site(place.store, upstream=upstream) as site:
-        thread = threading.Thread(target=site.serve_forever, daemon=True)
-        thread.start()
-        try:
-            index = f"{site.url}{place.index}/"
-            pip = (str(python), "-m", "pip", "install", "--index-url", index)
-            said = [
-                (version, _problem(manifest, version, runner, pip))
-                for known in log.read(place).of(place.view).listed
-                if (manifest := manifests.find(place, known.id))
-                for version in manifest.pythons
-            ]
-        finally:
-            site.shutdown()
-            thread.join()
+    with Site(place.store, upstream=upstream).running() as site:
+        index = f"{site.url}{place.index}/"
+        pip = (str(python), "-m", "pip", "install", "--index-url", index)
+        said = [
+            (version, _problem(manifest, version, runner, pip))
+            for known in log.read(place).of(place.view).listed
+            if (manifest := manifests.find(place, known.id))
+            for version in manifest.pythons
+        ]
     return [f"{place.location}: CPython {version}: {text}" for version, text in said if text]
 
 

@@ -21,10 +21,11 @@ from support.wheelset import make_set
 
 from rocwheel import bazel
 from rocwheel.bazel import BazelBinary
-from rocwheel.demo import serve
 from rocwheel.dist.build_request import BOTH, STARTUP_OPTIONS
 from rocwheel.errors import BazelError, ConfigError
+from rocwheel.index.serve import Site
 from rocwheel.model import WheelKind
+from rocwheel.store.file import FileStore
 from rocwheel.trust import statements
 from rocwheel.values import replace
 
@@ -129,7 +130,8 @@ def test_what_bazel_fetched_is_in_the_provenance(bench, folder, talk, tmp_path) 
     rules = bench.workspace / "jaxlib/tools/BUILD.bazel"
     files = [f'toy_object(name = "{name}", src = "@{name}//file")' for name in ("kernels", "pjrt")]
     rules.write_text("\n".join([rules.read_text().replace('"kernels", "pjrt", ', ""), *files, ""]))
-    with serve(www) as url:
+    with Site(FileStore(www)).running() as site:
+        url = site.url.rstrip("/")
         names = json.dumps([f"{url}/none/kernels.txt", f"{url}/kernels.txt"])
         (bench.workspace / "fetch.bzl").write_text(
             "def _fetch(ctx):\n"

@@ -381,41 +381,39 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
     command = [sys.executable, "-c", "import sys; from rocwheel.cli import main; sys.exit(main())"]
     dice = random.Random(20261121)
     moments: list[str] = []
-    with Site(shop.store) as site:
-        thread = threading.Thread(target=site.serve_forever, daemon=True)
-        thread.start()
-        with Watcher(shop.release, f"{site.url}{shop.release.root}/", tmp_path / "pip") as watcher:
-            for number in range(1, 51 if FULL else 21):
-                if not FULL and number > 3 and any(item.startswith("open") for item in moments):
-                    break  # three kills, and more where none of them cut a promotion
-                folder = tmp_path / str(number)
-                manifest = make_set(folder, suffix=f"+rocm7.10.0a{number:02}", pythons=(python,))
-                shop.stage(folder)
-                pass_gate(shop.staging, manifest)
-                argv = [*command, "promote", "--manifest", str(folder), "--quiet"]
-                argv += ["--family", FAMILY.name, "--store", shop.store.url]
-                process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
-                first = shop.release.manifest(manifest.sha256)  # that a promotion writes
-                while process.poll() is None and shop.store.info(first) is None:
-                    time.sleep(0.01)
-                time.sleep(dice.uniform(0, 0.5))
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                state = log.read(shop.release)
-                is_done = manifest.sha256 in state.sets and operations.is_settled(state)
-                shown = {PLUGIN, PJRT, JAXLIB} & {
-                    project
-                    for project in (PLUGIN, PJRT, JAXLIB)
-                    if set(listed(shop.release, project)) & {w.filename for w in manifest.built}
-                }
-                moments.append(f"{'done' if is_done else 'open'} {len(shown)}")
-                done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-                assert done.returncode == 0, done.stderr
-            until = time.monotonic() + 400
-            while (watcher.looks <= 10 or watcher.installs <= 1) and time.monotonic() < until:
-                time.sleep(0.1)  # where the machine is busy, pip is slower than the kills
-        site.shutdown()
-        thread.join()
+    with (
+        Site(shop.store).running() as site,
+        Watcher(shop.release, f"{site.url}{shop.release.root}/", tmp_path / "pip") as watcher,
+    ):
+        for number in range(1, 51 if FULL else 21):
+            if not FULL and number > 3 and any(item.startswith("open") for item in moments):
+                break  # three kills, and more where none of them cut a promotion
+            folder = tmp_path / str(number)
+            manifest = make_set(folder, suffix=f"+rocm7.10.0a{number:02}", pythons=(python,))
+            shop.stage(folder)
+            pass_gate(shop.staging, manifest)
+            argv = [*command, "promote", "--manifest", str(folder), "--quiet"]
+            argv += ["--family", FAMILY.name, "--store", shop.store.url]
+            process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
+            first = shop.release.manifest(manifest.sha256)  # that a promotion writes
+            while process.poll() is None and shop.store.info(first) is None:
+                time.sleep(0.01)
+            time.sleep(dice.uniform(0, 0.5))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            state = log.read(shop.release)
+            is_done = manifest.sha256 in state.sets and operations.is_settled(state)
+            shown = {PLUGIN, PJRT, JAXLIB} & {
+                project
+                for project in (PLUGIN, PJRT, JAXLIB)
+                if set(listed(shop.release, project)) & {w.filename for w in manifest.built}
+            }
+            moments.append(f"{'done' if is_done else 'open'} {len(shown)}")
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+        until = time.monotonic() + 400
+        while (watcher.looks <= 10 or watcher.installs <= 1) and time.monotonic() < until:
+            time.sleep(0.1)  # where the machine is busy, pip is slower than the kills
     assert watcher.problems == []
     assert watcher.looks > 10
     assert watcher.installs > 1
