@@ -8,7 +8,7 @@ against a server that enforces them. (Policies: AWS IAM, JSON policy element ref
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rocwheel.choices import ALL
@@ -76,10 +76,7 @@ ROLES: Final = {
         Role(
             "builder",
             "builds wheel sets; looks at both indexes; `nightly plan`, cells that build",
-            {
-                READ: (STAGED, RELEASED, *NIGHT, BUILDS),
-                PUT: (*PLANS, *_cells("build.*"), BUILDS),
-            },
+            {READ: (STAGED, RELEASED, *NIGHT, BUILDS), PUT: (*PLANS, *_cells("build.*"), BUILDS)},
         ),
         Role(
             "stager",
@@ -101,10 +98,7 @@ ROLES: Final = {
         Role(
             "imager",
             "`runtime_images`: puts records and verdicts of images",
-            {
-                READ: (STAGED, RELEASED, PROBE, *NIGHT),
-                PUT: (*IMAGES, PROBE, *_cells("image.*")),
-            },
+            {READ: (STAGED, RELEASED, PROBE, *NIGHT), PUT: (*IMAGES, PROBE, *_cells("image.*"))},
         ),
         Role(
             "reporter",
@@ -132,10 +126,7 @@ ROLES: Final = {
                 # Retention is one decision, so one role carries it out: of indexes and of nights.
                 DELETE: (STAGED, RELEASED, f"{nights.ROOT}/*", BUILDS),
             },
-            {
-                PUT: (WHEELS, METADATA, MANIFESTS, VERDICTS, STATED),
-                DELETE: (VERDICTS, STATED),
-            },
+            {PUT: (WHEELS, METADATA, MANIFESTS, VERDICTS, STATED), DELETE: (VERDICTS, STATED)},
         ),
     )
 }
@@ -196,17 +187,3 @@ def trust(role: Role, repository: str) -> dict[str, Any]:
         "Condition": {"StringEquals": conditions},
     }
     return {"Version": VERSION, "Statement": [statement]}
-
-
-def table() -> Iterator[str]:
-    """Return the rights of all roles as a table in Markdown."""
-    yield "| role | does | reads | writes | deletes | never |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    names = {"staging": "<staging>", "release": "<release>", "family": "<family>"}
-    for role in ROLES.values():
-        columns = [role.may.get(action, ()) for action in (READ, PUT, DELETE)]
-        cells = (
-            ", ".join(f"`{key.format(**names)}`" for key in keys) or "-"
-            for keys in (*columns, role.may_not.get(PUT, ()))
-        )
-        yield f"| {role.name} | {role.about} | {' | '.join(cells)} |"
