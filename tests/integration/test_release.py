@@ -22,6 +22,7 @@ from support.wheelset import (
     NOW,
     WHO,
     Shop,
+    applied,
     make_set,
     make_verdict,
     make_wheel,
@@ -659,7 +660,7 @@ def test_a_prune_keeps_the_bytes_that_a_rolled_back_set_holds(shop, tmp_path) ->
     change = withdraw.plan(
         shop.release, Action.ROLLBACK, set_id=young.sha256, who=replace(who, reason="x")
     )
-    withdraw.apply(change)
+    applied(change)
     shop.channel = replace(shop.channel, retention=Retention(release_days=5, keep_newest=0))
     assert shop.prune(days=10) == [old.sha256]
     shop.change(Action.RESTORE, young)
@@ -718,7 +719,7 @@ def test_an_operation_decides_again_when_another_was_faster(shop, tmp_path) -> N
     late = shop.change_plan(Action.YANK, manifest)
     shop.change(Action.ROLLBACK, manifest)
     with pytest.raises(PromotionError, match="was rolled back"):
-        withdraw.apply(late)
+        applied(late)
     assert files_of(shop.release) == set()
 
 
@@ -976,7 +977,7 @@ def test_files_that_were_there_before_are_adopted_and_never_dropped(any_shop, tm
     assert "index adopt" in caught.value.hint
     plan = adopt.plan(place, who=WHO)
     assert {item.filename for item in plan.entries} == built(old)
-    adopt.apply(plan)
+    applied(plan)
     shop.promote(new)
     assert files_of(place) == built(old) | built(new)
     assert adopt.plan(place, who=WHO).entries == ()

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import pytest
 from support.schedule import WRITES, Conductor
-from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
+from support.wheelset import FAMILY, NOW, WHO, Shop, applied, make_set, pass_gate
 
 from rocwheel.console import Console
 from rocwheel.errors import RocwheelError, StoreError
@@ -116,7 +116,7 @@ class Scene:
             planned = stage.plan(self.wheelhouses / about, FAMILY, shop.channel, store, who=WHO)
             stage.apply(planned, console=shop.console)
         elif action == "adopt":
-            adopt.apply(adopt.plan(place, who=WHO))
+            applied(adopt.plan(place, who=WHO))
         elif action == "repair":
             mend(place)
         elif action == "prune":
@@ -130,7 +130,7 @@ class Scene:
             retention.apply(planned, who=late)
         else:
             change = withdraw.plan(place, Action(action), who=who, set_id=manifest.sha256)
-            withdraw.apply(change)
+            applied(change)
         return True
 
     def look(self, changed: Collection[str] | None = None) -> None:

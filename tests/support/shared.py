@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
+from support.wheelset import FAMILY, NOW, WHO, Shop, applied, make_set, pass_gate
 
 import amdgpu_family_matrix as matrix
 from rocwheel.choices import ALL
@@ -62,7 +62,7 @@ class SharedShop(Shop):
         names = [family.name for family in families]
         plan = withdraw.plan(self.release, action, who=who, set_id=manifest.sha256, families=names)
         if not plan.is_done:
-            withdraw.apply(plan)
+            applied(plan)
 
     def drop(self, manifest: Manifest) -> None:
         """Prune a released set."""

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from support.scene import JAXLIB, PJRT, PLUGIN, Scene, Worlds
 from support.shared import SharedShop, X, Y
-from support.wheelset import FAMILY, WHO, Shop, pass_gate
+from support.wheelset import FAMILY, WHO, Shop, applied, pass_gate
 
 from rocwheel.choices import ALL
 from rocwheel.ledger.state import Action
@@ -76,7 +76,7 @@ class SharedScene(Scene):
                 set_id=self.manifests[about].sha256,
                 families=[family.name for family in families],
             )
-            withdraw.apply(change)
+            applied(change)
             return True
         return super().run(name, store)
 
@@ -89,7 +89,7 @@ class SharedScene(Scene):
             promote.apply(plan, console=self.shop.console)
             return True
         who = withdraw.with_reason(WHO, action)
-        withdraw.apply(withdraw.plan(place, Action(action), who=who, set_id=manifest.sha256))
+        applied(withdraw.plan(place, Action(action), who=who, set_id=manifest.sha256))
         return True
 
     def look(self, changed: Collection[str] | None = None) -> None:

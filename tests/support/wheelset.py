@@ -19,7 +19,7 @@ from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Action, Transition
 from rocwheel.manifest import MANIFEST, Manifest, RocmDelivery, RocmSource, Source, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, module_name, project_name
-from rocwheel.release import promote, retention, stage, withdraw
+from rocwheel.release import adopt, operations, promote, retention, stage, withdraw
 from rocwheel.release.operations import Who
 from rocwheel.values import replace
 from rocwheel.verdict import (
@@ -173,6 +173,11 @@ def make_set(
     return manifest
 
 
+def applied(plan: adopt.Adoption | withdraw.ChangePlan) -> None:
+    """Carry out what a plan says."""
+    operations.perform(plan.operation, plan.state)
+
+
 def ran(suite: str, manifest: Manifest, **changes) -> Ran:
     """What a runner with our suites would have run."""
     known = SUITES[suite]
@@ -281,7 +286,7 @@ class Shop:
 
     def change(self, action: Action, manifest: Manifest | None = None, **options) -> None:
         """Yank, unyank, roll back or restore."""
-        withdraw.apply(self.change_plan(action, manifest, **options))
+        applied(self.change_plan(action, manifest, **options))
 
     def prune_plan(self, place, *, days: float, orphans: bool = False) -> retention.PrunePlan:
         who = replace(WHO, now=NOW + timedelta(days=days), reason="retention")

@@ -26,8 +26,7 @@ with when_run():
     from rocwheel.ledger import log, manifests
     from rocwheel.places import Place
     from rocwheel.release import adopt as adoption
-    from rocwheel.release import audit, pip_resolution, withdraw
-    from rocwheel.release.operations import Tally
+    from rocwheel.release import audit, operations, pip_resolution, withdraw
 
 
 class WhereOptions(TargetOptions):
@@ -80,7 +79,7 @@ def check(app: App, options: IndexCheckOptions) -> int:
     resolver, target = options.resolver(app), Target(app, options)
     number, problems = 0, list[str]()
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
-        tally = Tally(progress)
+        tally = operations.Tally(progress)
         for place in options.places(target):
             checked = audit.check(place, count=tally)
             number += checked.files
@@ -126,9 +125,9 @@ def adopt(app: App, options: IndexAdoptOptions) -> None:
     done, person = [], options.who(app)
     for place in options.places(Target(app, options)):
         with app.console.progress("reading", unit=Unit.BYTES) as progress:
-            planned = adoption.plan(place, who=person, count=Tally(progress))
+            planned = adoption.plan(place, who=person, count=operations.Tally(progress))
         if planned.is_needed and not options.dry_run:
-            adoption.apply(planned)
+            operations.perform(planned.operation, planned.state)
         done.append(planned)
     _tell(app, done, "no file that the log does not know", dry_run=options.dry_run)
 

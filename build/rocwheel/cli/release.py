@@ -33,8 +33,8 @@ with when_run():
     from rocwheel.console import count, size
     from rocwheel.ledger.state import Action
     from rocwheel.places import Place
+    from rocwheel.release import operations, proof, retention, withdraw
     from rocwheel.release import promote as promotion
-    from rocwheel.release import proof, retention, withdraw
     from rocwheel.release import stage as staging
     from rocwheel.release import status as standing
     from rocwheel.trust.policy import KeyRole, Signer
@@ -190,7 +190,7 @@ def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None
     if not planned.is_done:
         _show(app, planned.lines(), dry_run=options.dry_run)
         if not options.dry_run:
-            withdraw.apply(planned)
+            operations.perform(planned.operation, planned.state)
             _refresh(app, place, planned.families)
     if signer and not options.dry_run:
         for view, (name, chosen) in product(views, planned.names.items()):

@@ -139,11 +139,6 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     return Adoption(operation=operation, state=state, left=tuple(sorted(left)))
 
 
-def apply(adoption: Adoption) -> None:
-    """List the files; returns when the index shows them."""
-    operations.perform(adoption.operation, adoption.state)
-
-
 def _foreign(
     place: Place, name: str, shown: Link | None, count: Counter | None
 ) -> tuple[Entry, bytes]:
@@ -151,8 +146,7 @@ def _foreign(
         project, version = version_of(name)
     except ConfigError as exc:
         raise PromotionError(
-            f"{place.locate(name)}: {exc}",
-            hint="rename or remove it: no installer can use it",
+            f"{place.locate(name)}: {exc}", hint="rename or remove it: no installer can use it"
         ) from exc
     with downloaded(place, name, count) as (path, info):
         metadata = wheelset.read_metadata(path)

@@ -194,12 +194,7 @@ class ChangePlan(Plain, frozen=True, kw_only=True):
 
 
 def plan(
-    place: Place,
-    action: Action,
-    *,
-    who: Who,
-    set_id: str = "",
-    **names: Collection[str],
+    place: Place, action: Action, *, who: Who, set_id: str = "", **names: Collection[str]
 ) -> ChangePlan:
     """Look at what the log says; write nothing. Raises PromotionError where it may not be.
 
@@ -210,11 +205,6 @@ def plan(
     state = operations.read(operation)
     is_done = operation.decide(state) is None and operations.is_settled(state)
     return ChangePlan(operation=operation, state=state, is_done=is_done)
-
-
-def apply(plan: ChangePlan) -> None:
-    """Commit a yank, rollback or restore; returns when the index shows it."""
-    operations.perform(plan.operation, plan.state)
 
 
 def withdrawn(place: Place, known: Known) -> PromotionError:

@@ -27,7 +27,7 @@ import pytest
 from support.nginx import in_front_of
 from support.s3 import program
 from support.serving import serving
-from support.wheelset import FAMILY, WHO, Shop, make_set, make_wheel, pass_gate
+from support.wheelset import FAMILY, WHO, Shop, applied, make_set, make_wheel, pass_gate
 
 from rocwheel.cli import main
 from rocwheel.cli.app import App
@@ -175,7 +175,7 @@ def test_the_link_of_any_version_leads_to_its_object(world, tmp_path, version: s
         tmp_path, project="jaxlib", version=version, tag="py3-none-any", module="jaxlib"
     )
     shop.store.create(shop.release.key(wheel.name), wheel, headers=shop.release.wheel_headers)
-    adopt.apply(adopt.plan(shop.release, who=WHO))
+    applied(adopt.plan(shop.release, who=WHO))
     page = f"{url}{shop.release.root}/jaxlib/"
     served = page + ("index.html" if page.startswith("file:") else "")
     with urllib.request.urlopen(served) as answer:
@@ -198,7 +198,7 @@ def test_a_version_that_is_folded_away_for_people_is_there_for_installers(
             tmp_path, project=PJRT, version=f"1.{number}", tag="py3-none-any", module="pjrt"
         )
         shop.store.create(shop.release.key(wheel.name), wheel, headers=shop.release.wheel_headers)
-    adopt.apply(adopt.plan(shop.release, who=WHO))
+    applied(adopt.plan(shop.release, who=WHO))
     for client in clients.values():
         done = client.install(f"{url}{shop.release.root}/", tmp_path / "target", f"{PJRT}==1.0")
         assert done.returncode == 0, f"{client.name}: {done.stderr}"
@@ -318,7 +318,7 @@ def test_pip_resolves_each_set_for_each_cpython_with_its_names_from_nowhere_else
     upstream.store.create(
         upstream.release.key(other.name), other, headers=upstream.release.wheel_headers
     )
-    adopt.apply(adopt.plan(upstream.release, who=WHO))
+    applied(adopt.plan(upstream.release, who=WHO))
 
     shop = Shop((tmp_path / "store").as_uri(), console)
     shop.released(tmp_path / "wh")

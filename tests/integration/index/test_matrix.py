@@ -21,7 +21,7 @@ from support.nginx import in_front_of
 from support.ports import free_port
 from support.s3 import program, running
 from support.serving import serving
-from support.wheelset import WHO, Shop, make_wheel
+from support.wheelset import WHO, Shop, applied, make_wheel
 
 from rocwheel.console import Console
 from rocwheel.host import machine
@@ -86,7 +86,7 @@ def fill(shop: Shop, folder: Path) -> str:
     wheel(shop, folder, "early", "1.0")
     wheel(shop, folder, "early", "2.0rc1")
     swapped = wheel(shop, folder, "swapped", "1.0")
-    adopt.apply(adopt.plan(shop.release, who=WHO))
+    applied(adopt.plan(shop.release, who=WHO))
     shop.change(Action.YANK, files=(pulled.name,), reason="wrong numbers")
     other = make_wheel(
         folder, project="swapped", version="1.0", tag="py3-none-any", module="swapped", stamp="x"

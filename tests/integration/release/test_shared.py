@@ -16,7 +16,7 @@ from support.schedule import REQUESTS
 from support.shared import SharedShop, X, Y, Z, names
 from support.tiers import merge_tries
 from support.trust import ENDED, Keyring, make_record
-from support.wheelset import NOW, WHO, make_set, make_verdict, make_wheel, pass_gate
+from support.wheelset import NOW, WHO, applied, make_set, make_verdict, make_wheel, pass_gate
 
 import amdgpu_family_matrix as matrix
 from rocwheel import files
@@ -123,11 +123,11 @@ def test_users_of_a_family_see_old_and_new_sets_on_one_page(any_shop, tmp_path) 
     own = before.channel.release(shop.store, X.name, 7)
     who = withdraw.with_reason(WHO, "wrong")
     change = withdraw.plan(own, Action.ROLLBACK, who=who, set_id=old.sha256)
-    withdraw.apply(change)
+    applied(change)
     assert shop.seen(X.name) == names(one)
     shop.take(Action.ROLLBACK, one, X)
     assert shop.seen(X.name) == set()
-    withdraw.apply(withdraw.plan(own, Action.RESTORE, who=who, set_id=old.sha256))
+    applied(withdraw.plan(own, Action.RESTORE, who=who, set_id=old.sha256))
     shop.take(Action.RESTORE, one, X)
     assert shop.seen(X.name) == names(old) | names(one)
     assert audit.check(own).problems == ()
@@ -292,7 +292,7 @@ def test_wheels_that_came_before_are_on_the_index_of_all_alone(shop, tmp_path) -
     place = shop.release
     key = place.key(made.name)
     shop.store.create(key, made, headers=place.wheel_headers, sha256=files.sha256(made))
-    adopt.apply(adopt.plan(place, who=WHO))
+    applied(adopt.plan(place, who=WHO))
     one = shop.made(tmp_path / "1")
     shop.gate(one, X, Y)
     shop.release_for(one)
@@ -310,7 +310,7 @@ def test_a_familys_own_log_that_was_lost_is_made_again_beside_that_of_all(shop, 
     assert not adopt.plan(own, who=WHO).is_needed
     for key in [own.state, *(item.key for item in shop.store.keys(own.logs))]:
         shop.store.delete(key)
-    adopt.apply(adopt.plan(own, who=WHO))
+    applied(adopt.plan(own, who=WHO))
     assert audit.check(own).problems == ()
     assert shop.seen(X.name) == names(old) | names(one)
     sound(shop)

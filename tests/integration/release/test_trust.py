@@ -8,7 +8,7 @@ import json
 import zipfile
 
 import pytest
-from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict, pass_gate, ran
+from support.wheelset import FAMILY, NOW, WHO, Shop, applied, make_set, make_verdict, pass_gate, ran
 
 from rocwheel import store
 from rocwheel.cli import main
@@ -281,7 +281,7 @@ def test_adoption_keeps_yanks_and_a_yank_without_a_reason_is_one(
         place.key("jaxlib/index.html"), f'<a {attribute} href="../{name}">x</a>'.encode(),
         headers=place.view_headers,
     )  # fmt: skip
-    adopt.apply(adopt.plan(place, who=WHO))
+    applied(adopt.plan(place, who=WHO))
     (shown,) = shop.shown(place, "jaxlib")
     assert shown.yanked == reason
     (link,) = links(page(shop, "jaxlib"))
@@ -300,7 +300,7 @@ def test_a_log_that_was_lost_is_made_again_above_what_pages_show(shop, tmp_path)
     with pytest.raises(StoreError, match=r"the log is damaged: .* missing") as caught:
         shop.promote(other)
     assert "index adopt" in caught.value.hint
-    adopt.apply(adopt.plan(place, who=WHO))
+    applied(adopt.plan(place, who=WHO))
     shop.promote(other)
     assert {w.filename for w in (*manifest.built, *other.built)} == {
         link.filename

@@ -11,7 +11,16 @@ import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from support.wheelset import FAMILY, Shop, make_set, make_verdict, make_wheel, pass_gate, ran
+from support.wheelset import (
+    FAMILY,
+    Shop,
+    applied,
+    make_set,
+    make_verdict,
+    make_wheel,
+    pass_gate,
+    ran,
+)
 
 from rocwheel import files
 from rocwheel.cli import main
@@ -731,5 +740,5 @@ def test_a_command_that_takes_hours_has_no_wrong_clock(desk) -> None:
     long_ago = Who(
         by="x", now=now - timedelta(hours=3), is_checked=True, began=time.monotonic() - 3 * 3600
     )
-    adopt.apply(adopt.plan(desk.shop.release, who=long_ago))
+    applied(adopt.plan(desk.shop.release, who=long_ago))
     assert made.name in shown(desk)
