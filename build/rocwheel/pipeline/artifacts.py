@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel.build_record import BUILD_RECORD
-from rocwheel.errors import ObjectDiffersError, ObjectMissingError, WheelError
+from rocwheel.errors import ObjectDiffersError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.parallel import each
 from rocwheel.places import OURS
-from rocwheel.store import JSON, WHEEL, Headers, Store, fetch
+from rocwheel.store import JSON, WHEEL, Headers, Store, fetch, glance
 from rocwheel.trust.evidence import PROVENANCE
 
 ROOT: Final = f"{OURS}/builds/"
@@ -30,11 +30,8 @@ def key(inputs: str, name: str = "") -> str:
 def find(store: Store, inputs: str) -> Manifest | None:
     """Return the manifest of what was built from these inputs. Raises ConfigError, StoreError."""
     name = key(inputs, MANIFEST)
-    try:
-        data = store.read(name)[0]
-    except ObjectMissingError:
-        return None
-    return Manifest.from_bytes(data, name=store.locate(name))
+    data, info = glance(store, name)
+    return Manifest.from_bytes(data, name=store.locate(name)) if info else None
 
 
 def keep(store: Store, inputs: str, wheelhouse: Path) -> str:

@@ -76,17 +76,19 @@ class _Built(Plain, frozen=True, kw_only=True):
 
 
 def look(
-    setting: PlanInput,
-    recipes: Sequence[WheelRecipe],
-    store: Store,
-    last: NightSummary | None,
+    setting: PlanInput, recipes: Sequence[WheelRecipe], store: Store, last: NightSummary | None
 ) -> StoreContents:
     """Ask the store what it has; `last` is the newest summary.
 
     That knows what was built and is kept no longer: it is not built again where each family has
     staged it, so that what retention removed stays removed.
     """
-    built = _kept(store, recipes)
+    manifests = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
+    built = {
+        recipe.inputs: _Built(sha256=one.sha256, major=RocmVersion.parse(one.rocm.version).major)
+        for recipe, one in zip(recipes, manifests, strict=True)
+        if one
+    }
     known = {item.inputs: item for item in last.builds} if last else {}
     gone = {
         recipe.inputs: _Built(sha256=known[recipe.inputs].manifest, major=_major(recipe))
@@ -104,16 +106,6 @@ def look(
         tests=_durations(setting, recipes, built, sets, store),
         seconds=summing.seconds(last) if last else {},
     )
-
-
-def _kept(store: Store, recipes: Sequence[WheelRecipe]) -> dict[str, _Built]:
-    """Return the builds of these recipes that the store keeps, by their inputs."""
-    manifests = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
-    return {
-        recipe.inputs: _Built(sha256=one.sha256, major=RocmVersion.parse(one.rocm.version).major)
-        for recipe, one in zip(recipes, manifests, strict=True)
-        if one
-    }
 
 
 def _sets(

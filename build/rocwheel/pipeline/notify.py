@@ -11,19 +11,18 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Final
 from urllib.parse import quote, urljoin
 
 from rocwheel.console import count, duration
 from rocwheel.download import proxies, reason, session, without_secrets
-from rocwheel.errors import ConfigError, FetchError, ObjectMissingError
+from rocwheel.errors import ConfigError, FetchError
 from rocwheel.ledger.nights import AS_JSON, NightPlan, Nights
 from rocwheel.model import moment
 from rocwheel.pipeline import standing, summing
 from rocwheel.report import night_feed, night_summary
-from rocwheel.store import Store
+from rocwheel.store import Store, glance
 from rocwheel.values import Plain, replace
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -119,10 +118,7 @@ def stale(
     headline = f"no newer night for more than {duration(limit)}"
     document = {"night": plan.night, "page": page, "headline": headline, "made": plan.made}
     made = _message(document, [f"# Night {plan.night}: {headline}", "", f"<{page}>"])
-    with suppress(ObjectMissingError):
-        if store.read(STALE)[0] == made.json.encode():
-            return None
-    return made
+    return None if glance(store, STALE)[0] == made.json.encode() else made
 
 
 def remember(store: Store, sent: Message) -> None:

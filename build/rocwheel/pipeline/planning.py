@@ -247,10 +247,7 @@ class _Made:
         wheels = ImagedSet(
             set_id=recipe.inputs, jax=recipe.jax, rocm=recipe.rocm_version, family=family.name
         )
-        pushed = (
-            image.reference(wheels, python),
-            *(f"{image.repository}:{tag}" for tag in tags),
-        )
+        pushed = (image.reference(wheels, python), *(f"{image.repository}:{tag}" for tag in tags))
         taken = next((self._pushed[item] for item in pushed if item in self._pushed), "")
         reasons = (
             image.lacks(recipe, python),

@@ -31,6 +31,7 @@ from rocwheel.model import PythonVersion, RocmVersion, WheelKind, project_name
 from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.store import ObjectInfo
+from rocwheel.wheel import requirements
 from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive
 
@@ -249,20 +250,17 @@ def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
     Raises WheelError for a wheel that excludes it.
     """
     version, required = PythonVersion.parse(python), metadata.get("Requires-Python")
-    number = f"{version.major}.{version.minor}"
-    if required and f"{number}.999" not in SpecifierSet(required):
+    if required and f"{version.major}.{version.minor}.999" not in SpecifierSet(required):
         raise WheelError(
             f"{metadata.name}: Requires-Python {required} excludes CPython {python}",
             hint="leave that CPython out of the build",
         )
-    versions = ("python_version", "python_full_version", "implementation_version")
-    variables = {"extra": "", **dict.fromkeys(versions, number)}  # the rest is this Linux's
     for text in metadata.all("Requires-Dist"):
         try:
             requirement = Requirement(text)
         except InvalidRequirement as exc:
             raise WheelError(f"{metadata.name}: Requires-Dist {text!r}", hint=str(exc)) from exc
-        if requirement.marker is None or requirement.marker.evaluate(variables):
+        if requirements.applies(requirement, python_minor=str(version.minor)):
             yield requirement
 
 

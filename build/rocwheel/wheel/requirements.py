@@ -56,7 +56,8 @@ def applies(requirement: Requirement, *, python_minor: str) -> bool:
     """Return whether it is installed with CPython 3.`python_minor` where no extra is asked for."""
     return requirement.marker is None or requirement.marker.evaluate({
         "extra": "", "python_version": f"3.{python_minor}",
-        "python_full_version": f"3.{python_minor}.0", "sys_platform": "linux",
+        "python_full_version": f"3.{python_minor}.0",
+        "implementation_version": f"3.{python_minor}.0", "sys_platform": "linux",
         "platform_system": "Linux", "os_name": "posix", "platform_machine": "x86_64",
         "implementation_name": "cpython", "platform_python_implementation": "CPython",
     })  # fmt: skip
