@@ -167,12 +167,7 @@ def configure(
 
 
 def shell(
-    request: dist.Request,
-    words: Sequence[str],
-    *,
-    tty: bool,
-    runner: HostRunner,
-    console: Console,
+    request: dist.Request, words: Sequence[str], *, tty: bool, runner: HostRunner, console: Console
 ) -> int:
     """Run a command, such as a shell, where a build would run, with GPUs, on our own terminal.
 
@@ -228,11 +223,7 @@ def _default_rc(request: dist.Request, spec: bazel.BuildSpec) -> Path:
 def _spec(loop: Loop, spec: bazel.BuildSpec) -> bazel.BuildSpec:
     """Return a snapshot: with date or commit the version would be a reason to rebuild."""
     return replace(
-        spec,
-        kinds=loop.kinds or spec.kinds,
-        wheel_type="snapshot",
-        wheel_suffix="",
-        git_hash="",
+        spec, kinds=loop.kinds or spec.kinds, wheel_type="snapshot", wheel_suffix="", git_hash=""
     )
 
 

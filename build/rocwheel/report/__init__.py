@@ -14,14 +14,10 @@ from rocwheel.results import Fault, LastRun, Results
 JSON: Final = "results.json"
 JUNIT: Final = "junit.xml"
 HTML: Final = "report.html"
-FILES: Final = (JSON, JUNIT, HTML)
 
 
 def render(
-    results: Results,
-    judged: Fault,
-    libraries: Mapping[str, str],
-    last: LastRun | None = None,
+    results: Results, judged: Fault, libraries: Mapping[str, str], last: LastRun | None = None
 ) -> dict[str, bytes]:
     """Return all reports by file name.
 

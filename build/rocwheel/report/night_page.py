@@ -24,13 +24,7 @@ from rocwheel.report.night_summary import CellChange, CellSummary, NightSummary
 PAGE: Final = "status/index.html"  # key, below the store
 
 
-def render(
-    summaries: Sequence[NightSummary],
-    *,
-    now: datetime,
-    title: str,
-    root: str,
-) -> bytes:
+def render(summaries: Sequence[NightSummary], *, now: datetime, title: str, root: str) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
     newest = summaries[-1] if summaries else None
     changed = night_summary.changes(summaries) if summaries else []

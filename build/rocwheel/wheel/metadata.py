@@ -23,6 +23,7 @@ from rocwheel.wheel import requirements
 UNHASHED: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")  # of dist-info, by the wheel format
 MANYLINUX: Final = {"manylinux1": "2_5", "manylinux2010": "2_12", "manylinux2014": "2_17"}
 STRONG: Final = frozenset({"sha256", "sha384", "sha512"})  # digests RECORD may use
+AGAIN: Final = "build the wheel again"  # the remedy for a text that is not as it must be
 _FILENAME: Final = re.compile(
     r"(?P<project>[A-Za-z0-9](?:[A-Za-z0-9._]*[A-Za-z0-9])?)-(?P<version>[^-]+)"
     r"(?P<build>-[0-9][^-]*)?-(?P<python>[\w.]+)-(?P<abi>[\w.]+)-(?P<platform>[\w.]+)\.whl\Z",
@@ -122,7 +123,7 @@ class KeyValueText:
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as exc:
-            raise WheelError(f"{name}: not UTF-8", hint="build the wheel again") from exc
+            raise WheelError(f"{name}: not UTF-8", hint=AGAIN) from exc
         self.name = name
         lines = _lines(text)
         end = next((n for n, line in enumerate(lines) if not line.strip("\r\n")), len(lines))
@@ -133,9 +134,7 @@ class KeyValueText:
             elif _FIELD.match(line):
                 fields.append([line])
             else:
-                raise WheelError(
-                    f"{name}: line {number} is no `Key: value`", hint="build the wheel again"
-                )
+                raise WheelError(f"{name}: line {number} is no `Key: value`", hint=AGAIN)
         self._lines = ["".join(field) for field in fields]
         self._body = "".join(lines[end:])
 
@@ -155,7 +154,7 @@ class KeyValueText:
         """Return the value of a key that stands once, "" where it is absent. Raises WheelError."""
         values = self.all(key)
         if len(values) > 1:
-            raise WheelError(f"{self.name}: {key} is given twice", hint="build the wheel again")
+            raise WheelError(f"{self.name}: {key} is given twice", hint=AGAIN)
         return values[0] if values else ""
 
     def replace(self, key: str, values: Mapping[str, str]) -> None:
@@ -223,20 +222,19 @@ def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
     Raises WheelError where it is not UTF-8 CSV of three columns and one line a row, or has more
     than twice as many rows as there are files.
     """
-    hint = "build the wheel again"
     rows: list[RecordRow] = []
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), "utf-8", newline=""), strict=True)
     try:
         for number, row in enumerate(reader, 1):
             if len(row) != 3:  # noqa: PLR2004
-                raise WheelError(f"{name}: line {number} has {len(row)} columns, not 3", hint=hint)
+                raise WheelError(f"{name}: line {number} has {len(row)} columns, not 3", hint=AGAIN)
             if reader.line_num != number or not "".join(row).isprintable():
-                raise WheelError(f"{name}: line {number} has a control character", hint=hint)
+                raise WheelError(f"{name}: line {number} has a control character", hint=AGAIN)
             if number > 2 * files + 9:
-                raise WheelError(f"{name}: more rows than the wheel has files", hint=hint)
+                raise WheelError(f"{name}: more rows than the wheel has files", hint=AGAIN)
             rows.append(RecordRow(*row))
     except (UnicodeDecodeError, csv.Error) as exc:
-        raise WheelError(f"{name}: {exc}", hint=hint) from exc
+        raise WheelError(f"{name}: {exc}", hint=AGAIN) from exc
     return tuple(rows)
 
 
@@ -291,11 +289,8 @@ def dist_info(names: Iterable[str], *, path: object) -> str:
     folders = {name.partition("/")[0] for name in names}
     matching = sorted(name for name in folders if name.lower().endswith(".dist-info"))
     if len(matching) != 1:
-        what = ", ".join(matching) if matching else "none"
-        raise WheelError(
-            f"{path}: a wheel has one dist-info folder, this has {what}",
-            hint="build the wheel again",
-        )
+        what = f"a wheel has one dist-info folder, this has {', '.join(matching) or 'none'}"
+        raise WheelError(f"{path}: {what}", hint=AGAIN)
     return matching[0]
 
 

@@ -318,9 +318,8 @@ def _pinned(text: str, old: Version, new: Version) -> str:
 
     requirement = requirements.requirement(text)
     if requirement is None:
-        raise WheelError(
-            brief(f"METADATA: Requires-Dist {text!r} is not PEP 508"), hint="build the wheel again"
-        )
+        what = brief(f"METADATA: Requires-Dist {text!r} is not PEP 508")
+        raise WheelError(what, hint=metadata.AGAIN)
     admits = requirement.specifier.contains
     bases = (old, type(old)(old.base_version))  # a plugin 0.9.2.post1 pins pjrt 0.9.2
     if requirement.url or not any(admits(version, prereleases=True) for version in bases):

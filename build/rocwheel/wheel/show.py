@@ -116,11 +116,7 @@ def plan_document(plan: RepairPlan) -> dict[str, Any]:
 
 def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
     """Return what a repair did."""
-    return {
-        "source": str(plan.report.path),
-        **result._asdict(),
-        "path": str(result.path),
-    }
+    return {"source": str(plan.report.path), **result._asdict(), "path": str(result.path)}
 
 
 def verdict_document(

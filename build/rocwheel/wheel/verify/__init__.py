@@ -175,11 +175,7 @@ def verify_wheelhouse(
 
 
 def _verify_entry(
-    folder: Path,
-    entry: WheelEntry,
-    manifest: Manifest,
-    meant: Expectation,
-    policy: WheelPolicy,
+    folder: Path, entry: WheelEntry, manifest: Manifest, meant: Expectation, policy: WheelPolicy
 ) -> tuple[Finding, ...]:
     """Judge one wheel of a wheelhouse by what the manifest says of it."""
     kind = WheelKind(entry.kind)

@@ -142,11 +142,7 @@ def _reason(failure: CommandError) -> str:
 
 
 def _installed(
-    paths: Sequence[Path],
-    client: str,
-    target: InstallTarget,
-    scratch: Path,
-    runner: Runner,
+    paths: Sequence[Path], client: str, target: InstallTarget, scratch: Path, runner: Runner
 ) -> Installed:
     """Install wheels and return what came. Raises CommandError where the client refuses."""
     lines = (
