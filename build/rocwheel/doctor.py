@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -155,19 +156,13 @@ def _rights(place: Machine) -> Iterator[Row]:
 def _clock(place: Machine) -> Row:
     """Return the time, beside the store's: S3 refuses requests that are 15 minutes off."""
     now = place.now or datetime.now(tz=timezone.utc)
-    shown = f"{now:%Y-%m-%d %H:%M} UTC"
-    try:
-        theirs = place.store.clock() if isinstance(place.store, S3Store) else None
-    except StoreError:  # which another row tells
-        theirs = None
-    if theirs is None:
-        return Row(name="clock", found=shown)
-    off = abs((theirs - now).total_seconds())
-    return Row(
-        name="clock",
-        found=f"{shown}, {off:.0f} s from the store's",
-        remedy="set it: timedatectl set-ntp true" if off > MOST_OFF else "",
-    )
+    shown, remedy = f"{now:%Y-%m-%d %H:%M} UTC", ""
+    with suppress(StoreError):  # which another row tells
+        if isinstance(place.store, S3Store) and (theirs := place.store.clock()):
+            off = abs((theirs - now).total_seconds())
+            shown += f", {off:.0f} s from the store's"
+            remedy = "set it: timedatectl set-ntp true" if off > MOST_OFF else ""
+    return Row(name="clock", found=shown, remedy=remedy)
 
 
 def _names(hosts: Iterable[str], environ: Mapping[str, str]) -> Iterator[Row]:

@@ -70,10 +70,7 @@ class CacheItem:
 
 
 def using(cache: Path) -> files.Lock:
-    """Return what a build or gate holds while it runs, so that what it uses stays.
-
-    Raises HostError for a cache that cannot be written.
-    """
+    """Hold what a build or gate uses. Raises HostError for a cache that cannot be written."""
     with named(cache, HostError, hint=ANOTHER_CACHE):
         return files.locked(cache / IN_USE, shared=True)
 

@@ -122,10 +122,7 @@ def interpreter(printed: str) -> Interpreter | None:
 
 
 def newest(name: str, environ: Mapping[str, str]) -> Path:
-    """Find the program `name`, or its highest numbered variant on PATH: clang-20 beats clang-9.
-
-    Raises HostError when there is none.
-    """
+    """Find `name`, or its highest numbered variant (clang-20 beats clang-9). Raises HostError."""
     path = environ.get("PATH", "")
     if plain := shutil.which(name, path=path):
         return Path(plain)
@@ -165,10 +162,7 @@ class CompilerPair(Plain, frozen=True, kw_only=True):
 
 
 def clang(path: Path | None, environ: Mapping[str, str], *, runner: Runner) -> CompilerPair:
-    """Find clang (or take the one at `path`) with its C++ twin and ask its version.
-
-    Raises HostError when one of the two is missing or does not say its version.
-    """
+    """Find clang, or take `path`, with its C++ twin and its version. Raises HostError."""
     cc = path or newest("clang", environ)
     if not cc.is_file():
         raise HostError(f"{cc}: no such program", hint="name clang itself: --compiler-path")

@@ -347,10 +347,7 @@ class Nights:
         return glance(self.store, self.key(night, "summary.json"))[0] or None
 
     def forget(self, nights: Sequence[str]) -> None:
-        """Delete nights.
-
-        The index comes last: what is stopped, or may not delete, leaves them to the next try.
-        """
+        """Delete nights, the index last: what is stopped leaves them to the next try."""
         for night in nights:
             keys = [info.key for info in self.store.keys(self.key(night, ""))]
             each(self.store.delete, keys, threads=self.store.connections)

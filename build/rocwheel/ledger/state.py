@@ -310,10 +310,7 @@ class IndexState(Plain, frozen=True, kw_only=True):
 
 
 def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
-    """List the projects an entry changes: their listings must be loaded before it.
-
-    Raises ConfigError for a name that is no wheel's.
-    """
+    """List the projects whose listings an entry changes. Raises ConfigError for an odd name."""
     begins = set(entry.pages or ()) - set(state.views)  # with all that is listed for a family
     changed = {file.project for holding in entry.brings for file in holding.files}
     changed |= {version_of(name)[0] for name in entry.names} | (state.projects if begins else set())

@@ -377,10 +377,7 @@ def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
-    """Return the cells of one kind, of one family or of none, for `strategy.matrix`.
-
-    Raises ConfigError above GitHub's limit.
-    """
+    """Return the cells of a kind and family, or none. Raises ConfigError above GitHub's limit."""
     cells = [c for c in plan.cells if (c.kind, c.family) == (kind, family) and is_to_run(c)]
     large = [c for c in cells if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
     if large:

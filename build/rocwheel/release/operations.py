@@ -139,10 +139,7 @@ def _claims(
 
 
 def indexes(place: Place, state: IndexState, views: Collection[str] = ()) -> tuple[Place, ...]:
-    """Return the place as each sees it whose pages show its log: itself, and these families.
-
-    All families where none are named, or "" is.
-    """
+    """Return the place as itself and as these families see it: as all of them for none, or ""."""
     names = [name for name in state.views if not views or "" in views or name in views]
     return tuple(map(place.shown_as, (place.family, *names)))
 

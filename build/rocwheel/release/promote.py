@@ -25,7 +25,7 @@ from rocwheel.choices import ALL
 from rocwheel.console import Console, Unit, count
 from rocwheel.console import size as readable
 from rocwheel.entry import Entry
-from rocwheel.errors import ObjectMissingError, PromotionError
+from rocwheel.errors import PromotionError
 from rocwheel.index.channels import Channel
 from rocwheel.install import Install
 from rocwheel.ledger import log, manifests, verdicts
@@ -462,13 +462,9 @@ def _source(
     store, key = staging.store, staging.key(wheel.filename)
     source = store.info(key)
     if source is None:
-        try:
-            page = log.read(staging, [wheel.project]).listing(wheel.project)
-            spent = wheel.filename in page.spent
-        except ObjectMissingError:
-            spent = False
+        page = log.read(staging, [wheel.project]).listing(wheel.project)
         why, hint = "", f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}"
-        if spent:
+        if wheel.filename in page.spent:
             why, hint = " any more: it was pruned", "build the set again under a new version"
         what = f"{staging.location}: {wheel.filename} is not staged{why}"
         raise PromotionError(what, hint=hint)

@@ -124,10 +124,9 @@ def plan(
 ) -> StagePlan:
     """Check the wheelhouse and look at what is staged; write nothing.
 
-    Without a family it is staged for those that it names.
-
-    Raises WheelError for a set that is incomplete, not closed or over its size budget,
-    ObjectDiffersError when a name is taken by other bytes, PromotionError when one is spent.
+    Without a family it is staged for those that it names. Raises WheelError for a set that is
+    incomplete, not closed or over its size budget, ObjectDiffersError when a name is taken by
+    other bytes, PromotionError when one is spent.
     """
     manifest, paths = wheelset.load(wheelhouse)
     known = (matrix.FAMILIES[name] for name in manifest.families if name in matrix.FAMILIES)

@@ -46,10 +46,7 @@ TAILS: Final = (256 << 10, 16 << 20)
 
 
 def load(wheelhouse: Path) -> tuple[Manifest, dict[str, Path]]:
-    """Read a wheelhouse; its wheels are exactly those the manifest stages, byte for byte.
-
-    Raises ConfigError or WheelError.
-    """
+    """Read a wheelhouse, exactly as its manifest says. Raises ConfigError, WheelError."""
     manifest = Manifest.load(wheelhouse)
     folder = wheelhouse if wheelhouse.is_dir() else wheelhouse.parent
     paths = {wheel.filename: folder / wheel.filename for wheel in manifest.built}
@@ -154,12 +151,8 @@ def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
     parsed = {name: KeyValueText(data, name=f"{name}: METADATA") for name, data in metadata.items()}
     for wheel in manifest.built:
         check_name(wheel, parsed[wheel.filename])
-    shared = {w.project: w for w in manifest.wheels if not w.python}
-    cells = {python: dict(shared) for python in manifest.pythons}
-    for wheel in manifest.wheels:
-        if wheel.python in cells:
-            cells[wheel.python][wheel.project] = wheel
-    for python, cell in cells.items():
+    for python in manifest.pythons:
+        cell = {wheel.project: wheel for wheel in manifest.of_python(python)}
         for wheel in cell.values():
             if wheel.filename not in parsed:
                 continue  # upstream's own, which is pinned and not ours
@@ -189,10 +182,7 @@ def check_name(wheel: WheelEntry, metadata: KeyValueText) -> None:
 
 
 def check_order(released: Iterable[Entry], entries: Iterable[Entry]) -> None:
-    """Refuse what installers would not prefer to what is there (R4), and a second ROCm major.
-
-    Raises PromotionError with the remedies.
-    """
+    """Raise PromotionError for what installers would not prefer (R4), or a second ROCm major."""
     listed = (other for other in released if other.yanked is None)
     others = {(other.project, other.version, other.rocm): other for other in listed}.values()
     for entry in entries:
@@ -245,10 +235,7 @@ def _major(rocm: str) -> int:
 
 
 def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
-    """Yield requirements that hold on Linux for this CPython, extras left out.
-
-    Raises WheelError for a wheel that excludes it.
-    """
+    """Yield what is required on this CPython, without extras. WheelError if it is excluded."""
     version, required = PythonVersion.parse(python), metadata.get("Requires-Python")
     if required and f"{version.major}.{version.minor}.999" not in SpecifierSet(required):
         raise WheelError(

@@ -36,10 +36,7 @@ def markdown(results: Results, judged: Fault) -> str:
 
 
 def workflow_commands(results: Results, judged: Fault, folder: str) -> Iterator[str]:
-    """Yield workflow commands for the first failures, or for a bad state without one.
-
-    `folder` is where the suite's files lie.
-    """
+    """Yield workflow commands for the first failures in `folder`, or a bad state without one."""
     if judged.state is not State.PASS and not results.failures:
         yield f"::error title={_property(verdict_text(results, judged))}::{escaped(judged.message)}"
     for test in results.failures[:ANNOTATED]:

@@ -292,11 +292,7 @@ class _Scan:
         return places[0]
 
     def _exports(
-        self,
-        raw: memoryview,
-        strings: _Strings,
-        hashes: memoryview,
-        loads: list[Segment],
+        self, raw: memoryview, strings: _Strings, hashes: memoryview, loads: list[Segment]
     ) -> tuple[str, ...]:
         """Return the names that other files may use, sorted.
 

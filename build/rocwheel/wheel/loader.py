@@ -70,10 +70,7 @@ def problems(
     dynamic: Mapping[int, Sequence[int]],
     size: int,
 ) -> Iterator[str]:
-    """Yield why glibc cannot load a file of so many bytes with these headers.
-
-    `identity` is e_ident, e_type and e_version of the file header.
-    """
+    """Yield why glibc cannot load a file; `identity` is its e_ident, e_type and e_version."""
     ident, kind, version = identity
     if kind != 3 or version != 1:  # noqa: PLR2004
         yield f"no shared object (type {kind}, version {version})"

@@ -146,16 +146,13 @@ def _libraries(report: WheelReport, policy: WheelPolicy) -> Iterator[Component]:
 
 def _releases(report: WheelReport) -> tuple[str, ...]:
     """Return the version modules that say no version, or another post-release of this one."""
-    own = report.filename.version
-    return tuple(
-        name
-        for name, text in report.releases.items()
-        if text == ""
-        or (
-            ((release := requirements.version(text or "")) is not None and release != own)
-            and release.base_version == own.base_version
-        )
-    )
+    own, names = report.filename.version, list[str]()
+    for name, text in report.releases.items():
+        release = requirements.version(text or "")
+        is_of_base = release is not None and release.base_version == own.base_version
+        if text == "" or (is_of_base and release != own):
+            names.append(name)
+    return tuple(names)
 
 
 def check(plan: RepairPlan, out: Path, *, runner: Runner, console: Console) -> None:
@@ -260,10 +257,7 @@ def _platform(report: WheelReport, policy: WheelPolicy) -> str:
 
 
 def _parts(
-    archive: ZipArchive,
-    plan: RepairPlan,
-    changes: dict[str, bytes | Path],
-    tags: tuple[str, ...],
+    archive: ZipArchive, plan: RepairPlan, changes: dict[str, bytes | Path], tags: tuple[str, ...]
 ) -> list[ZipPart]:
     """Return the members of the new wheel in their order; adds WHEEL and RECORD to `changes`."""
     folder = plan.report.dist_info

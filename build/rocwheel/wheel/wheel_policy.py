@@ -174,10 +174,8 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
     def runpaths(self, version: Version) -> tuple[tuple[str, ...], ...]:
         """Return RUNPATHs that ROCm wheels of this version may have, the one to set first."""
         base = Version(version.base_version)
-        for use in self.runpath.use:
-            if use.jax.contains(base):
-                return tuple(map(self.runpath.expanded, use.templates))
-        return ()
+        uses = (use.templates for use in self.runpath.use if use.jax.contains(base))
+        return tuple(map(self.runpath.expanded, next(uses, ())))
 
     def required(self, kind: WheelKind, version: Version) -> RequiredMembers:
         """Return what a wheel of this kind and version must have."""

@@ -210,10 +210,7 @@ class Outbox:
                 draft.discard()
 
     def write(self, name: str, parts: Iterable[ZipPart], archive: ZipArchive) -> Path:
-        """Write one wheel aside; it gets its name when the block ends. Raises HostError.
-
-        Several threads may write at once.
-        """
+        """Write a wheel aside until the block ends; threads may at once. Raises HostError."""
         try:
             with self._lock:
                 if name in self._names:

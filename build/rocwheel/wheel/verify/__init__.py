@@ -69,10 +69,7 @@ def _tried(
 
 
 def sonames_below(root: Path) -> frozenset[str]:
-    """Return file names of libraries below a ROCm root: SONAMEs are links among them.
-
-    Raises RocmError where there is none.
-    """
+    """Return names of libraries below a ROCm root, SONAMEs among them. Raises RocmError."""
     names = frozenset(path.name for path in root.glob("lib/**/*.so*"))
     if not names:
         raise RocmError(f"{root}: no shared library below lib/", hint="name a ROCm tree")
