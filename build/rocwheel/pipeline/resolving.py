@@ -93,10 +93,7 @@ def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> 
 
 
 class _Resolver(Plain, frozen=True):
-    """Resolves wheel sets with the families, pins and places of one night.
-
-    What moves is asked for once, so that all sets of the night agree on it.
-    """
+    """Resolves the sets of a night; what moves is asked for once, so that all of them agree."""
 
     families: Mapping[str, Family]
     pins: Pins

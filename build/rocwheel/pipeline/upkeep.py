@@ -218,10 +218,7 @@ class NightPages(Plain, frozen=True, kw_only=True):
     shown: int  # nights on the page
 
     def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
-        """Sum up a night, and the newest one with it where it has a summary; publish the page.
-
-        Return the page and how many nights it shows.
-        """
+        """Sum up a night, and the newest anew; return the new page and how many it shows."""
         shown = self.nights.names()[-self.shown :]
         others = [name for name in shown if name != night]
         summaries = {s.night: s for s in summing.known(self.nights, others, self.console.warn)}

@@ -157,10 +157,7 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
 
 
 def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ...]:
-    """Delete what spent names hold, whenever it came; the pages show no such name any more.
-
-    `seconds` is how long copies of pages may be kept that showed one.
-    """
+    """Delete what spent names hold, once copies of pages that show one are `seconds` old."""
     state = log.load(place, state, None)
     keys = _respent(place, state)
     if keys:

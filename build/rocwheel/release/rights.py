@@ -133,10 +133,7 @@ ROLES: Final = {
 
 
 def spelt(channel: Channel, keys: Iterable[str], family: str) -> tuple[str, ...]:
-    """Return keys below a channel's prefixes, of one family.
-
-    Below `all` its verdicts and results lie in a folder of its own.
-    """
+    """Return a family's keys below a channel's prefixes; below `all` some have its own folder."""
     own = [(family, key) for key in keys]
     if channel.is_shared and family != "*":
         shared = {VERDICTS: f"{VERDICTS}{family}*", RESULTS: RESULTS_OF % family}

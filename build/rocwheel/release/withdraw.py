@@ -196,10 +196,7 @@ class ChangePlan(Plain, frozen=True, kw_only=True):
 def plan(
     place: Place, action: Action, *, who: Who, set_id: str = "", **names: Collection[str]
 ) -> ChangePlan:
-    """Look at what the log says; write nothing. Raises PromotionError where it may not be.
-
-    `names` are of files (`filenames`), or of families (`families`).
-    """
+    """Plan for `filenames` or `families`; write nothing. PromotionError if it may not be."""
     some: dict[str, Any] = {name: tuple(sorted(values)) for name, values in names.items()}
     operation = Change(place=place, who=who, action=action, set_id=set_id, **some)
     state = operations.read(operation)

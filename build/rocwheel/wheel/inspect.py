@@ -168,10 +168,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
 
 
 def inspect_with_manifest(path: Path) -> WheelReport:
-    """Inspect, and add what the manifest beside the wheel, if it lists it, says it is made from.
-
-    Raises ConfigError for a manifest that cannot be read.
-    """
+    """Inspect, and add what a manifest beside it says of its sources. Raises ConfigError."""
     report = inspect(path)
     folder = report.path.parent
     manifest = Manifest.load(folder) if (folder / MANIFEST).exists() else None

@@ -119,10 +119,7 @@ class ZipArchive:
     """
 
     def __init__(self, path: Path, *, stamp: Stamp | None = None) -> None:
-        """Open and check the structure; with `stamp`, also that the file is still that one.
-
-        Raises WheelError, also when the file cannot be read.
-        """
+        """Open it and check the structure; with `stamp`, that it is still that file."""
         self.path = path
         with named(path, WheelError, hint="name an existing wheel"):
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -153,9 +150,6 @@ class ZipArchive:
                 unchanged = False
             if not unchanged:
                 self._changed()
-
-    def fileno(self) -> int:
-        return self._fd
 
     def refuse(self, problem: str, *, hint: str = "build or fetch the wheel again") -> NoReturn:
         raise WheelError(f"{self.path}: {brief(problem)}", hint=hint)
