@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
+from msgspec import UNSET, UnsetType
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -31,6 +32,7 @@ class Entry(Value, frozen=True, kw_only=True):
     gfx_targets: tuple[str, ...] = ()
     rocm: str = ""
     manifest: str = ""
+    provenance: Literal[True] | UnsetType = UNSET  # a file of PEP 740 lies beside its statements
 
 
 def rank(project: str) -> int:

@@ -141,6 +141,10 @@ class Place:
         """Key of a signed statement about a manifest; without a name the prefix of all."""
         return self.key(f"{OURS}/attestations/{manifest}/{self._own}{name}")
 
+    def provenance(self, manifest: str, filename: str) -> str:
+        """Key of a released wheel's provenance (PEP 740), which all families share."""
+        return self.key(f"{OURS}/attestations/{manifest}/{filename}.provenance")
+
     @property
     def _own(self) -> str:
         """Where a family keeps what is its own: below `all` in a folder with its name."""

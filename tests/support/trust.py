@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import date
 from pathlib import Path
 
-from support.wheelset import FAMILY, NOW, Shop, make_set, make_verdict
+from support.wheelset import FAMILY, NOW, SUITES, Shop, make_set, make_verdict
 
-from rocwheel.build_record import BazelRecord, BuildRecord
+from rocwheel.build_record import BUILD_RECORD, BazelRecord, BuildRecord
+from rocwheel.cli import main
 from rocwheel.ledger import verdicts
 from rocwheel.manifest import Manifest
 from rocwheel.trust import envelope, evidence, signers, statements
@@ -16,6 +18,7 @@ from rocwheel.trust.policy import ChannelRule, KeyRole, Trust, TrustedKey
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
+ROOT = Path(__file__).parents[2]
 ENDED = "2026-05-01T11:30:00+00:00"
 WINDOW = {"since": date(2026, 1, 1), "until": date(2099, 1, 1)}  # files of a test lie there today
 
@@ -118,4 +121,63 @@ class SignedShop(Shop):
         return promote.apply(plan, console=self.console, signer=sign)
 
 
-__all__ = ["FAMILY", "NOW", "Keyring", "SignedShop", "make_record", "spelt"]
+class World:
+    """A team's data with one channel, a key of each role, and a set that is built."""
+
+    def __init__(self, tmp_path: Path, console, monkeypatch) -> None:
+        self.tmp, self.monkeypatch = tmp_path, monkeypatch
+        # ours are not counted on any GPU yet, which blocks every release of a real family
+        monkeypatch.setattr("rocwheel.gate.suite.suites.load_known", lambda *_, **__: SUITES)
+        self.ci, self.keys, self.folder = tmp_path / "data/ci", tmp_path / "keys", tmp_path / "wh"
+        shutil.copytree(ROOT / "ci", self.ci)
+        for name in ("suites", "amdgpu_family_matrix.py"):
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, tmp_path / "data" / name)
+        self.keys.mkdir()
+        self.store = (tmp_path / "store").as_uri()
+        (self.ci / "channels.yaml").write_text(
+            f"channels:\n  mine:\n    store: {self.store}\n"
+            '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
+        )
+        entries = "".join(map(self.entry, ("builder", "runner", "promoter", "approver")))
+        (self.ci / "trust.yaml").write_text(
+            f"keys:\n{entries}channels:\n  mine: {{required: [builder, runner, promoter]}}\n"
+        )
+        self.manifest = make_set(self.folder, pythons=("3.12",))
+        (self.folder / BUILD_RECORD).write_bytes(make_record(self.manifest).to_bytes())
+        self.shop = Shop(self.store, console)
+
+    def entry(self, role: str) -> str:
+        """Make a key; return what the trust file says of it."""
+        key = signers.generate(self.keys / f"{role}.pem")
+        public = "".join(f"      {line}\n" for line in signers.public_pem(key).splitlines())
+        return (
+            f"  {role}:\n    algorithm: ed25519\n    role: {role}\n    since: 2026-01-01\n"
+            f"    until: 2099-01-01\n    public: |\n{public}"
+        )
+
+    def uri(self, role: str) -> str:
+        return f"file:{self.keys / role}.pem"
+
+    def run(self, *words: str) -> int:
+        return main([*map(str, words), f"--ci-dir={self.ci}"])
+
+    def target(self, *words: str) -> tuple[str, ...]:
+        return (*words, "--channel=mine", f"--family={FAMILY.name}")
+
+    def gate(self) -> None:
+        for suite in ("smoke", "unit"):
+            verdict = make_verdict(self.manifest, suite=suite)
+            verdicts.add(self.shop.staging, verdict)
+            signer = signers.signer(self.uri("runner"))
+            evidence.add_result(self.shop.staging, verdict, signer)
+
+    @property
+    def bundle(self) -> Path:
+        return self.shop.store.root / self.shop.release.attestation(
+            self.manifest.sha256, "bundle.jsonl"
+        )
+
+
+__all__ = ["FAMILY", "NOW", "Keyring", "SignedShop", "World", "make_record", "spelt"]

@@ -37,8 +37,8 @@ class SignerOptions(OptionSet):
     signer: str = opt(
         "Person",
         "--signer URI",
-        "Sign what this command states: file:/path/key.pem, awskms:alias/NAME or "
-        "hsm:SLOT?label=TOKEN.",
+        "Sign what this command states: file:/path/key.pem, awskms:alias/NAME, "
+        "hsm:SLOT?label=TOKEN or, with an OIDC identity, sigstore:",
         envvar="ROCWHEEL_SIGNER",
     )
 
@@ -47,11 +47,12 @@ class SignerOptions(OptionSet):
         if not self.signer:
             return None
         scheme, _, rest = self.signer.partition(":")
-        path = f"file:{app.cwd / rest.removeprefix('//')}"
+        path = f"{scheme}:{app.cwd / rest.removeprefix('//')}"
         pin = app.environ.get("ROCWHEEL_SIGNER_PIN_FILE", "")
         return signers.signer(
-            path if scheme == "file" and rest else self.signer,
+            path if scheme in {"file", "sigstore"} and rest else self.signer,
             pin=app.cwd / pin if pin else None,
+            token=app.environ.get("SIGSTORE_IDENTITY_TOKEN", ""),
         )
 
 
@@ -90,10 +91,12 @@ def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
 
 @command("show", SignerOptions, parent=trust)
 def show(app: App, options: SignerOptions) -> None:
-    """List the keys of ci/trust.yaml; with --signer print the public part of that key."""
+    """List the keys of ci/trust.yaml; with --signer print what that file says of that key."""
     if key := options.key(app):
-        public = key.public_key
-        app.emit({"keyid": public.keyid, "public": signers.public_pem(public)}, signers.public_pem(public))  # type: ignore[arg-type]  # fmt: skip # noqa: E501
+        public: Any = key.public_key
+        part = signers.public_part(public)
+        text = part.get("public") or "\n".join(f"{name}: {value}" for name, value in part.items())
+        app.emit({"keyid": public.keyid, **part}, text)
         return
     known = policy.load(app.home.ci / policy.FILE)
     rows = [

@@ -1,4 +1,4 @@
-"""One page of an index: a value, and its two forms (JSON: PEP 691, 700, 714, 592; HTML: PEP 503).
+"""One page of an index: a value, and its two forms (PEP 691, 700, 714, 592, 740 and PEP 503).
 
 A page says which state of the log it shows: its number is a *mark* in its bytes, so that no two
 pages are ever the same bytes again, and a page that is newer than its reader is known as that.
@@ -15,7 +15,7 @@ from html import escape
 from html.parser import HTMLParser
 from itertools import groupby
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import msgspec
 
@@ -26,6 +26,8 @@ from rocwheel.entry import Entry, parsed
 from rocwheel.values import Plain
 
 API_VERSION: Final = "1.1"
+PROVENANCE_VERSION: Final = "1.3"  # of a page that names a provenance
+SECURE: Final = re.compile(r"https://|http://(localhost|127\.[\d.]+|\[::1\])[:/]")
 PRIVATE: Final = "_rocwheel"
 GENERATOR: Final = "rocwheel"
 MARK: Final = "rocwheel-log"
@@ -59,13 +61,24 @@ class Page(Plain, frozen=True, kw_only=True):
         ordered.sort(key=lambda file: parsed(file.version), reverse=True)
         msgspec.structs.force_setattr(self, "files", tuple(ordered))
 
-    def to_json(self) -> bytes:
+    def to_json(self, *, index_url: str = "") -> bytes:
         return _json(
             self,
             name=self.project,
             versions=list(dict.fromkeys(item.version for item in self.files)),
-            files=[_file(item, *self.where(item)) for item in self.files],
+            files=[
+                _file(item, *self.where(item), self.provenance(item, index_url))
+                for item in self.files
+            ],
         )
+
+    def provenance(self, entry: Entry, index_url: str) -> str:
+        """Return where a file's provenance is; "" for none, or at no secure origin (PEP 740)."""
+        if not entry.provenance or not SECURE.match(index_url):
+            return ""
+        folder = f"{self.where(entry)[0]}{PRIVATE}/attestations/{entry.manifest}"
+        name = f"../{folder}/{quote(entry.filename)}.provenance"
+        return urljoin(f"{index_url}{self.project}/", name)
 
     def where(self, entry: Entry) -> tuple[str, str]:
         """Return which folder above the page's has a file, and which the set's statements."""
@@ -75,8 +88,8 @@ class Page(Plain, frozen=True, kw_only=True):
         """Return the page as pip reads it and as a person does; `index_url` is shown."""
         groups = [(v, list(files)) for v, files in groupby(self.files, lambda item: item.version)]
         blocks = (
-            _version(files, self, self._install(version, index_url), is_open=at < UNFOLDED)
-            for at, (version, files) in enumerate(groups)
+            _version(files, self, index_url, is_open=at < UNFOLDED)
+            for at, (_, files) in enumerate(groups)
         )
         return _render(
             self,
@@ -87,7 +100,7 @@ class Page(Plain, frozen=True, kw_only=True):
             versions="\n".join(blocks),
         )
 
-    def _install(self, version: str, index_url: str) -> str:
+    def install(self, version: str, index_url: str) -> str:
         """Return the lines that install a version: a plugin's or pjrt's with its set, then jax."""
         from rocwheel.install import Install  # and no page is made where one is only read
 
@@ -105,7 +118,7 @@ class Root(Plain, frozen=True, kw_only=True):
     shared: int | None = None
     project: str = ""
 
-    def to_json(self) -> bytes:
+    def to_json(self, *, index_url: str = "") -> bytes:  # noqa: ARG002
         return _json(self, projects=[{"name": name} for name in sorted(self.projects)])
 
     def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
@@ -156,8 +169,13 @@ def with_mark(data: bytes, number: int, name: str = MARK) -> bytes:
 
 def _json(page: Page | Root, **values: Any) -> bytes:
     """Return a PEP 691 page; its marks come first, where they are soon found."""
-    meta = {"api-version": API_VERSION, PRIVATE: {"generator": GENERATOR, **_marks(page)}}
+    meta = {"api-version": _api_version(page), PRIVATE: {"generator": GENERATOR, **_marks(page)}}
     return msgspec.json.encode({"meta": meta, **values}) + b"\n"
+
+
+def _api_version(page: Page | Root) -> str:
+    proven = isinstance(page, Page) and any(item.provenance for item in page.files)
+    return PROVENANCE_VERSION if proven else API_VERSION
 
 
 def _marks(page: Page | Root) -> dict[str, int]:
@@ -173,7 +191,7 @@ def _url(entry: Entry, folder: str) -> str:
     return f"../{folder}{name}#sha256={entry.sha256}"
 
 
-def _file(entry: Entry, folder: str, statements: str) -> dict[str, Any]:
+def _file(entry: Entry, folder: str, statements: str, provenance: str) -> dict[str, Any]:
     """Return the file's object in a PEP 691 page."""
     document: dict[str, Any] = {
         "filename": entry.filename,
@@ -191,17 +209,20 @@ def _file(entry: Entry, folder: str, statements: str) -> dict[str, Any]:
         document["requires-python"] = entry.requires_python
     if entry.manifest:
         document[PRIVATE] = {"statements": f"../{statements}/bundle.jsonl"}
+    if provenance:
+        document["provenance"] = provenance
     return document
 
 
-def _version(files: Sequence[Entry], page: Page, install: str, *, is_open: bool) -> str:
+def _version(files: Sequence[Entry], page: Page, index_url: str, *, is_open: bool) -> str:
     """Return the part of a page about one version: a page may have thousands of them."""
     first = files[0]
     facts = [first.uploaded[:10], *([f"ROCm {first.rocm}"] if first.rocm else ())]
     yanked = all(item.yanked is not None for item in files)
     targets = sorted({target for item in files for target in item.gfx_targets})
     shown = "".join(f"<span class=gfx>{escape(target)}</span> " for target in targets)
-    rows = "".join(_row(item, page) for item in files)
+    rows = "".join(_row(item, page, index_url) for item in files)
+    install = page.install(first.version, index_url)
     return (
         f"<details{' open' if is_open else ''}><summary><h2>{escape(first.version)}</h2> "
         f"<span>{escape(' · '.join(facts))}{' · <b class=yanked>yanked</b>' if yanked else ''}"
@@ -211,13 +232,15 @@ def _version(files: Sequence[Entry], page: Page, install: str, *, is_open: bool)
     )
 
 
-def _row(entry: Entry, page: Page) -> str:
+def _row(entry: Entry, page: Page, index_url: str) -> str:
     """Return a file's row: its link as installers read it, and what people ask."""
     attributes, note = f'href="{_url(entry, page.where(entry)[0])}"', ""
     if entry.requires_python:
         attributes += f' data-requires-python="{escape(entry.requires_python)}"'
     if entry.metadata_sha256:
         attributes += f' data-core-metadata="sha256={entry.metadata_sha256}"'
+    if provenance := page.provenance(entry, index_url):
+        attributes += f' data-provenance="{escape(provenance)}"'
     if entry.yanked is not None:
         attributes += f' data-yanked="{escape(entry.yanked)}"'
         note = f"<p class=yanked>yanked: {escape(entry.yanked or 'no reason given')}</p>"
@@ -234,7 +257,7 @@ def _render(page: Page | Root, **values: Any) -> bytes:
     text = _template("index/assets/page.html.j2").render(
         marks=_marks(page),
         generator=GENERATOR,
-        api_version=API_VERSION,
+        api_version=_api_version(page),
         theme=assets.style(),
         **values,
     )

@@ -83,14 +83,18 @@ def forms(
     def html(shown: Shown) -> bytes:
         return shown.to_html(family=index.view, index_url=index.url, compat=compat)
 
+    def as_json(shown: Shown) -> bytes:
+        return shown.to_json(index_url=index.url)
+
     def form(key: str, headers: Headers, render: Callable[[Shown], bytes], body: bytes) -> Form:
         again = (lambda other: render(beside(index, page, other))) if beside else None
         name = mark_of(index)
         return Form(key=key, headers=headers, number=number, body=body, mark=name, again=again)
 
     views, body = reversed(index.views(page.project, folder_keys=folder_keys)), html(page)
+    data = as_json(page)
     return (
-        form(index.json(page.project), place.json_headers, lambda p: p.to_json(), page.to_json()),
+        form(index.json(page.project), place.json_headers, as_json, data),
         *(form(key, place.view_headers, html, body) for key in views),
     )
 

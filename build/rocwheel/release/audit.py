@@ -226,6 +226,9 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
             if (info.sha256, info.size) != (entry.sha256, entry.size):
                 problems.append(f"{where}: SHA-256 is {info.sha256}, listed is {entry.sha256}")
             inside = wheelset.read_metadata(path)
+        proof = place.provenance(entry.manifest, entry.filename)
+        if entry.provenance and not place.store.info(proof):
+            problems.append(f"{where}: its provenance is gone")
         if entry.metadata_sha256:
             beside, _ = place.store.read(place.metadata(entry.filename))
             if beside != inside or files.sha256(beside) != entry.metadata_sha256:

@@ -40,8 +40,9 @@ from rocwheel.release.stage import holding
 from rocwheel.release.withdraw import withdrawn
 from rocwheel.store import WHEEL, ObjectInfo, Store, replaced
 from rocwheel.trust import TrustError, envelope, evidence, statements
-from rocwheel.trust.evidence import Evidence
+from rocwheel.trust.evidence import BUNDLE, Evidence
 from rocwheel.trust.policy import KeyRole, Signer
+from rocwheel.trust.sigstore import SigstoreSigner
 from rocwheel.trust.statements import Approval
 from rocwheel.values import Plain, replace
 from rocwheel.verdict import State
@@ -52,6 +53,7 @@ class Copy(Plain, frozen=True, kw_only=True):
     source: ObjectInfo
     metadata: bytes
     is_there: bool  # an object of this name and size; its digest is compared when applying
+    provenance: bytes = b""  # of PEP 740, where Sigstore signs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +143,7 @@ class Promote(Operation):
         manifests.put(self.place, self.manifest)
         for item in self.new(state) if self.families else self.judged:
             place = self.place.of(item.family)
-            proof.put(place, name, item.bundle)
+            proof.put(place, place.attestation(name, BUNDLE), item.bundle)
             place.each(partial(verdicts.keep, release=place), item.verdicts)
         self.moved.extend(self.place.each(partial(self._copy, name in state.sets), self.copies))
         for item in self.new(state):
@@ -164,6 +166,8 @@ class Promote(Operation):
         source = replace(item.source, content_type=WHEEL, cache_control=self.place.wheel_cache)
         moved = store.copy(source, target, sha256=entry.sha256, count=self.count)
         operations.put_metadata(self.place, entry, item.metadata)
+        proven = self.place.provenance(entry.manifest, entry.filename)
+        proof.put(self.place, proven, item.provenance)
         return moved
 
 
@@ -414,6 +418,18 @@ def apply(
             policy={**(digests or {}), "trust": plan.channel.trust.sha256},
         )
         judged.append(replace(item, bundle=bundle))
+    copies = operation.copies
+    if operation.manifest.sha256 not in plan.before.sets:  # whose files are not listed yet
+        entries = [item.entry for item in copies]
+        proven = proof.provenances(operation.manifest, place, entries, signer)
+        if isinstance(signer, SigstoreSigner) and not proven:
+            console.warn("no provenance on pages: PEP 740 knows no publisher like this identity")
+        copies = tuple(
+            replace(item, entry=replace(item.entry, provenance=True), provenance=data)
+            if (data := proven.get(item.entry.filename))
+            else item
+            for item in copies
+        )
     total = sum(item.entry.size for item in operation.copies)
     if lacks := place.store.abilities().copy_lacks:
         console.warn(
@@ -422,7 +438,7 @@ def apply(
             "checked and uploaded by this machine"
         )
     with console.progress("promoting", total=total, unit=Unit.BYTES) as progress:
-        operation = replace(operation, judged=tuple(judged), count=Tally(progress))
+        operation = replace(operation, judged=tuple(judged), copies=copies, count=Tally(progress))
         operations.perform(operation, plan.before)
     return sum(operation.moved)
 

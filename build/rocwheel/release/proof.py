@@ -9,6 +9,7 @@ from typing import Any
 
 from amdgpu_family_matrix import Family
 from rocwheel import files
+from rocwheel.entry import Entry
 from rocwheel.errors import ObjectStaleError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import manifests, verdicts
@@ -24,6 +25,7 @@ from rocwheel.trust import TrustError, chain, envelope, statements
 from rocwheel.trust import evidence as stored
 from rocwheel.trust.evidence import BUNDLE, Evidence
 from rocwheel.trust.policy import KeyRole, Signer
+from rocwheel.trust.sigstore import SigstoreSigner
 from rocwheel.trust.statements import Approval
 from rocwheel.values import replace
 from rocwheel.verdict import PASSED, State
@@ -130,6 +132,25 @@ def bundle(
     return lines + envelope.sign(envelope.unsigned(summary), signer, name="the summary")
 
 
+def provenances(
+    manifest: Manifest, place: Place, entries: Sequence[Entry], signer: Signer | None
+) -> dict[str, bytes]:
+    """Return PEP 740's provenance of each wheel, by its name, where Sigstore signs.
+
+    Those that a promotion left which was stopped stay: nothing is logged twice. Raises TrustError.
+    """
+    if not isinstance(signer, SigstoreSigner):
+        return {}
+
+    def stored(entry: Entry) -> bytes:
+        return glance(place.store, place.provenance(manifest.sha256, entry.filename))[0]
+
+    read = zip(entries, place.each(stored, entries), strict=True)
+    there = {entry.filename: data for entry, data in read if data}
+    missing = {entry.filename: entry.sha256 for entry in entries if entry.filename not in there}
+    return there | (signer.provenances(missing) if missing else {})
+
+
 def _own(action: Action, channel: Channel, place: Place, who: Who) -> dict[str, Any]:
     said = {"action": action.value, "channel": channel.name, "family": place.view}
     return {**said, "by": who.by, "reason": who.reason}
@@ -202,8 +223,7 @@ def add(
     raise stale(place.store.locate(key))
 
 
-def put(place: Place, manifest: str, data: bytes) -> None:
-    """Store a release's statements beside it, where there are any. Raises StoreError."""
+def put(place: Place, key: str, data: bytes) -> None:
+    """Store a release's statements, or a wheel's provenance, where there are any."""
     if data:
-        key = place.attestation(manifest, BUNDLE)
         place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))

@@ -152,7 +152,7 @@ def _link(signed: Envelope, sha256: str, every: Sequence[Envelope], case: Case) 
         said = f"{own.get('action')} to {own.get('channel') or 'a store'} by {own.get('by')}"
     suite = str(own.get("suite", ""))
     problem = next(_problems(signed, sha256, every), "")
-    problem = problem or case.refusal(signed.signatures, role, claimed, suite=suite)
+    problem = problem or case.refusal(signed.signatures, role, claimed, signed.logged, suite)
     names = ", ".join(map(case.trust.name, signed.signatures))
     about = problem or f"{said}; signed by {names} on {str(claimed)[:10]}"
     return ChainLink(role=role.value, holds=not problem, about=about)

@@ -1,6 +1,7 @@
 """DSSE envelopes with in-toto statements: written in one spelling, read strictly.
 
 https://github.com/secure-systems-lab/dsse and https://github.com/in-toto/attestation/tree/main/spec/v1.
+What Sigstore signed is an envelope in a bundle of its own, with the certificate.
 Everything here takes bytes that anybody may have written: they are limited in size before they are
 parsed, and a key that stands twice in a JSON object is an error, since readers differ in which
 of the two they take.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -17,12 +19,14 @@ from msgspec import Meta
 
 from rocwheel import files
 from rocwheel.errors import ConfigError
-from rocwheel.trust import TrustError
+from rocwheel.trust import TrustError, sigstore
 from rocwheel.trust.policy import Signer, Trust
-from rocwheel.values import NonEmpty, Plain, Sha256, Value, decoded
+from rocwheel.trust.sigstore import Identity, SigstoreSigner
+from rocwheel.values import NonEmpty, Plain, Sha256, Value, decoded, replace
 
 PAYLOAD: Final = "application/vnd.in-toto+json"
 LARGEST: Final = 4 << 20  # bytes of an envelope; ours have some thousand
+_BUNDLED: Final = b'{"dsseEnvelope":'  # the first of a bundle's fields in their order
 AGAIN: Final = "a statement is made again by the machine that did the work, with its own key"
 
 
@@ -67,15 +71,33 @@ class Statement(Value, frozen=True, kw_only=True):
         return {item.name: item.digest.sha256 for item in self.subject}
 
 
-class _Signature(Value, frozen=True, kw_only=True):
-    keyid: Sha256
+class _Unnamed(Value, frozen=True, kw_only=True):
     sig: bytes  # in base64, as the payload
 
 
-class _Envelope(Value, frozen=True, kw_only=True):
+class _Signature(_Unnamed, frozen=True, kw_only=True):
+    keyid: Sha256
+
+
+class _Content(Value, frozen=True, kw_only=True):
     payload: bytes
     payload_type: Literal["application/vnd.in-toto+json"] = msgspec.field(name="payloadType")
+
+
+class _Envelope(_Content, frozen=True, kw_only=True):
     signatures: tuple[_Signature, ...]
+
+
+class _Bundled(_Content, frozen=True, kw_only=True):
+    signatures: tuple[_Unnamed, ...]  # the certificate names the signer
+
+
+class _Bundle(Value, frozen=True, kw_only=True):
+    media_type: Literal["application/vnd.dev.sigstore.bundle.v0.3+json"] = msgspec.field(
+        name="mediaType"
+    )
+    material: Mapping[str, Any] = msgspec.field(name="verificationMaterial")
+    envelope: _Bundled = msgspec.field(name="dsseEnvelope")
 
 
 class Envelope(Plain, frozen=True, kw_only=True):
@@ -86,6 +108,8 @@ class Envelope(Plain, frozen=True, kw_only=True):
     statement: Statement
     payload: bytes
     signatures: Mapping[str, bytes]  # by the id of the key
+    bundle: bytes = b""  # of Sigstore, with its one signature
+    logged: datetime | None = None  # when that was made, give or take ten minutes
 
     @property
     def pae(self) -> bytes:
@@ -99,14 +123,23 @@ def parse(data: bytes, *, name: str) -> Envelope:
     """Read an envelope; its signatures stay unchecked. Raises TrustError."""
     if len(data) > LARGEST:
         raise TrustError(f"{name}: {len(data)} bytes are no statement", hint=AGAIN)
-    outer = _strict(data, _Envelope, name)
-    signatures = {item.keyid: item.sig for item in outer.signatures}
-    if len(signatures) != len(outer.signatures):
+    bundle = data if data.startswith(_BUNDLED) else b""
+    outer: _Content
+    if bundle:
+        whole: _Bundle = _strict(data, _Bundle, name)
+        outer, who = whole.envelope, sigstore.signed_by(whole.material, name=name)
+        signed = [(who.keyid, item.sig) for item in outer.signatures]
+    else:
+        plain: _Envelope = _strict(data, _Envelope, name)
+        outer, signed = plain, [(item.keyid, item.sig) for item in plain.signatures]
+    signatures = dict(signed)
+    if len(signatures) != len(signed):
         raise TrustError(f"{name}: two signatures of one key", hint=AGAIN)
     statement = _strict(outer.payload, Statement, f"{name}: payload")
     if len(statement.subjects) != len(statement.subject):
         raise TrustError(f"{name}: payload: a subject is named twice", hint=AGAIN)
-    if data != _written(outer.payload, signatures):  # a bundle is a line for each
+    spelt = _line(json.loads(data)) if bundle else _written(outer.payload, signatures)
+    if data != spelt:  # several statements in a file are a line each
         raise TrustError(f"{name}: spelt in another way than `trust sign` does", hint=AGAIN)
     return Envelope(
         name=name,
@@ -114,27 +147,40 @@ def parse(data: bytes, *, name: str) -> Envelope:
         statement=statement,
         payload=outer.payload,
         signatures=signatures,
+        bundle=bundle,
     )
 
 
 def read(data: bytes, trust: Trust, *, name: str) -> Envelope:
     """Read an envelope and check every signature; one bad one is an error. Raises TrustError."""
-    from securesystemslib.exceptions import UnverifiedSignatureError
-    from securesystemslib.signer import Signature
-
-    envelope = parse(data, name=name)
+    envelope, logged = parse(data, name=name), None
     if not envelope.signatures:
         raise TrustError(f"{name}: signature: it has none", hint="`trust sign` signs it")
-    for keyid, signature in envelope.signatures.items():
+    for keyid in envelope.signatures:
         if keyid not in trust.keys:
             hint = "add the public key to ci/trust.yaml, if it is one of yours"
             raise TrustError(f"{name}: key: {keyid[:12]} is not in the trust file", hint=hint)
         try:
-            trust.keys[keyid].key.verify_signature(Signature(keyid, signature.hex()), envelope.pae)
-        except UnverifiedSignatureError as exc:
-            what = f"signature: that of {trust.name(keyid)} does not fit: it was changed"
-            raise TrustError(f"{name}: {what}", hint=AGAIN) from exc
-    return envelope
+            logged = _check(envelope, keyid, trust)
+        except TrustError as exc:
+            raise TrustError(f"{name}: signature: {exc}", hint=exc.hint) from exc
+    return replace(envelope, logged=logged)
+
+
+def _check(envelope: Envelope, keyid: str, trust: Trust) -> datetime | None:
+    """Check one signature; return when it was made, where another than its signer says so."""
+    from securesystemslib.exceptions import UnverifiedSignatureError
+    from securesystemslib.signer import Signature
+
+    key = trust.keys[keyid].key
+    if isinstance(key, Identity):
+        return sigstore.verify(envelope.bundle, key, trust.sigstore)
+    try:
+        key.verify_signature(Signature(keyid, envelope.signatures[keyid].hex()), envelope.pae)
+    except UnverifiedSignatureError as exc:
+        what = f"that of {trust.name(keyid)} does not fit: it was changed"
+        raise TrustError(what, hint=AGAIN) from exc
+    return None
 
 
 def unsigned(statement: Statement) -> bytes:
@@ -145,6 +191,11 @@ def unsigned(statement: Statement) -> bytes:
 def sign(data: bytes, signer: Signer, *, name: str) -> bytes:
     """Return the envelope with the signature of one more key. Raises TrustError."""
     envelope = parse(data, name=name)
+    if envelope.signatures and (envelope.bundle or isinstance(signer, SigstoreSigner)):
+        what = "a bundle of Sigstore holds one signature alone"
+        raise TrustError(f"{name}: {what}", hint="sign it with keys, or by Sigstore")
+    if isinstance(signer, SigstoreSigner):
+        return _line(json.loads(signer.sign(envelope.payload)))
     signature = signer.sign(envelope.pae)
     made = {signature.keyid: bytes.fromhex(signature.signature)}
     return _written(envelope.payload, {**envelope.signatures, **made})
@@ -153,8 +204,11 @@ def sign(data: bytes, signer: Signer, *, name: str) -> bytes:
 def _written(payload: bytes, signatures: Mapping[str, bytes]) -> bytes:
     """Spell an envelope as one line, so that several of them in a file are a bundle."""
     made = (_Signature(keyid=keyid, sig=sig) for keyid, sig in sorted(signatures.items()))
-    envelope = _Envelope(payload=payload, payload_type=PAYLOAD, signatures=tuple(made))
-    return msgspec.json.encode(envelope, order="sorted") + b"\n"
+    return _line(_Envelope(payload=payload, payload_type=PAYLOAD, signatures=tuple(made)))
+
+
+def _line(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="sorted") + b"\n"
 
 
 def _strict(data: bytes, kind: type[Any], name: str) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from rocwheel import files, yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import moment, suggest
+from rocwheel.trust.sigstore import Identity, SigstoreSigner
 from rocwheel.values import NonEmpty, Plain, Value, replace
 from rocwheel.yaml_file import FieldError
 
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
     from securesystemslib import signer as sslib
 
 PublicKey: TypeAlias = "sslib.SSlibKey"  # both for type checkers: the library is heavy
-Signer: TypeAlias = "sslib.Signer"
+Signer: TypeAlias = "sslib.Signer | SigstoreSigner"
 FILE: Final = "trust.yaml"  # in ci/
 SKEW: Final = timedelta(minutes=10)  # clocks of signers, of runners and ours may differ by that
 # y of a point of order 8 on Ed25519: those of all of small order are ±it, 0, ±1
 ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 Sources: TypeAlias = "tuple[str, str, str]"  # commits of JAX and XLA, version of Bazel
-Algorithm = Literal["ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "rsassa-pss-sha256"]
+Algorithm = Literal[
+    "ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "rsassa-pss-sha256", "sigstore"
+]
 
 
 class KeyRole(enum.Enum):
@@ -52,9 +55,11 @@ NEVER: Final = Revocation(since=date.max, reason="never")  # in a file, nothing 
 
 
 class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
-    """A public key, what it may sign, and when. An empty scope is all of them."""
+    """A public key or an identity, what it may sign, and when. An empty scope is all of them."""
 
-    public: NonEmpty  # PEM
+    public: str = ""  # PEM
+    identity: str = ""  # in place of it, with `algorithm: sigstore`
+    issuer: str = ""
     algorithm: Algorithm
     role: KeyRole
     since: date
@@ -68,6 +73,11 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
         """Refuse a key that cannot be read, is of another algorithm or has no day."""
         if self.until < self.since:
             raise FieldError(f"{self.until} is before {self.since}", "until", hint="swap the days")
+        given = {name for name in ("public", "identity", "issuer") if getattr(self, name)}
+        takes = {"identity", "issuer"} if self.algorithm == "sigstore" else {"public"}
+        if given != takes:
+            what = f"`algorithm: {self.algorithm}` takes {' and '.join(sorted(takes))} alone"
+            raise FieldError(what, hint="copy what `trust keygen` or `trust show --signer` printed")
         try:
             self.key  # noqa: B018 - reads it
         except Exception as exc:  # what libraries raise for a damaged key is no fixed list
@@ -75,8 +85,10 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
             raise FieldError(f"no {self.algorithm} key: {exc}", "public", hint=hint) from exc
 
     @cached_property
-    def key(self) -> PublicKey:
-        """The key that signatures are checked with; its id is the SHA-256 of its DER form."""
+    def key(self) -> PublicKey | Identity:
+        """What signatures are checked with; a key's id is the SHA-256 of its DER form."""
+        if self.algorithm == "sigstore":
+            return Identity(identity=self.identity, issuer=self.issuer)
         from cryptography.hazmat.primitives import serialization as form
 
         public = form.load_pem_public_key(self.public.encode())
@@ -143,6 +155,7 @@ class ChannelRule(Value, frozen=True, kw_only=True):
 
 
 class _File(Value, frozen=True, kw_only=True):
+    sigstore: str = ""
     keys: Mapping[str, TrustedKey] = {}
     channels: Mapping[str, ChannelRule] = {}
 
@@ -154,6 +167,7 @@ class Trust(Plain, frozen=True, kw_only=True):
     keys: Mapping[str, TrustedKey] = {}
     names: Mapping[str, str] = {}
     rules: Mapping[str, ChannelRule] = {}
+    sigstore: str = ""  # a trust configuration's file; "" is the public instance
     # what a locked channel takes: sources of verified pins with their jaxlibs, and ROCm
     pins: Mapping[Sources, frozenset[str]] = {}
     rocm: frozenset[str] = frozenset()
@@ -253,7 +267,15 @@ def load(
         keys={key.key.keyid: key for key in content.keys.values()},
         names=names,
         rules=content.channels,
+        sigstore=_root(document, path.parent, content.sigstore),
     )
+
+
+def _root(document: yaml_file.Document, ci: Path, name: str) -> str:
+    """Return the path of the file that says whom Sigstore's statements rest on; "" for its own."""
+    if name and not (ci / name).is_file():
+        raise document.error(f"no file {ci / name}", "sigstore", hint="put it beside this file")
+    return str(ci / name) if name else ""
 
 
 def _pinned(ci: Path) -> tuple[dict[Sources, frozenset[str]], frozenset[str]]:

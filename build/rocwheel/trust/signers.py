@@ -1,4 +1,4 @@
-"""Keys that sign, named by URI: a file, AWS KMS, or a PKCS#11 token.
+"""Keys that sign, named by URI: a file, AWS KMS, a PKCS#11 token, or none but Sigstore.
 
 `file:/home/me/builder.pem` is PKCS#8 in PEM that its owner alone can read; `awskms:alias/builder` a
 key that never leaves AWS; `hsm:2?label=TOKEN` one on a token whose module PYKCS11LIB names. What a
@@ -16,8 +16,9 @@ from typing import Final
 from rocwheel.errors import ConfigError, named
 from rocwheel.trust import TrustError
 from rocwheel.trust.policy import PublicKey, Signer, sslib_key
+from rocwheel.trust.sigstore import Identity, SigstoreSigner
 
-SCHEMES: Final = "file:/path/key.pem, awskms:alias/NAME or hsm:SLOT?label=TOKEN"
+SCHEMES: Final = "file:/path/key.pem, awskms:alias/NAME, hsm:SLOT?label=TOKEN or sigstore:"
 _REMOTE: Final = re.compile(r"awskms:.+|hsm:[0-9]{0,9}(\?label=.+)?")
 _MARKS: Final = (".git", "MODULE.bazel")  # of a checkout, a workspace
 OWNER_ONLY: Final = 0o600
@@ -46,8 +47,10 @@ def generate(path: Path) -> PublicKey:
     return sslib_key(private.public_key(), "ed25519")
 
 
-def signer(uri: str, *, pin: Path | None = None) -> Signer:
-    """Open the key that a URI names; a token's PIN is read from the file `pin`.
+def signer(uri: str, *, pin: Path | None = None, token: str = "") -> Signer:
+    """Open the key that a URI names; a PKCS#11 token's PIN is read from the file `pin`.
+
+    `token` is an OIDC token for Sigstore, which else asks the provider of the machine.
 
     Raises ConfigError for a URI or a file that cannot be right, TrustError where the key cannot
     be had.
@@ -55,6 +58,8 @@ def signer(uri: str, *, pin: Path | None = None) -> Signer:
     scheme, _, rest = uri.partition(":")
     if scheme == "file" and rest:
         return _of_file(Path(rest.removeprefix("//")))
+    if scheme == "sigstore":
+        return SigstoreSigner(rest, token)
     if not _REMOTE.fullmatch(uri):
         raise ConfigError(f"--signer {scheme}: no such kind of key", hint=f"write {SCHEMES}")
     from securesystemslib import signer as sslib
@@ -123,6 +128,13 @@ def _check_folder(path: Path) -> None:
         if any((folder / name).exists() for name in _MARKS):
             hint = "keep keys outside of any workspace, such as in ~/.config/rocwheel"
             raise ConfigError(f"{path}: lies in the checkout {folder}", hint=hint)
+
+
+def public_part(key: PublicKey | Identity) -> dict[str, str]:
+    """Return what a trust file says of a key, by its fields."""
+    if isinstance(key, Identity):
+        return {"algorithm": "sigstore", "identity": key.identity, "issuer": key.issuer}
+    return {"algorithm": key.scheme, "public": public_pem(key)}
 
 
 def public_pem(key: PublicKey) -> str:

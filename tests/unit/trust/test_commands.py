@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.serving import serving
-from support.trust import NOW, make_record
-from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
+from support.trust import NOW, World, make_record
+from support.wheelset import FAMILY, SUITES, make_verdict, ran
 
 from rocwheel import home
 from rocwheel.build_record import BUILD_RECORD
@@ -46,62 +46,6 @@ ROOT = Path(__file__).parents[3]
 def world(tmp_path, console, monkeypatch):
     """A team's data with one channel, three keys, and a set that is built and staged by nobody."""
     return World(tmp_path, console, monkeypatch)
-
-
-class World:
-    def __init__(self, tmp_path: Path, console, monkeypatch) -> None:
-        self.tmp, self.monkeypatch = tmp_path, monkeypatch
-        # ours are not counted on any GPU yet, which blocks every release of a real family
-        monkeypatch.setattr("rocwheel.gate.suite.suites.load_known", lambda *_, **__: SUITES)
-        self.ci, self.keys, self.folder = tmp_path / "data/ci", tmp_path / "keys", tmp_path / "wh"
-        shutil.copytree(ROOT / "ci", self.ci)
-        for name in ("suites", "amdgpu_family_matrix.py"):
-            source = ROOT / name
-            copy = shutil.copytree if source.is_dir() else shutil.copy
-            copy(source, tmp_path / "data" / name)
-        self.keys.mkdir()
-        self.store = (tmp_path / "store").as_uri()
-        (self.ci / "channels.yaml").write_text(
-            f"channels:\n  mine:\n    store: {self.store}\n"
-            '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
-        )
-        entries = ""
-        for role in ("builder", "runner", "promoter", "approver"):
-            path = self.keys / f"{role}.pem"
-            key = signers.generate(path)
-            public = "".join(f"      {line}\n" for line in signers.public_pem(key).splitlines())
-            entries += (
-                f"  {role}:\n    algorithm: ed25519\n    role: {role}\n    since: 2026-01-01\n"
-                f"    until: 2099-01-01\n    public: |\n{public}"
-            )
-        (self.ci / "trust.yaml").write_text(
-            f"keys:\n{entries}channels:\n  mine: {{required: [builder, runner, promoter]}}\n"
-        )
-        self.manifest = make_set(self.folder, pythons=("3.12",))
-        (self.folder / BUILD_RECORD).write_bytes(make_record(self.manifest).to_bytes())
-        self.shop = Shop(self.store, console)
-
-    def uri(self, role: str) -> str:
-        return f"file:{self.keys / role}.pem"
-
-    def run(self, *words: str) -> int:
-        return main([*map(str, words), f"--ci-dir={self.ci}"])
-
-    def target(self, *words: str) -> tuple[str, ...]:
-        return (*words, "--channel=mine", f"--family={FAMILY.name}")
-
-    def gate(self) -> None:
-        for suite in ("smoke", "unit"):
-            verdict = make_verdict(self.manifest, suite=suite)
-            verdicts.add(self.shop.staging, verdict)
-            signer = signers.signer(self.uri("runner"))
-            evidence.add_result(self.shop.staging, verdict, signer)
-
-    @property
-    def bundle(self) -> Path:
-        return self.shop.store.root / self.shop.release.attestation(
-            self.manifest.sha256, "bundle.jsonl"
-        )
 
 
 def test_from_the_wheelhouse_to_a_fresh_machine_with_public_keys_alone(world, capsys) -> None:

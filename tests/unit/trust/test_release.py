@@ -73,7 +73,7 @@ def test_a_promotion_that_was_stopped_keeps_its_first_summary(shop) -> None:
     from rocwheel.release import proof
 
     manifest = shop.ready()
-    proof.put(shop.release, manifest.sha256, b"{}\n")
+    proof.put(shop.release, shop.release.attestation(manifest.sha256, "bundle.jsonl"), b"{}\n")
     shop.promote(manifest)
     assert shop.store.read(shop.release.attestation(manifest.sha256, "bundle.jsonl"))[0] == b"{}\n"
 
