@@ -93,11 +93,7 @@ def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
 def show(app: App, options: SignerOptions) -> None:
     """List the keys of ci/trust.yaml; with --signer print what that file says of that key."""
     if key := options.key(app):
-        public: Any = key.public_key
-        part = signers.public_part(public)
-        text = part.get("public") or "\n".join(f"{name}: {value}" for name, value in part.items())
-        app.emit({"keyid": public.keyid, **part}, text)
-        return
+        return _show_public(app, key.public_key)
     known = policy.load(app.home.ci / policy.FILE)
     rows = [
         (known.name(keyid), item.role.value, str(item.since), str(item.until), keyid[:12],
@@ -107,7 +103,13 @@ def show(app: App, options: SignerOptions) -> None:
     rules = {name: [role.value for role in rule.required] for name, rule in known.rules.items()}
     table = columns(("key", "role", "since", "until", "id", ""), rows)
     lines = [*(table if rows else ["no key"]), *(f"{n} needs {', '.join(r)}" for n, r in rules.items())]  # fmt: skip # noqa: E501
-    app.emit({"keys": [row[0] for row in rows], "required": rules}, "\n".join(lines))
+    return app.emit({"keys": [row[0] for row in rows], "required": rules}, "\n".join(lines))
+
+
+def _show_public(app: App, key: Any) -> None:
+    part = signers.public_part(key)
+    text = part.get("public") or "\n".join(f"{name}: {value}" for name, value in part.items())
+    app.emit({"keyid": key.keyid, **part}, text)
 
 
 class SignOptions(SignerOptions):

@@ -206,7 +206,7 @@ def _failing(to: str) -> Iterator[None]:
     except RocwheelError:
         raise
     except ImportError as exc:
-        hint = "python -m pip install 'rocwheel[sigstore]'"
+        hint = "in a checkout: python3 -m pip install '.[sigstore]'"
         raise ConfigError(f"sigstore: the package {exc.name} is not there", hint=hint) from exc
     except Exception as exc:  # of HTTP, ASN.1, JSON and Sigstore: they have no class in common
         said = str(exc) or str(exc.__cause__ or type(exc).__name__)

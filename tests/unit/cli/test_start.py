@@ -230,6 +230,11 @@ ALONG = {"botocore": "boto3", "packageurl": "cyclonedx"}  # in the interface of 
 def test_every_imported_package_is_a_declared_dependency_and_no_other_is_declared():
     source = (ROOT / "build" / "ci_build").read_text()
     ours = {"rocwheel", "amdgpu_family_matrix", "tomli", *ALONG}
+    project = (ROOT / "pyproject.toml").read_text()
+    extra = project.partition("[project.optional-dependencies]")[2].partition("\n\n")[0]
+    ours |= {name.replace("-", "_") for name in re.findall(r'"([\w-]+)>', extra)} - {
+        "python_pkcs11"
+    }
     ours |= set(re.findall(r'"(\w+)"', source.partition("MODULES = (\n")[2].partition("\n)")[0]))
     imported: set[str] = set()
     for path in (ROOT / "build" / "rocwheel").rglob("*.py"):
