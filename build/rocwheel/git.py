@@ -28,11 +28,7 @@ from rocwheel.values import Plain
 # The tree decides nothing here: no prompt, no monitor program of its configuration, and a folder
 # owned by another user is only read:
 # https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory
-_ENV: Final = {
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_NO_REPLACE_OBJECTS": "1",
-}
+_ENV: Final = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_REPLACE_OBJECTS": "1"}
 # The user's configuration is for reaching servers (proxies, credentials): nothing else sees it.
 _OURS: Final = {**_ENV, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 _REMOTE: Final = frozenset({"fetch", "ls-remote"})
@@ -90,8 +86,7 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
         if name in commits:
             return commits[name]
     raise SourceError(
-        f"{repository}: has no branch or tag {ref!r}",
-        hint="name a branch, a tag or a whole commit",
+        f"{repository}: has no branch or tag {ref!r}", hint="name a branch, a tag or a whole commit"
     )
 
 

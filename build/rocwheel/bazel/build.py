@@ -82,12 +82,7 @@ class Files:
 
 
 def build(
-    invocation: BazelInvocation,
-    *,
-    folder: Path,
-    into: Path,
-    runner: Runner,
-    console: Console,
+    invocation: BazelInvocation, *, folder: Path, into: Path, runner: Runner, console: Console
 ) -> BazelResult:
     """Run the invocation and copy its wheels into the folder `into`.
 

@@ -15,12 +15,7 @@ from rocwheel import files
 from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
 from rocwheel.errors import ConfigError
-from rocwheel.model import (
-    PythonVersion,
-    RocmVersion,
-    WheelKind,
-    canonical_version,
-)
+from rocwheel.model import PythonVersion, RocmVersion, WheelKind, canonical_version
 from rocwheel.process import Command, GuestPath
 from rocwheel.source_layout import Layout, VersionClass, expand
 from rocwheel.values import Plain, replace

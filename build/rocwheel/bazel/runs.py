@@ -90,11 +90,7 @@ def build_all(
     for number, invocation in enumerate(invocations, 1):
         with console.step(f"Bazel: {invocation.title}", key="bazel"):
             result = build(
-                invocation,
-                folder=folder,
-                into=into / str(number),
-                runner=runner,
-                console=console,
+                invocation, folder=folder, into=into / str(number), runner=runner, console=console
             )
             console.info(f"   {result.summary}")
             if path := result.record.critical_path:

@@ -78,21 +78,12 @@ def build(
             record = _record(inputs, manifest, runs, findings, by=by, seconds=console.seconds)
             folder, is_new = wheelhouse.publish(scratch, manifest, record)
     return Result(
-        wheelhouse=folder,
-        manifest=manifest,
-        is_new=is_new,
-        bazel=runs,
-        findings=findings,
+        wheelhouse=folder, manifest=manifest, is_new=is_new, bazel=runs, findings=findings
     )
 
 
 def _wheels(
-    inputs: Inputs,
-    runs: bazel.Runs,
-    scratch: Path,
-    *,
-    by: Installers,
-    console: Console,
+    inputs: Inputs, runs: bazel.Runs, scratch: Path, *, by: Installers, console: Console
 ) -> tuple[tuple[WheelEntry, ...], tuple[Finding, ...]]:
     """Repair and verify the wheels Bazel made, on all cores; one per cell, or an error (R19)."""
     tree, spec = inputs.tree, inputs.spec

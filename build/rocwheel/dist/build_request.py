@@ -144,8 +144,7 @@ def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
     pin = sources.pin or sources.like
     if request.locked and pin and pin.unverified:
         raise ConfigError(
-            f"JAX {pin.name}: an unverified pin, and --locked",
-            hint=f"verify it: {pin.adding}",
+            f"JAX {pin.name}: an unverified pin, and --locked", hint=f"verify it: {pin.adding}"
         )
     asked = families.chosen(request.families, request.own_families)
     return Plan(

@@ -19,13 +19,7 @@ from typing import Final
 from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
 from rocwheel.console import Console
-from rocwheel.container import (
-    ContainerLimits,
-    ContainerSpec,
-    EngineKind,
-    Mount,
-    User,
-)
+from rocwheel.container import ContainerLimits, ContainerSpec, EngineKind, Mount, User
 from rocwheel.dist import builder
 from rocwheel.dist.build_request import Executor, Request
 from rocwheel.errors import ConfigError, HostError

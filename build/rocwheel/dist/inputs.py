@@ -74,10 +74,7 @@ def gather(
     binary = find_bazel(request, tree, place=place, runner=runner, console=console)
     with console.step("ROCm", key="rocm"):
         root = rocm.fetch(
-            planned.rocm,
-            console=console,
-            budget_bytes=request.cache_budget,
-            env=request.environ,
+            planned.rocm, console=console, budget_bytes=request.cache_budget, env=request.environ
         )
     checks.check_rocm(tree, root.root, name=root.name, targets=planned.gfx_targets)
     place = place.with_mounts(Mount(host=root.root, guest=executor.ROCM))
@@ -178,11 +175,7 @@ def preview(
     for warning in warnings:
         console.warn(warning, once=True)
     return Preview(
-        tree=tree,
-        spec=spec,
-        place=place,
-        rocm_root=root,
-        notes=(*notes, *said, *warnings),
+        tree=tree, spec=spec, place=place, rocm_root=root, notes=(*notes, *said, *warnings)
     )
 
 
@@ -279,8 +272,7 @@ def _of_image(facts: ImageFacts, named: str | None, wanted: str) -> bazel.BazelB
     known = {item.path: item for item in facts.bazels}
     if named and named not in known:
         raise HostError(
-            f"{named}: the image has no such Bazel",
-            hint=f"it has: {', '.join(known) or 'none'}",
+            f"{named}: the image has no such Bazel", hint=f"it has: {', '.join(known) or 'none'}"
         )
     binary = known[named] if named else facts.bazel(wanted)
     if binary is None:

@@ -327,8 +327,7 @@ class Client:
             raise LostError(f"{by}{reason(exc)}") from exc
         except (requests.RequestException, ValueError) as exc:
             raise DownloadError(
-                f"{_led(first, url)}: {reason(exc)}",
-                hint="check the address",
+                f"{_led(first, url)}: {reason(exc)}", hint="check the address"
             ) from exc
         except OSError as exc:  # so says requests of a CA bundle that is not there
             hint = "check REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE"

@@ -35,8 +35,7 @@ class Base(Value, frozen=True, kw_only=True):
     tag: Annotated[str, matching(r"\A(?!latest\Z).", "a tag that stays", "write a dated tag")]
     # of the registry's manifest; "" until it is known
     digest: Annotated[
-        str,
-        matching(r"\A(sha256:[0-9a-f]{64})?\Z", "a digest", "write sha256: and 64 hex digits"),
+        str, matching(r"\A(sha256:[0-9a-f]{64})?\Z", "a digest", "write sha256: and 64 hex digits")
     ]
 
     @property

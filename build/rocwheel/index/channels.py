@@ -49,8 +49,7 @@ Url: TypeAlias = Annotated[
     str, matching(r"\Ahttps?://.", "a URL of this kind", "write https://host")
 ]
 StoreUrl: TypeAlias = Annotated[
-    str,
-    matching(r"\A(s3|file)://.", "a URL of this kind", "write s3://bucket or file:///folder"),
+    str, matching(r"\A(s3|file)://.", "a URL of this kind", "write s3://bucket or file:///folder")
 ]
 Arn: TypeAlias = Annotated[
     str,

@@ -200,11 +200,7 @@ class _Job:
             if known.size is not None:
                 self._make_room(known.size - download.kept + UNPACKED_RATIO * known.size)
             return self._make(
-                staging,
-                download.blocks(),
-                known=known,
-                expected=expected,
-                cancel=download.cancel,
+                staging, download.blocks(), known=known, expected=expected, cancel=download.cancel
             )
 
         def again() -> None:
@@ -247,11 +243,7 @@ class _Job:
             ) as inflated,
         ):
             unpacked = unpack(
-                inflated,
-                folder,
-                name=plan.shown,
-                packed=lambda: self.hashed,
-                limits=self.limits,
+                inflated, folder, name=plan.shown, packed=lambda: self.hashed, limits=self.limits
             )
         sha256 = digest.hexdigest()
         if expected and sha256 != expected:

@@ -116,13 +116,7 @@ def source_key(source: str) -> str:
 
 
 def plan(
-    source: str,
-    *,
-    sha256: str | None,
-    version: str | None,
-    cache: Path,
-    cwd: Path,
-    index: str = "",
+    source: str, *, sha256: str | None, version: str | None, cache: Path, cwd: Path, index: str = ""
 ) -> RocmPlan:
     """Decide what `source` is and look up what the cache has of it; writes nothing.
 

@@ -104,11 +104,7 @@ class RuntimeRecipe(Value, frozen=True, kw_only=True):
         return _named(name, {item.name: item for item in self.bases}) if name else self.bases[0]
 
     def tag_of(
-        self,
-        wheels: ImagedSet,
-        python: PythonVersion,
-        chosen: RuntimeBase,
-        profile: str,
+        self, wheels: ImagedSet, python: PythonVersion, chosen: RuntimeBase, profile: str
     ) -> str:
         """Return the tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
         named = {**structs.asdict(wheels), "python": str(python), "set": wheels.set_id[:12]}

@@ -57,10 +57,7 @@ class ImageOptions(OptionSet):
         is_path=True,
     )
     output: Path = _output(
-        "--output",
-        "Where results and logs go.",
-        default="gate-results/image",
-        is_path=True,
+        "--output", "Where results and logs go.", default="gate-results/image", is_path=True
     )
     push: str = _target(
         "--push REGISTRY", "Push it there, tested; needs verdicts that pass."

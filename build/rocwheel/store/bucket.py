@@ -200,13 +200,7 @@ class Bucket:
             ) from exc
 
     def put(
-        self,
-        key: str,
-        body: Body,
-        *,
-        headers: Headers,
-        count: Counter | None = None,
-        **extra: Any,
+        self, key: str, body: Body, *, headers: Headers, count: Counter | None = None, **extra: Any
     ) -> str:
         """Return one PUT, untranslated; return the ETag."""
         kwargs: Any = {**self.at(key), "ContentType": headers.content_type, **extra}

@@ -59,11 +59,7 @@ class Outcomes:
         self._victims: dict[str, tuple[str, ...]] = {}  # first victim -> all, while in question
 
     def collected(
-        self,
-        file: str,
-        tests: Mapping[str, int],
-        *,
-        tags: Mapping[str, Sequence[str]],
+        self, file: str, tests: Mapping[str, int], *, tags: Mapping[str, Sequence[str]]
     ) -> None:
         """Enter the tests of a file, each with its line."""
         for test, line in tests.items():

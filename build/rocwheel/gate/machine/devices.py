@@ -82,11 +82,7 @@ def choose(request: GateRequest, host: Host) -> Allotted:
     jobs = _jobs(request, allotment, usable // most) if per_process == 1 else 1
     jobs = min(jobs, max(1, request.lanes // most)) if request.lanes else jobs
     return Allotted(
-        allotment=allotment,
-        per_process=per_process,
-        most=most,
-        jobs=jobs,
-        usable=usable,
+        allotment=allotment, per_process=per_process, most=most, jobs=jobs, usable=usable
     )
 
 

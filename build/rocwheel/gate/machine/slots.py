@@ -34,12 +34,7 @@ class Slots(Plain, frozen=True, kw_only=True):
 
     @contextmanager
     def take(
-        self,
-        devices: Sequence[Accelerator],
-        *,
-        least: int,
-        most: int,
-        patience: float,
+        self, devices: Sequence[Accelerator], *, least: int, most: int, patience: float
     ) -> Iterator[dict[Accelerator, int]]:
         """Hold between `least` and `most` free devices until the block is left; yield their locks.
 

@@ -19,9 +19,7 @@ _JUDGED: Final = frozenset({"state", "reason", "also"})  # by what a suite deman
 
 
 def merge(
-    shards: Sequence[tuple[Verdict | None, Results]],
-    count: int,
-    known: Callable[[str], KnownSuite],
+    shards: Sequence[tuple[Verdict | None, Results]], count: int, known: Callable[[str], KnownSuite]
 ) -> tuple[Results, Fault, Verdict | None]:
     """Join the runs of `count` shards, and judge them by what their suite, by its name, demands.
 
@@ -181,9 +179,7 @@ def _ran(verdicts: Sequence[Verdict], results: Results) -> Ran:
     if len(same) > 1:
         unofficial["its shards ran different suites"] = None
     return replace(
-        same.pop() if same else Ran(),
-        collected=collected(results),
-        unofficial=tuple(unofficial),
+        same.pop() if same else Ran(), collected=collected(results), unofficial=tuple(unofficial)
     )
 
 
