@@ -38,6 +38,7 @@ INSTALL = {
     "chromium": "apt-get install chromium chromium-driver",
     "node": "apt-get install nodejs",
     "npm": "apt-get install npm",
+    "softhsm2-util": "apt-get install softhsm2",
     "munged": "apt-get install munge",
     "sbatch": "apt-get install slurm-client",
     "slurmctld": "apt-get install slurmctld",

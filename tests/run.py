@@ -50,6 +50,7 @@ PACKAGES = (
     "slurmd",
     "runc",
     "skopeo",
+    "softhsm2",
     "zsh",
     "zstd",
 )

@@ -196,7 +196,11 @@ def sign(data: bytes, signer: Signer, *, name: str) -> bytes:
         raise TrustError(f"{name}: {what}", hint="sign it with keys, or by Sigstore")
     if isinstance(signer, SigstoreSigner):
         return _line(json.loads(signer.sign(envelope.payload)))
-    signature = signer.sign(envelope.pae)
+    try:
+        signature = signer.sign(envelope.pae)
+    except Exception as exc:  # of boto3, a PKCS#11 module: neither has one class of errors
+        hint = "make the key usable on this machine, then run the same command again"
+        raise TrustError(f"{name}: its key does not sign: {exc}", hint=hint) from exc
     made = {signature.keyid: bytes.fromhex(signature.signature)}
     return _written(envelope.payload, {**envelope.signatures, **made})
 

@@ -65,16 +65,22 @@ def signer(uri: str, *, pin: Path | None = None, token: str = "") -> Signer:
     from securesystemslib import signer as sslib
 
     try:
+        made: Signer
         if scheme == "awskms":
             _, public = sslib.AWSSigner.import_(rest)
-            return sslib.AWSSigner.from_priv_key_uri(uri, _own(public))
-        slot, _, query = rest.partition("?")
-        label = query.removeprefix("label=") or None
-        _, public = sslib.HSMSigner.import_(int(slot or 2), label, lambda _: _ask(pin))
-        return sslib.HSMSigner.from_priv_key_uri(uri, _own(public), lambda _: _ask(pin))
+            made = sslib.AWSSigner.from_priv_key_uri(uri, _own(public))
+        else:
+            slot, _, query = rest.partition("?")
+            label = query.removeprefix("label=") or None
+            _, public = sslib.HSMSigner.import_(int(slot or 2), label, lambda _: _ask(pin))
+            made = sslib.HSMSigner.from_priv_key_uri(uri, _own(public), lambda _: _ask(pin))
+        made.sign(b"a wrong PIN or a right that is missing is seen before hours of work")
+    except ConfigError:  # of the file with the PIN
+        raise
     except Exception as exc:  # of boto3, a PKCS#11 module: neither has one class of errors
         hint = "check the name of the key, and this machine's right to use it"
         raise TrustError(f"{scheme} key {rest}: {exc}", hint=hint) from exc
+    return made
 
 
 def _own(key: PublicKey) -> PublicKey:
@@ -87,7 +93,7 @@ def _own(key: PublicKey) -> PublicKey:
 def _ask(pin: Path | None) -> str:
     if pin is None:
         raise ConfigError("the token asks for a PIN", hint="set ROCWHEEL_SIGNER_PIN_FILE")
-    return _private(pin).decode().strip()
+    return _private(pin, "PIN", "set another").decode().strip()
 
 
 def _of_file(path: Path) -> Signer:
@@ -108,17 +114,17 @@ def _of_file(path: Path) -> Signer:
         raise ConfigError(problem, hint="use Ed25519") from exc
 
 
-def _private(path: Path) -> bytes:
+def _private(path: Path, what: str = "key", anew: str = "make a new key") -> bytes:
     """Read a key or a PIN that its owner alone can read. Raises ConfigError."""
     _check_folder(path)
-    with named(path, ConfigError, hint="check --signer"):
+    with named(path, ConfigError, hint="check --signer, and ROCWHEEL_SIGNER_PIN_FILE"):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             mode = stat.S_IMODE(status.st_mode)
             if not stat.S_ISREG(status.st_mode) or mode & 0o077:
-                hint = f"chmod 600 {path}, and make a new key if others were there"
-                raise ConfigError(f"{path}: mode {mode:04o}: others can read the key", hint=hint)
+                hint = f"chmod 600 {path}, and {anew} if others were there"
+                raise ConfigError(f"{path}: mode {mode:04o}: others can read the {what}", hint=hint)
             return file.read(1 << 16)
 
 

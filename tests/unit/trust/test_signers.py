@@ -9,6 +9,7 @@ import subprocess
 from datetime import date
 from pathlib import Path
 
+import pkcs11
 import pytest
 from securesystemslib.signer import Signature
 from support.wheelset import make_set
@@ -70,25 +71,14 @@ def test_aws_kms_signs(tmp_path, monkeypatch, spec) -> None:
             signers.signer("awskms:alias/nobody")
 
 
-@pytest.mark.skipif(not MODULE.exists(), reason="no softhsm2")
+@pytest.mark.needs("softhsm2-util")
 def test_a_pkcs11_token_signs(tmp_path, monkeypatch) -> None:
-    pkcs11 = pytest.importorskip("pkcs11")
     (tmp_path / "tokens").mkdir()
     (tmp_path / "softhsm2.conf").write_text(f"directories.tokendir = {tmp_path}/tokens\n")
     monkeypatch.setenv("SOFTHSM2_CONF", str(tmp_path / "softhsm2.conf"))
     monkeypatch.setenv("PYKCS11LIB", str(MODULE))
-    tool = shutil.which("softhsm2-util")
-    argv = [
-        tool,
-        "--init-token",
-        "--free",
-        "--label",
-        "rocwheel",
-        "--pin",
-        "1234",
-        "--so-pin",
-        "4321",
-    ]
+    words = ("--init-token", "--free", "--label", "rocwheel", "--pin", "1234", "--so-pin", "4321")
+    argv = [shutil.which("softhsm2-util"), *words]
     subprocess.run(argv, check=True, capture_output=True, env={**os.environ})
     with (
         pkcs11.lib(str(MODULE))
@@ -103,12 +93,27 @@ def test_a_pkcs11_token_signs(tmp_path, monkeypatch) -> None:
     pin = tmp_path / "pin"
     pin.write_text("1234\n")
     pin.chmod(0o644)
-    with pytest.raises(TrustError, match="others can read the key"):
+    with pytest.raises(ConfigError, match="others can read the PIN") as told:
         signers.signer("hsm:2?label=rocwheel", pin=pin)
+    assert "and set another if others were there" in told.value.hint
+    with pytest.raises(ConfigError, match="the token asks for a PIN"):
+        signers.signer("hsm:2?label=rocwheel")
+    with pytest.raises(ConfigError, match="none: No such file"):
+        signers.signer("hsm:2?label=rocwheel", pin=tmp_path / "none")
+    pin.write_text("4711\n")
     pin.chmod(0o600)
-    round_trip(tmp_path, signers.signer("hsm:2?label=rocwheel", pin=pin))
-    with pytest.raises((TrustError, ConfigError)):
-        signers.signer("hsm:3?label=rocwheel", pin=pin)
+    with pytest.raises(TrustError, match=r"hsm key 2.label=rocwheel"):
+        signers.signer("hsm:2?label=rocwheel", pin=pin)
+    pin.write_text("1234\n")
+    signer = signers.signer("hsm:2?label=rocwheel", pin=pin)
+    round_trip(tmp_path, signer)
+    pin.write_text("4711\n")  # changed while a gate ran
+    with pytest.raises(TrustError, match="it: its key does not sign"):
+        envelope.sign(envelope.unsigned(made(tmp_path)), signer, name="it")
+    pin.write_text("1234\n")
+    for uri in ("hsm:3?label=rocwheel", "hsm:2?label=other"):
+        with pytest.raises(TrustError, match="hsm key"):
+            signers.signer(uri, pin=pin)
 
 
 def test_a_token_that_asks_for_a_pin_says_how_it_gets_one(monkeypatch) -> None:
