@@ -8,12 +8,7 @@ from dataclasses import replace
 
 import click
 
-from rocwheel.build_options import (
-    BuildOptions,
-    PythonOptions,
-    VersionOptions,
-    WheelhouseOptions,
-)
+from rocwheel.build_options import BuildOptions, PythonOptions, VersionOptions, WheelhouseOptions
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, own
 from rocwheel.cli.dist import request_from

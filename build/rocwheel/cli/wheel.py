@@ -97,9 +97,7 @@ def inspect(app: App, options: WheelsOptions) -> None:
 
 class WheelVerifyOptions(WheelsOptions, PolicyOptions, FamilyOptions):
     gfx_targets: str | None = own(
-        "--gfx-targets LIST",
-        "gfx targets there must be GPU code for, and no others.",
-        default=None,
+        "--gfx-targets LIST", "gfx targets there must be GPU code for, and no others.", default=None
     )
     rocm_root: Path | None = own(
         "--rocm-root DIR",

@@ -204,8 +204,7 @@ class _Reader:
         front = next(pieces, b"")
         if front.startswith(MAGIC):
             streams = itertools.chain(
-                [itertools.chain([front], pieces)],
-                iter(lambda: self._archive.stream(member), None),
+                [itertools.chain([front], pieces)], iter(lambda: self._archive.stream(member), None)
             )
             try:
                 return scan(member.name, member.size, lambda: next(streams), budget=self._budget)
