@@ -1,7 +1,5 @@
 """Finds the Bazel to build with, and says which one it is."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

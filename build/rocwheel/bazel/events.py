@@ -5,8 +5,6 @@ fields: build_event_stream.proto of the Bazel release. Fields that newer release
 when present and never required, so that Bazel 4.2 to 8 are read by the same code.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -3,8 +3,6 @@
 The patterns are data, `ci/known_failures.yaml`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

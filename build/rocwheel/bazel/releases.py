@@ -4,8 +4,6 @@ The table is `ci/bazel_binaries.yaml`. A release lies in the cache under its dig
 cached one is the right one; nothing is executed before its bytes were compared.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping
 from pathlib import Path

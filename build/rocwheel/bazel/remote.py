@@ -6,8 +6,6 @@ are never in an argv: headers go into an rc file that only the user can read, ou
 workspace.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Every invocation of a build, one after the other, and what they did together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

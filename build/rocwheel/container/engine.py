@@ -1,7 +1,5 @@
 """A container engine of this machine: which one, how it is called, and whether it can be used."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re

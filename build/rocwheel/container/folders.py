@@ -3,8 +3,6 @@
 They lie beside each other in the cache, which several users' processes and machines may share.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 `leftovers` lists all of it, for `doctor`, which shows it, and `image prune`, which removes it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

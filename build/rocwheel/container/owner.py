@@ -1,7 +1,5 @@
 """Which process something belongs to, written so that others can tell whether it still runs."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

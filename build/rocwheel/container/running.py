@@ -1,7 +1,5 @@
 """A running container as a `Runner`: commands enter it by `exec`, and nothing stays behind."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import select

@@ -1,7 +1,5 @@
 """What a container is started with, as a value, and the engine's command line for it."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ version in tests/unit/container/test_words.py, which has the whole output; a new
 something in another way gets its line here and there.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from enum import Enum

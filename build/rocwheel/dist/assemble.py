@@ -1,7 +1,5 @@
 """From the inputs to a wheelhouse: compile, repair, verify, record, publish."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Mapping

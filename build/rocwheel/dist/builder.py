@@ -1,7 +1,5 @@
 """The builder image of a recipe and this checkout: what it is made from, found or made, pushed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -5,8 +5,6 @@ files; the compiler and linker that follow from them must exist; the ROCm tree m
 build rules of this JAX version look for. One error lists all that is missing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What a build is made from: sources, Bazel, compiler, ROCm, and the specification of it all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath

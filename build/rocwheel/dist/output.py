@@ -1,7 +1,5 @@
 """A plan and a result as people and programs read them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Nothing is fetched and nothing is changed. The figures are estimates of ours, or
 wheelhouse's last build where there is one.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A set built again from what its manifest says, and whether every byte is the same."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A cut download continues where it was cut (RFC 9110, ranges and If-Range) when t
 that the file is still the same.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

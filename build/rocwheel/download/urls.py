@@ -1,7 +1,5 @@
 """Rules about addresses: which proxy serves one, how one is shown, why a request failed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final

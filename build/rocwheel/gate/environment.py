@@ -6,8 +6,6 @@ those in its wheels. The wheels bring no ROCm: its root is linked to where their
 it, so that no LD_LIBRARY_PATH hides a wrong one.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import re

@@ -4,8 +4,6 @@ The manifest's tarball or packages by their digests, another tarball or folder, 
 A suite may say that it is for those who have ROCm by pip: then it is the manifest's version.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Final

@@ -4,8 +4,6 @@ Whatever ends it, there is a verdict that says so: a machine without the family'
 `no-runner`, anything that goes wrong before the first test is `infra` or has a name of its own.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

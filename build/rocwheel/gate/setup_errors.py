@@ -1,7 +1,5 @@
 """Errors that end a gate before its first test; each kind is a state of the verdict."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from rocwheel.errors import RocwheelError

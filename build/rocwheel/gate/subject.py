@@ -1,7 +1,5 @@
 """What a wheel set means on a machine: the wheels to install, its ROCm, the checkout of its JAX."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename

@@ -4,8 +4,6 @@ A container with 2 CPUs on a host with 128 must not start 128 threads per worker
 Linux control groups are read below `root` (the machine's is `/`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Standard library only: the bootstrap of `build/ci_build` uses it before anything is installed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """What this machine has: CPythons with headers, programs, compilers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

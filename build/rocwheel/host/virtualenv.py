@@ -7,8 +7,6 @@ two first runs at once safe, a marker file tells a complete environment from one
 cut short.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

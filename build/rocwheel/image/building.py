@@ -1,7 +1,5 @@
 """Making an image: a context whose every file was checked, and the engine's `build`s."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence

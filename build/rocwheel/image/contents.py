@@ -1,7 +1,5 @@
 """What an image has for building wheels: asked once per digest, by one script that runs in it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress

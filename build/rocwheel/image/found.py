@@ -1,7 +1,5 @@
 """Which image it is: references, digests and labels, asked of an engine that has it."""
 
-from __future__ import annotations
-
 import json
 import re
 import tarfile

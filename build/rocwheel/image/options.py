@@ -1,7 +1,5 @@
 """What people may ask of a builder image: each option is a field, and `dist.builder` takes it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from rocwheel.choices import CONTAINER_ENGINES

@@ -4,8 +4,6 @@ The tag of an image is made from that digest: unchanged inputs are the same tag,
 another, so no tag is overwritten and nothing is built twice.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@
 same inputs were built, and no night builds them again.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path

@@ -4,8 +4,6 @@ Recipes and tags are those of `runtime_images`. An image is there when its recor
 (`runtime.record`): that is written after the push, and no registry has to answer for a plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 

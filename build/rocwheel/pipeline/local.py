@@ -5,8 +5,6 @@ commands and go. A lock that the cells inherit keeps a second engine of the same
 the last of them has ended. Everything it knows is in the store; run again, it continues.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import signal

@@ -4,8 +4,6 @@ What a set's verdicts and releases mean is asked of `release.status`, which `pro
 The newest summary tells what was built of which inputs, also when it is kept no longer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime

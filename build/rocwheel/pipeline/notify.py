@@ -4,8 +4,6 @@ A POST is signed (HMAC-SHA256 of the body) and retried on 5xx, throttling and br
 ends with its cell's limit. What changed is what the two summaries say of the same cell.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -4,8 +4,6 @@ A function of what was resolved (`pipeline.resolving`) and of what the store has
 (`pipeline.looking`).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Sequence

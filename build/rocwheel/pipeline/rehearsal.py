@@ -4,8 +4,6 @@ Nothing is changed: a write is tried with a condition that cannot hold, a deleti
 nothing has. What the store then says tells a right from its absence.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress

@@ -3,8 +3,6 @@
 What cannot be resolved leaves its own set out of the night, with the reason; the others go on.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime

@@ -8,8 +8,6 @@ for with `scontrol`: node failure, preemption and memory are `infra`, a time lim
 cancelled is `not-run`. See https://slurm.schedmd.com/job_reason_codes.html and sbatch(1).
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import time

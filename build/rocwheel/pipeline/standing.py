@@ -7,8 +7,6 @@ An attempt that began and never ended is lost, which is the machine's fault unti
 better; what the machine was at fault for is tried again, as often as the plan says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final

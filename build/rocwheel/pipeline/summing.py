@@ -1,7 +1,5 @@
 """The summary a night leaves: cells as they stand, families as `status` says. Pages read it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final

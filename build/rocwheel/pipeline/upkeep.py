@@ -3,8 +3,6 @@
 Each function takes the open store and says what it did; options and output are the commands'.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta

@@ -3,8 +3,6 @@
 Each is a function of the results and what they were judged to be; nothing is looked up again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

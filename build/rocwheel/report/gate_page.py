@@ -4,8 +4,6 @@ The verdict and the first failure are on top and need no script; the table of al
 by one from data in the page.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """JUnit XML, as GitHub, Jenkins and GitLab read it: one suite per file, every attempt kept."""
 
-from __future__ import annotations
-
 import re
 from itertools import groupby
 from typing import Final

@@ -4,8 +4,6 @@ The feed has an entry for each shown night that differs from the one before (RFC
 what https://shields.io/badges/endpoint-badge reads.
 """
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence

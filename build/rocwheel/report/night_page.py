@@ -5,8 +5,6 @@ with ten nights stored as with four hundred. What may be released and what block
 `status`, never worked out here.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime

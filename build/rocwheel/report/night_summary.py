@@ -4,8 +4,6 @@ A night leaves one summary in the store; the page, the message, the feed, the ba
 are functions of summaries alone.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What GitHub shows of a gate: a job summary in Markdown, and one annotation per failure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The trail of a failing test: its attempts, the processes they ran in, how to run it again."""
 
-from __future__ import annotations
-
 import shlex
 
 from rocwheel.console import count

@@ -3,8 +3,6 @@
 The environment lies in the cache like an unpacked tarball, named by the digests of its packages.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ list of links, and the XML with which a bucket answers. Nothing of a page is tru
 and times of its files.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from html import unescape

@@ -5,8 +5,6 @@ becomes visible only after its digest and its contents were checked; before that
 partial download is left behind by any failure.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import re

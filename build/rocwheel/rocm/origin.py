@@ -1,7 +1,5 @@
 """What `--therock-path` names: a URL, a tarball or a directory; decided before any fetching."""
 
-from __future__ import annotations
-
 import enum
 import re
 import sys

@@ -1,7 +1,5 @@
 """What a ROCm tree must hold, and what is read out of it."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator

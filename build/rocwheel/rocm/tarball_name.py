@@ -5,8 +5,6 @@ The grammar is data, `ci/therock.yaml`. A version is `7.10.0`, `7.15.0a20260630`
 tests. Builds with AddressSanitizer have the same names in a folder of their own.
 """
 
-from __future__ import annotations
-
 from urllib.parse import unquote, urlsplit
 
 import amdgpu_family_matrix as matrix

@@ -1,7 +1,5 @@
 """Reads `ci/therock.yaml`: where TheRock publishes, how it names and lists, what its trees have."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

@@ -12,8 +12,6 @@ tree in use is never trimmed. Two runs with the same tree from two sources take 
 it (the lock `publish`). Nothing is synced to the disk: after a power cut, empty the cache.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -6,8 +6,6 @@ WrongBytesError; the caller removes the folder. The tree ends up without write p
 bits, links and modification times of files survive.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator

@@ -5,8 +5,6 @@ as the loader would: in the RUNPATH of who needs it, else among the libraries lo
 nothing names, because it is opened or executed at run time, is data (`recipe.RunTimeFiles`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import deque

@@ -1,7 +1,5 @@
 """Recipes of runtime images: the part `runtime` of `ci/images.yaml`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

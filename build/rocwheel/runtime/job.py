@@ -1,7 +1,5 @@
 """One runtime image, from a request to a tag that users pull: made, tried, pushed, recorded."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The ROCm layer: a tar stream that depends on the files alone, so that it is the same anywhere."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 from pathlib import Path, PurePosixPath

@@ -4,8 +4,6 @@ The first makes base and ROCm, once for all images that share them; the second a
 the wheels. Both are recalled by the digest of their inputs, so unchanged inputs build nothing.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext

@@ -4,8 +4,6 @@ pip resolves for the image's CPython and C library, outside; what goes into the 
 wheels and a list of hashes, so installing needs neither an index nor a network.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -4,8 +4,6 @@ All is written once below `_rocwheel/images/` of the release prefix, under the d
 configuration: a record for each reference it was pushed to, and verdicts under their own digests.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal

@@ -4,8 +4,6 @@ What is mounted is read-only and beside the image, so that what is tried is what
 gate itself with the packages it needs, the suite's, the set's manifest, the tests.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath

@@ -4,8 +4,6 @@ The format is Bazel's (https://bazel.build/run/bazelrc): `command:config options
 `import` and `try-import`, a backslash at the end of a line. Only `%workspace%` is replaced.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Reads `ci/layouts.yaml`; every mistake is a ConfigError with file, line, key and a suggestion."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal

@@ -4,8 +4,6 @@ JAX names them in `third_party/xla/workspace.bzl`, where the rule that downloads
 `--override_repository` replaces that rule.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Final

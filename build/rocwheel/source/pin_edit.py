@@ -4,8 +4,6 @@ Everything is looked up and compared before a line is written: the tag's commit,
 version, XLA, lock files and Bazel, and the bytes of each jaxlib wheel.
 """
 
-from __future__ import annotations
-
 import email
 import json
 import re

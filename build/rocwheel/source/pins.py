@@ -3,8 +3,6 @@
 Every mistake is a ConfigError with file, line, key and the nearest valid name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal

@@ -4,8 +4,6 @@
 against its layout and says exactly what it is. Nothing is ever written below a tree.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

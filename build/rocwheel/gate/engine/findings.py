@@ -3,8 +3,6 @@
 Texts come from processes that may write anything; they are made printable here, once.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping
 

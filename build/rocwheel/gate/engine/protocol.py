@@ -5,8 +5,6 @@ is believed for its looks: `parse` refuses what has another form, the engine wha
 wrong time. Text is made printable here, once, for every report.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Final, Literal
 

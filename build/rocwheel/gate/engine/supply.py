@@ -1,7 +1,5 @@
 """Supply: what each lane does next, of the suite's tests and of those that must run again."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final

@@ -7,8 +7,6 @@ worker, never widened. A list that cannot be read is an InfraError, never a defa
 cannot be read is left out and named.
 """
 
-from __future__ import annotations
-
 import enum
 import errno
 import os

@@ -1,7 +1,5 @@
 """From what a machine has to lanes: how many devices each process gets, and how many processes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 

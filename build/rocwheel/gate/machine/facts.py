@@ -5,8 +5,6 @@ It reports facts and judges nothing. Standard library and JAX only.
     preflight.py SETTINGS OUTPUT     (SETTINGS: JSON with `projects` and `jax`)
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import importlib.metadata

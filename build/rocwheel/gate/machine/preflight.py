@@ -5,8 +5,6 @@ show its backend, its number of devices and their gfx target is `infra`, never a
 own fallback to the CPU is switched off by naming the platform.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

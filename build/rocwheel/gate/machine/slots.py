@@ -6,8 +6,6 @@ could not be removed from is quarantined: no gate takes it until the machine is 
 file is deleted.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """From results on GPUs of a family to the numbers that a suite demands there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final

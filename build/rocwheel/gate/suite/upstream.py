@@ -4,8 +4,6 @@ JAX's own jobs deselect tests by name; TheRock's deny keywords by release and GP
 files are read, never run.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -4,8 +4,6 @@ No outcome is good by default: a suite that ran nothing, too little, or only wit
 state of its own.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final

@@ -1,7 +1,5 @@
 """Shards of a suite become one: nothing twice, nothing missing, all of the same wheels."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final

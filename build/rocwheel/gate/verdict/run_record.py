@@ -1,7 +1,5 @@
 """Records of a run of the gate, wherever it ended: results, their circumstances, the verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

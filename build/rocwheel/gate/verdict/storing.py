@@ -4,8 +4,6 @@ Everything is written once, below the runners' own prefix. A shard's verdict is 
 it says that it is a shard's, never passes a set, and is remembered where it fails one.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

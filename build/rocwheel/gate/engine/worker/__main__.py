@@ -3,8 +3,6 @@
 SETTINGS is JSON: commands, events, stacks, pytest, watch, libraries, modules.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from importlib import import_module, util

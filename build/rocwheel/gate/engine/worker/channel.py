@@ -1,7 +1,5 @@
 """The two pipes to the engine: events out, commands in, whatever a test does to descriptors."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -9,8 +9,6 @@ still uses. Standard library only; it runs isolated, with the interpreter of the
     supervisor.py SETTINGS     (JSON: argv, lifeline, status, worker, own, scratch, cpus)
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Text that every report can hold: one line, no lone surrogates, no control characters."""
 
-from __future__ import annotations
-
 import re
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
