@@ -4,8 +4,6 @@
 unknown keys, a loosened suite or a prefix used twice are errors with file, line and key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -5,8 +5,6 @@ pages are ever the same bytes again, and a page that is newer than its reader is
 Keys that start with an underscore are a server's own by PEP 700.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Mapping, Sequence

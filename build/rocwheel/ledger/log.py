@@ -5,8 +5,6 @@ an operation, so of two that decided on the same state one wins and the other de
 `state.json` is a snapshot of the fold. It may lag, and is only written once the pages show it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress

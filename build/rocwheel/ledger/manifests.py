@@ -1,7 +1,5 @@
 """Manifests in a store, written once and read by their digest, and the wheels they name."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress

@@ -6,8 +6,6 @@ number, and how it ended; one that began and never ended is lost, and is counted
 docs/layout.md for every key.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections import defaultdict

@@ -6,8 +6,6 @@ fit, which is found here and counts as a failure. Neither the order nor the numb
 means anything; all of a cell are read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias

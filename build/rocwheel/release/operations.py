@@ -5,8 +5,6 @@ decides what the next entry of the log is, purely, from a state. docs/release-pr
 each step is where it is.
 """
 
-from __future__ import annotations
-
 import abc
 import threading
 import uuid

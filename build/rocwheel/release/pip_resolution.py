@@ -4,8 +4,6 @@ Closed: names of the set come from our index alone, every other name from upstre
 can say that by options, so the index is served locally and other names are redirected.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -8,8 +8,6 @@ approved. A bypass excuses a runner that does not exist, an excuse of the family
 were never counted on it, and neither excuses anything else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Final

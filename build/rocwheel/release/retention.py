@@ -5,8 +5,6 @@ back ones included), adopted files. One entry of the log lets go of the sets and
 that no set holds as spent, for ever; the pages show it; only then are bytes deleted.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass

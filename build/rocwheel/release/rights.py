@@ -6,8 +6,6 @@ runner that was taken over can store verdicts on one family and nothing else. Th
 against a server that enforces them. (Policies: AWS IAM, JSON policy element reference.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Staging: a wheelhouse into `v2-staging/<family>/`, whole, once, and listed when it returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`status`: every wheel set of a family: staged, gated, released, and what holds it up."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta

@@ -5,8 +5,6 @@ of the set is satisfied by the set, so that an installer finds it in our index a
 In order: nothing sorts below what is released already, or installers would keep the old one.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 import zipfile

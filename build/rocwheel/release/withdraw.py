@@ -5,8 +5,6 @@ its bytes kept, and `restore` puts it back. A file of several sets is listed whi
 and yanked while one of the listed ones is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """From a downloaded wheel back to who built, tested and released it, without a network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final

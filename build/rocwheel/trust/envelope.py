@@ -7,8 +7,6 @@ parsed, and a key that stands twice in a JSON object is an error, since readers 
 of the two they take.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import datetime

@@ -5,8 +5,6 @@ gets an attestation that an index can show (https://peps.python.org/pep-0740/). 
 both, `sigstore` and `pypi-attestations`, come with `rocwheel[sigstore]`.
 """
 
-from __future__ import annotations
-
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping

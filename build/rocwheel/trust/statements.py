@@ -5,8 +5,6 @@ What they have no field for stands under `rocwheel`, which their readers pass ov
 from a manifest or a verdict is made from it by one function, so that a check is a comparison.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 

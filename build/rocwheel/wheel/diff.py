@@ -4,8 +4,6 @@ Two builds of one input differ in nothing. A wheel that was re-versioned is comp
 member with the old one: `*.dist-info/` and `*.data/` count as the same folder in both.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path

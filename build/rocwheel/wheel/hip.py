@@ -7,8 +7,6 @@ ClangOffloadBundler and HIPSupport documents; `hipv4-` is clang's prefix up to A
 the one after.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 import zlib

@@ -4,8 +4,6 @@ Every member is inflated at most once (a second time where an ELF table lies beh
 nothing is unpacked to disk, and memory does not grow with the wheel.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import itertools

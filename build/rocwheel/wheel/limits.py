@@ -1,7 +1,5 @@
 """What reading a wheel may cost, in bytes and in work; published wheels stay far below."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 

@@ -6,8 +6,6 @@ elf/get-dynamic-info.h, sysdeps/x86_64/dl-machine.h); `tests/unit/wheel/test_loa
 against the real one. What the code does, and what its relocations write, is not looked at.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple

@@ -4,8 +4,6 @@ CPython's compiler needs time that grows with the square of some sources, and me
 times their size. So a child process compiles them under limits of both; it runs none of them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ input is never touched; several wheels are changed together or not at all. A whe
 not list exactly its files, or whose texts differ from it, is refused: a new RECORD would hide that.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ changes it, and only that file is compressed again. A library that is missing st
 nothing is grafted.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import tempfile

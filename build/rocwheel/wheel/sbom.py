@@ -3,8 +3,6 @@
 The document of one wheel is always the same bytes: it has neither a time nor a serial number.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable

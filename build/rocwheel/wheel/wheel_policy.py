@@ -3,8 +3,6 @@
 Every mistake in the file is a ConfigError with file, line, key and the nearest valid name.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping

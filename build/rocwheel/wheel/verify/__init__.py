@@ -3,8 +3,6 @@
 `rules` holds every rule as data, `one_wheel` checks each; here is what is judged together.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What `verify` asks of the files of JAX's own wheels: that everything JAX imports is in them."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 import sys

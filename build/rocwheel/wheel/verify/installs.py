@@ -6,8 +6,6 @@ folders differ, is a finding; of a set that is refused, halves are tried until t
 Both are dependencies of ours.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

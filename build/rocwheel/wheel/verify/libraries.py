@@ -1,7 +1,5 @@
 """What `verify` asks of shared objects: symbols, RUNPATH, NEEDED, entry functions, GPU code."""
 
-from __future__ import annotations
-
 import fnmatch
 import itertools
 import posixpath

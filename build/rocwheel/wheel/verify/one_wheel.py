@@ -1,7 +1,5 @@
 """One wheel against policy and expectation: `Judge` knows how each rule is checked."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Every rule a wheel can break, as data: its id, its severity, what must hold, the remedy."""
 
-from __future__ import annotations
-
 import enum
 from typing import Final, NamedTuple
 
