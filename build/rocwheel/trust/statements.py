@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from rocwheel import __version__
+from rocwheel import __version__, files
 from rocwheel.build_record import BuildRecord
 from rocwheel.manifest import MANIFEST, Manifest, Source
 from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
-from rocwheel.values import NonEmpty, Sha256OrNone, Value, replace
+from rocwheel.values import NonEmpty, Sha256OrNone, Value, canonical_json, replace
 from rocwheel.verdict import State, Verdict
 
 PROVENANCE: Final = "https://slsa.dev/provenance/v1"
@@ -53,7 +53,9 @@ def provenance(
 ) -> Statement:
     """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
     builder, bazel = record.builder, record.bazel
+    compiler = str(manifest.options.get("compiler", "")).replace(" ", "@")
     programs = [_resource(*program) for program in sorted(bazel.programs.items())]
+    programs += [_resource("compiler", uri=f"pkg:generic/{compiler}")] if compiler else []
     fetched = [
         {**_resource(repository, uri=url), **({"digest": digest} if digest else NO_DIGEST)}
         for repository, urls in sorted(bazel.fetched.items())
@@ -82,7 +84,7 @@ def provenance(
                     "startedOn": record.started,
                     "finishedOn": finished,
                 },
-                "byproducts": [{"name": item} for item in (builder.digests if builder else ())],
+                "byproducts": [{"uri": item} for item in (builder.digests if builder else ())],
             },
             **({OWN: {"reproduced": reproduced.sha256}} if reproduced else {}),
         },
@@ -110,7 +112,6 @@ def dependencies(manifest: Manifest) -> Iterator[dict[str, Any]]:
     yield _resource(f"rocm {rocm.name}", rocm.sha256, uri=rocm.url)
     if image := manifest.builder_image:
         yield _resource("builder image", image.rpartition(":")[2])
-    yield _resource(f"compiler {manifest.options.get('compiler', '')}".strip())
     for wheel in manifest.wheels:
         if wheel.origin == "upstream":
             yield _resource(wheel.filename, wheel.sha256)
@@ -173,6 +174,7 @@ def summary(
 
     `own` says who did what with it, where and why: cells, bypass, approvals.
     """
+    decided = files.sha256(canonical_json(dict(policy)))
     return Statement(
         predicate_type=SUMMARY,
         subject=subjects(manifest),
@@ -180,7 +182,10 @@ def summary(
             "verifier": {"id": BUILD_TYPE, "version": {OWN: __version__}},
             "timeVerified": time,
             "resourceUri": url,
-            "policy": {"uri": BUILD_TYPE, "digest": dict(policy)},
+            "policy": {
+                **_resource("", decided, uri=BUILD_TYPE),
+                "annotations": {OWN: dict(policy)},
+            },
             "inputAttestations": [
                 {"uri": digest, "digest": {"sha256": digest}} for digest in inputs
             ],

@@ -44,7 +44,7 @@ def test_a_set_that_three_keys_signed_is_released_with_its_statements(shop) -> N
     relied = {item["digest"]["sha256"] for item in summary["inputAttestations"]}
     assert relied == {line.sha256 for line in lines[:-1]}
     assert summary["rocwheel"]["by"] == "tester"
-    assert summary["policy"]["digest"]["trust"] == "7" * 64
+    assert summary["policy"]["annotations"]["rocwheel"]["trust"] == "7" * 64
     assert "attestations" in shop.entry(shop.release, Action.PROMOTE).evidence
     assert b"PRIVATE" not in data
 
