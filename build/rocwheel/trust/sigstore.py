@@ -23,7 +23,6 @@ _ISSUER: Final = "1.3.6.1.4.1.57264.1.8"
 _RAN: Final = "1.3.6.1.4.1.57264.1.18"  # what ran: URL of its file, with the revision
 _GITHUB: Final = re.compile(r"https://github\.com/([^/]+/[^/]+)/\.github/workflows/([^/@]+)@.+")
 _GITLAB: Final = re.compile(r"https://gitlab\.com/(.+?)//([^@]+)@.+")
-_GOOGLE: Final = "https://accounts.google.com"
 _MARGIN: Final = timedelta(minutes=1)  # certificates live for ten
 
 
@@ -181,7 +180,8 @@ def _publisher(certificate: Any) -> Any:
         return GitHubPublisher(repository=match[1], workflow=match[2])
     if match := _GITLAB.fullmatch(ran):
         return GitLabPublisher(repository=match[1], workflow_filepath=match[2])
-    return GooglePublisher(email=who.identity) if who.issuer == _GOOGLE else None
+    is_google = who.issuer == "https://accounts.google.com"
+    return GooglePublisher(email=who.identity) if is_google else None
 
 
 def _claim(certificate: Any, oid: str) -> str:
