@@ -24,6 +24,7 @@ from rocwheel.bazel import events
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_profile, read_spawns
 from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.remote import ask, write_headers
+from rocwheel.bazel.repositories import Repository, needed
 from rocwheel.build_record import InvocationRecord
 from rocwheel.console import Console, Progress, count, duration, size
 from rocwheel.download.urls import without_secrets
@@ -49,6 +50,7 @@ class BazelResult(Plain, frozen=True, kw_only=True):
     outputs: Mapping[WheelKind, Path]
     record: InvocationRecord
     fetched: Fetched
+    repositories: Mapping[WheelKind, tuple[Repository, ...]]  # {} where Bazel does not say
 
     @property
     def summary(self) -> str:
@@ -131,6 +133,7 @@ def build(
         files.spawns.unlink(missing_ok=True)
         critical_path, slowest = read_profile(files.profile)
         fetched = _remembered(base)
+        repositories = _needed(now, read.options, runner, console)
     hits = spawned.cache_hits if read.cache_hits is None else read.cache_hits
     record = InvocationRecord(
         command=str(invocation.command_line()),
@@ -147,7 +150,21 @@ def build(
         log=str(files.log),
         profile=str(files.profile),
     )
-    return BazelResult(outputs=outputs, record=record, fetched=fetched)
+    return BazelResult(outputs=outputs, record=record, fetched=fetched, repositories=repositories)
+
+
+def _needed(
+    of: BazelInvocation, options: Sequence[str], runner: Runner, console: Console
+) -> dict[WheelKind, tuple[Repository, ...]]:
+    try:
+        return needed(of, options, runner)
+    except CommandError as exc:  # what a wheel lists is no reason to lose it
+        why = _hidden(exc.detail.rpartition("\n")[2], of.spec.remote.secrets)
+        console.warn(f"Bazel does not say which repositories the wheels depend on: {why}")
+        return {}
+    except BaseException:
+        shutdown(of, runner=runner)
+        raise
 
 
 def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, since: float) -> None:

@@ -55,6 +55,7 @@ class BuildEvents:
     runners: dict[str, int] = field(default_factory=dict)  # where actions ran; Bazel >= 5
     bytes_made: int = 0  # size of the outputs of actions; Bazel >= 5
     fetched: set[str] = field(default_factory=set)  # URLs, as they were asked for
+    options: tuple[str, ...] = ()  # that were in force, from rc files too
     to_host: Callable[[GuestPath], Path] = Path  # from where Bazel runs
     _sets: dict[str, dict[str, Any]] = field(default_factory=dict)
     _outputs: dict[str, list[str]] = field(default_factory=dict)  # label -> ids of file sets
@@ -156,6 +157,9 @@ class BuildEvents:
             )
         )
 
+    def _on_optionsparsed(self, _identity: Any, event: Mapping[str, Any]) -> None:
+        self.options = tuple(event.get("optionsParsed", {}).get("cmdLine", ()))
+
     def _on_fetch(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         if event.get("fetch", {}).get("success"):
             self.fetched.add(identity["url"])
@@ -200,10 +204,10 @@ def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:
     The log's format is workspace_log.proto, of Bazel 0.18 and later; one cut short ends early.
     """
     with suppress(OSError, ValueError):
-        for _, event in _fields(log.read_bytes(), tagged=False):
-            whole = dict(_fields(event))
+        for _, event in fields(log.read_bytes(), tagged=False):
+            whole = dict(fields(event))
             for kind, integrity in ((4, 5), (5, 6)):  # download, download_and_extract
-                asked = [(key, body.decode()) for key, body in _fields(whole.get(kind, b""))]
+                asked = [(key, body.decode()) for key, body in fields(whole.get(kind, b""))]
                 said = dict(asked)
                 algorithm, _, encoded = said.get(integrity, "").partition("-")
                 digest = said.get(3, "").lower() or base64.b64decode(encoded).hex()
@@ -212,7 +216,7 @@ def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:
                     yield whole.get(2, b"").decode(), urls, known
 
 
-def _fields(data: bytes, *, tagged: bool = True) -> Iterator[tuple[int, bytes]]:
+def fields(data: bytes, *, tagged: bool = True) -> Iterator[tuple[int, bytes]]:
     """Yield the fields of a protobuf message that are no numbers, or messages one after another."""
     at, tag = 0, 0 if tagged else 2  # which no field has: its value, or length, comes next
     while match := _NUMBER.match(data, at):

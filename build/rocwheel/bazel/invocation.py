@@ -184,8 +184,12 @@ class BazelInvocation(Plain, frozen=True, kw_only=True):
     @property
     def shutdown(self) -> Command:
         """What ends the server of this invocation's output base."""
-        argv = (str(self.spec.bazel.path), *self.startup, "shutdown")
-        return Command(argv=argv, cwd=self.spec.workspace, timeout=60)
+        return self.ask("shutdown", timeout=60)
+
+    def ask(self, *words: str, timeout: float | None = None) -> Command:
+        """Return another command for the same server."""
+        argv = (str(self.spec.bazel.path), *self.startup, *words)
+        return Command(argv=argv, cwd=self.spec.workspace, timeout=timeout)
 
 
 def invocations(spec: BuildSpec) -> tuple[BazelInvocation, ...]:

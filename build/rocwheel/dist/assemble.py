@@ -97,7 +97,7 @@ def _wheels(
     """Repair and verify the wheels Bazel made, on all cores; one per cell, or an error (R19)."""
     tree, spec = inputs.tree, inputs.spec
     cells = [
-        (kind, invocation.python if kind.per_python else None, done.outputs[kind])
+        (kind, invocation.python if kind.per_python else None, done)
         for invocation, done in runs.done
         for kind in invocation.kinds
     ]
@@ -120,7 +120,7 @@ def _wheel(
     inputs: Inputs,
     kind: WheelKind,
     python: PythonVersion | None,
-    raw: Path,
+    done: bazel.BazelResult,
     *,
     into: Path,
     runner: Runner,
@@ -129,8 +129,8 @@ def _wheel(
     """One wheel: its entry of the manifest, made from the same reading that `verify` judges."""
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
     version = canonical_version(inputs.tree.jax_version, spec.version_suffix)
-    sources = tuple(_sources(inputs, kind))
-    plan = plan_repair(raw, policy=planned.policy, kind=kind, sources=sources)
+    sources = (*_sources(inputs, kind), *_repositories(done, kind))
+    plan = plan_repair(done.outputs[kind], policy=planned.policy, kind=kind, sources=sources)
     expected = Expectation(
         kind=kind,
         project=project_name(kind, spec.rocm_number),
@@ -176,6 +176,14 @@ def _sources(inputs: Inputs, kind: WheelKind) -> Iterator[sbom.Component]:
         yield sbom.of_source("llvm", Source(repository=LLVM, commit=inputs.llvm))
     yield sbom.Component("tool", "bazel", spec.bazel.version)
     yield sbom.Component("tool", spec.compiler.kind, str(spec.compiler.major or ""))
+
+
+def _repositories(done: bazel.BazelResult, kind: WheelKind) -> Iterator[sbom.Component]:
+    """Yield the repositories that a wheel depends on, or that Bazel does not tell them."""
+    if kind not in done.repositories:
+        yield sbom.Component(bazel.NOT_KNOWN, "repositories that Bazel fetched")
+    for each in done.repositories.get(kind, ()):
+        yield sbom.Component(*each)
 
 
 def _llvm(xla: Path) -> str:

@@ -116,7 +116,7 @@ def plan_repair(
 def _sources(report: WheelReport, kind: WheelKind | None) -> Iterator[Component]:
     """Yield what an earlier list says that a wheel was built from, or else the wheel's modules."""
     earlier = report.sboms.get(sbom.OWN, ())
-    if kept := [each for each in earlier if each.role in ("source", "tool")]:
+    if kept := [each for each in earlier if each.role in sbom.ORIGINS]:
         yield from kept
         return
     facts = dict(report.provenance)

@@ -18,6 +18,7 @@ from rocwheel.manifest import Source
 
 OWN: Final = "sboms/rocwheel.cdx.json"  # below dist-info
 ROLE: Final = "rocwheel:role"  # a property of each component
+ORIGINS: Final = frozenset({"source", "tool", "fetched", "configured", "not known"})
 # What parsing a file of strangers may raise; json and subscripts know no schema.
 _MISFIT: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -27,7 +28,8 @@ class Component(NamedTuple):
 
     `wheel`: the wheel itself; `source` and `tool`: what it was compiled from and by; `grafted`: a
     library of others inside; `package`: of the system that such a library came from, as auditwheel
-    says; `needed`: a library that is loaded and not inside; "": the file does not say.
+    says; `needed`: a library that is loaded and not inside; "": the file does not say. `fetched`,
+    `configured` and `not known`: a repository of Bazel's (`bazel/repositories.py`).
     """
 
     role: str
