@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -129,7 +130,7 @@ def _wheel(
     """One wheel: its entry of the manifest, made from the same reading that `verify` judges."""
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
     version = canonical_version(inputs.tree.jax_version, spec.version_suffix)
-    sources = (*_sources(inputs, kind), *_repositories(done, kind))
+    sources = (*_sources(inputs, kind), *itertools.starmap(sbom.Component, done.repositories[kind]))
     plan = plan_repair(done.outputs[kind], policy=planned.policy, kind=kind, sources=sources)
     expected = Expectation(
         kind=kind,
@@ -176,14 +177,6 @@ def _sources(inputs: Inputs, kind: WheelKind) -> Iterator[sbom.Component]:
         yield sbom.of_source("llvm", Source(repository=LLVM, commit=inputs.llvm))
     yield sbom.Component("tool", "bazel", spec.bazel.version)
     yield sbom.Component("tool", spec.compiler.kind, str(spec.compiler.major or ""))
-
-
-def _repositories(done: bazel.BazelResult, kind: WheelKind) -> Iterator[sbom.Component]:
-    """Yield the repositories that a wheel depends on, or that Bazel does not tell them."""
-    if kind not in done.repositories:
-        yield sbom.Component(bazel.NOT_KNOWN, "repositories that Bazel fetched")
-    for each in done.repositories.get(kind, ()):
-        yield sbom.Component(*each)
 
 
 def _llvm(xla: Path) -> str:
