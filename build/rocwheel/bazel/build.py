@@ -24,7 +24,7 @@ from rocwheel.bazel import events
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_profile, read_spawns
 from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.remote import ask, write_headers
-from rocwheel.bazel.repositories import Repository, needed
+from rocwheel.bazel.repositories import NOT_KNOWN, Repository, needed
 from rocwheel.build_record import InvocationRecord
 from rocwheel.console import Console, Progress, count, duration, size
 from rocwheel.download.urls import without_secrets
@@ -50,7 +50,7 @@ class BazelResult(Plain, frozen=True, kw_only=True):
     outputs: Mapping[WheelKind, Path]
     record: InvocationRecord
     fetched: Fetched
-    repositories: Mapping[WheelKind, tuple[Repository, ...]]  # {} where Bazel does not say
+    repositories: Mapping[WheelKind, tuple[Repository, ...]]
 
     @property
     def summary(self) -> str:
@@ -154,8 +154,10 @@ def _needed(
     try:
         return needed(of, options, runner)
     except CommandError as exc:  # what a wheel lists is no reason to lose it
-        console.warn(f"what else the wheels are built from is not known: {exc}")
-        return {}
+        why = _hidden(exc.detail.rpartition("\n")[2], of.spec.remote.secrets)
+        console.warn(f"Bazel does not say which repositories the wheels depend on: {why}")
+        unknown = Repository(NOT_KNOWN, "the repositories that Bazel made it from")
+        return dict.fromkeys(of.kinds, (unknown,))
     except BaseException:
         shutdown(of, runner=runner)
         raise

@@ -1,5 +1,8 @@
 """From the inputs to a wheelhouse: compile, repair, verify, record, publish."""
 
+from __future__ import annotations
+
+import itertools
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -118,7 +121,7 @@ def _wheel(
     """One wheel: its entry of the manifest, made from the same reading that `verify` judges."""
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
     version = canonical_version(inputs.tree.jax_version, spec.version_suffix)
-    sources = (*_sources(inputs, kind), *_repositories(done, kind))
+    sources = (*_sources(inputs, kind), *itertools.starmap(sbom.Component, done.repositories[kind]))
     plan = plan_repair(done.outputs[kind], policy=planned.policy, kind=kind, sources=sources)
     expected = Expectation(
         kind=kind,

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from packageurl import PackageURL
 from support import bazel_bench, toy
 from support.bazel_bench import SOURCES
 from support.trust import ENDED, make_record
@@ -193,6 +194,99 @@ def test_what_bazel_does_not_tell_is_no_reason_to_lose_the_wheels(bench, monkeyp
     monkeypatch.setitem(bazel.build_all.__globals__["build"].__globals__, "needed", lost)
     assert bench.build().repositories == {}
     assert "is not known: cquery: no such command" in talk.getvalue()
+
+
+REPOSITORIES = """
+def _fetch(ctx):
+    ctx.download(["{url}/computed.txt"], "f.bzl", sha256 = "{digest}")
+    ctx.file("BUILD", "exports_files([\\"f.bzl\\"], visibility = [\\"//visibility:public\\"])")
+    if ctx.os.environ.get("HERMETIC_PYTHON_VERSION") != "3.12":
+        fail("asked with other options than the build's")
+fetch = repository_rule(_fetch, environ = ["HERMETIC_PYTHON_VERSION"])
+"""
+WORKSPACE = """
+load("@bazel_tools//tools/build_defs/repo:http.bzl", "http_file")
+load("//:fetch.bzl", "fetch")
+fetch(name = "computed")
+load("@computed//:f.bzl", "VERSION")
+http_file(name = "kernels", urls = ["{url}/kernels-%s.txt" % VERSION], sha256 = "{digest}")
+http_file(name = "pjrt", urls = ["{url}/pjrt.txt", "http://x.test/"], sha256 = "{digest}")
+http_file(name = "unused", urls = ["{url}/unused.txt"], sha256 = "{digest}")
+http_file(name = "replaced", urls = ["{url}/replaced.txt"], sha256 = "{digest}")
+new_local_repository(name = "here", path = "here", build_file = "here/BUILD.txt")
+"""
+
+
+def test_the_repositories_of_a_wheel_follow_from_the_sources_alone(
+    bench, folder, talk, tmp_path
+) -> None:
+    """With empty caches, with full ones and after a build: the same, and nothing is fetched."""
+    www, body = tmp_path / "www", b'VERSION = "7"\n'
+    www.mkdir()
+    for name in ("kernels-7", "pjrt", "computed"):
+        (www / f"{name}.txt").write_bytes(body)
+    digest = hashlib.sha256(body).hexdigest()
+    here = bench.workspace / "here"
+    here.mkdir(exist_ok=True)
+    (here / "BUILD.txt").write_text('exports_files(["f"], visibility = ["//visibility:public"])')
+    (here / "BUILD").write_text('exports_files(["f"], visibility = ["//visibility:public"])')
+    (here / "WORKSPACE").write_text("")
+    (here / "f").write_bytes(b"here = 1\n")
+    rules = bench.workspace / "jaxlib/tools/BUILD.bazel"
+    more = {
+        "kernels": "@kernels//file", "pjrt": "@pjrt//file", "local": "@here//:f",
+        "computed": "@computed//:f.bzl", "replaced": "@replaced//:f",
+    }  # fmt: skip
+    files = [f'toy_object(name = "{name}", src = "{label}")' for name, label in more.items()]
+    text = rules.read_text().replace('"kernels", "pjrt", ', "")
+    text = text.replace('["kernels", "shared"]', '["kernels", "local", "computed", "replaced"]')
+    rules.write_text("\n".join([text, *files, ""]))
+    (bench.workspace / ".bazelrc").write_text(
+        f"{toy.FILES['.bazelrc']}build --incompatible_disallow_empty_glob\ntest --test_env=X\n"
+        f"build --override_repository=replaced={here}\n"
+    )
+    caches = replace(bench.spec.caches, disk=None, repository=folder / "of-sources")
+
+    def build(repository: Path = folder / "of-sources"):
+        return bench.build(caches=replace(caches, repository=repository)).repositories
+
+    with serve(www) as url:
+        said = {"url": url, "digest": digest}
+        (bench.workspace / "fetch.bzl").write_text(REPOSITORIES.format(**said))
+        workspace = bench.workspace / "WORKSPACE"
+        workspace.write_text(toy.FILES["WORKSPACE"] + WORKSPACE.format(**said))
+        bench.wipe()
+        first = build()
+        bench.wipe()
+        assert build(folder / "empty") == first
+        right = workspace.read_text()
+        for before, after, of in (
+            (f"{url}/pjrt.txt", f"{url}/moved.txt", body),
+            (
+                f'pjrt.txt", "http://x.test/"], sha256 = "{digest}"',
+                f'moved.txt"], sha256 = "{hashlib.sha256(body * 2).hexdigest()}"',
+                body * 2,
+            ),
+        ):
+            (www / "moved.txt").write_bytes(of)
+            workspace.write_text(right.replace(before, after))
+            changed = build()
+            assert changed[WheelKind.PLUGIN] == first[WheelKind.PLUGIN]
+            assert changed[WheelKind.PJRT] != first[WheelKind.PJRT]
+        workspace.write_text(right)
+    names = {kind: {(each.role, each.name) for each in made} for kind, made in first.items()}
+    assert names[WheelKind.PLUGIN] >= {("fetched", "kernels"), ("configured", "computed")}
+    assert not {"pjrt", "unused", "replaced", "here", "bazel_tools"} & {
+        name for _, name in names[WheelKind.PLUGIN]
+    }
+    (pjrt,) = [each for each in first[WheelKind.PJRT] if each.role == "fetched"]
+    said = PackageURL.from_string(pjrt.purl).qualifiers
+    assert said == {"checksum": f"sha256:{digest}", "download_url": f"{url}/pjrt.txt"}
+    assert str(PackageURL.from_string(pjrt.purl)) == pjrt.purl, "as a list gives it back"
+    assert build(folder / "empty") == first, "after a build, without a server"
+    bench.wipe()
+    assert build() == first, "out of the cache"
+    assert not [line for line in talk.getvalue().splitlines() if "does not say" in line]
 
 
 def test_a_failed_action_is_explained_by_its_own_words_first(bench):
