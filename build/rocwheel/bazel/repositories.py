@@ -4,8 +4,6 @@ Bazel is asked after a build, with the options of that build: all is loaded and 
 that nothing is fetched, and the answer is the same whatever lay in a cache or in the output base.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 import itertools

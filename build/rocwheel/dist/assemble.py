@@ -1,7 +1,5 @@
 """From the inputs to a wheelhouse: compile, repair, verify, record, publish."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil
