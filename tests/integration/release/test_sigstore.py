@@ -106,9 +106,8 @@ def test_a_set_is_released_and_verified_without_a_key_or_a_network(team, capsys,
     capsys.readouterr()
     assert main(["trust", "verify", f"{fresh}/{wheel}", f"--keys={fresh}/trust.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines] == [
-        ["ok", role] for role in ("builder", "runner", "runner", "promoter")
-    ] or sorted(line.split()[1] for line in lines) == ["builder", "promoter", "runner", "runner"]
+    said = sorted(line.split()[1] for line in lines)
+    assert said == ["builder", "promoter", "runner", "runner"]
     assert all(line.startswith("ok") for line in lines)
     # Sigstore's own client takes a line of ours for what it is
     line = (fresh / "bundle.jsonl").read_bytes().splitlines()[0]

@@ -41,6 +41,41 @@ def html_of(page: Page) -> bytes:
     return page.to_html(family="gfx90a", index_url="https://example.org/v2/gfx90a/")
 
 
+@pytest.mark.parametrize(
+    ("index_url", "where"),
+    [
+        ("https://wheels.example/v2/gfx90a/", "https://wheels.example/v2/gfx90a/"),
+        ("http://127.0.0.1:8000/v2/gfx90a/", "http://127.0.0.1:8000/v2/gfx90a/"),
+        ("http://localhost/v2/gfx90a/", "http://localhost/v2/gfx90a/"),
+        ("http://wheels.example/v2/gfx90a/", ""),  # which PEP 740 does not take
+        ("http://localhost.example/v2/gfx90a/", ""),
+        ("http://127.example/v2/gfx90a/", ""),
+        ("file:///srv/v2/gfx90a/", ""),
+        ("", ""),
+    ],
+)
+def test_a_provenance_is_named_where_its_origin_is_secure(index_url, where) -> None:
+    """As a whole URL, in both forms; a page that names one is of a later version of the API."""
+    page = Page(project="jaxlib", files=(entry(provenance=True), entry("0.9.0")))
+    named = f"{where}_rocwheel/attestations/{'c' * 64}/{page.files[0].filename}.provenance"
+    document = json.loads(page.to_json(index_url=index_url))
+    assert [file.get("provenance", "") for file in document["files"]] == [where and named, ""]
+    html = page.to_html(family="gfx90a", index_url=index_url).decode()
+    assert re.findall(r' data-provenance="([^"]*)"', html) == ([named] if where else [])
+    assert [link.filename for link in links(html.encode())] == [x.filename for x in page.files]
+
+
+def test_a_familys_page_names_the_provenance_that_all_families_share() -> None:
+    """It lies with the files below `all`, not in the folder of the family's own statements."""
+    wheel = entry(provenance=True)
+    far = {wheel.filename: ("../all/", f"../all/_rocwheel/attestations/{'c' * 64}/gfx90a")}
+    page = Page(project="jaxlib", files=(wheel,), far=far)
+    url = page.provenance(wheel, "https://wheels.example/v2/gfx90a/")
+    folder = f"https://wheels.example/v2/all/_rocwheel/attestations/{'c' * 64}"
+    assert url == f"{folder}/{wheel.filename}.provenance"
+    assert page.provenance(entry(), "https://wheels.example/v2/gfx90a/") == ""
+
+
 VERSIONS = st.from_regex(
     r"([1-9]!)?(0|[1-9][0-9]?)(\.(0|[1-9][0-9]?)){0,2}((a|b|rc)[0-9])?(\.post[0-9])?(\.dev[0-9])?"
     r"(\+[a-z]{1,4}(0|[1-9][0-9]?)(\.[a-z][a-z0-9]{0,5}){0,2})?",
