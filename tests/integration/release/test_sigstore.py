@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 from datetime import date, datetime, timezone
+from pathlib import Path
 
 import pytest
 import requests
@@ -37,6 +38,7 @@ from rocwheel.trust.policy import KeyRole, Trust, TrustedKey
 from rocwheel.trust.sigstore import Identity, SigstoreSigner
 
 pytestmark = [pytest.mark.needs("node", "npm"), pytest.mark.xdist_group("sigstore")]
+KINDS = {"provenance": "build", "test-result": "gate", "verification_summary": "release"}
 ROLES = {"builder": "build", "runner": "gate", "promoter": "release", "approver": "people"}
 
 
@@ -109,11 +111,27 @@ def test_a_set_is_released_and_verified_without_a_key_or_a_network(team, capsys,
     said = sorted(line.split()[1] for line in lines)
     assert said == ["builder", "promoter", "runner", "runner"]
     assert all(line.startswith("ok") for line in lines)
-    # Sigstore's own client takes a line of ours for what it is
-    line = (fresh / "bundle.jsonl").read_bytes().splitlines()[0]
-    (fresh / "one.sigstore.json").write_bytes(line)
-    statement = json.loads(base64.b64decode(json.loads(line)["dsseEnvelope"]["payload"]))
-    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    every = (fresh / "bundle.jsonl").read_bytes().splitlines()
+    for kind, workflow in KINDS.items():
+        bundle = next(line for line in every if kind in base64.b64decode(payload(line)).decode())
+        assert signed_by(workflow, bundle, fresh / wheel, instance)
+    assert not signed_by("people", bundle, fresh / wheel, instance)
+
+
+def payload(line: bytes) -> str:
+    return json.loads(line)["dsseEnvelope"]["payload"]
+
+
+def signed_by(workflow: str, line: bytes, wheel: Path, instance) -> bool:
+    """Whether Sigstore's own command takes a line for this workflow's bundle about the wheel."""
+    bundle = wheel.with_name("one.sigstore.json")
+    bundle.write_bytes(line)
+    words = ("-m", "sigstore", f"--trust-config={instance.config}", "verify", "identity")
+    words += (f"--bundle={bundle}", "--offline", f"--cert-oidc-issuer={sigstore.GITHUB}")
+    words += (f"--cert-identity={sigstore.identity(workflow)}", str(wheel))
+    done = subprocess.run([sys.executable, *words], check=False, capture_output=True, text=True)
+    assert done.returncode in {0, 1}, done.stderr
+    return done.returncode == 0
 
 
 @pytest.fixture
