@@ -12,24 +12,24 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 49_986  # lines of all rooms; fewer than 50,000
+MOST = 49_979  # lines of all rooms; fewer than 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, what is called `found`: the fields of a table's column in `check_install` and
 # `doctor` alone. The last two only ever fall; a room needs a sentence in docs/design/budgets.md
 # before its lines rise.
 ROOMS = {
     "": (4669, 2850, 0, 1),
-    "bazel/ bump dist/ download/ git rocm/ source/": (8386, 7350, 0, 1),
+    "bazel/ bump dist/ download/ git rocm/ source/": (8377, 7350, 0, 1),
     "cli/": (5277, 4900, 0, 0),
     "container/ dist/builder dist/executor image/": (2725, 3050, 0, 0),
     "demo dev doctor housekeeping report/": (2030, 2100, 0, 0),
     "gate/": (6968, 7150, 0, 0),
     "host/": (449, 400, 0, 0),
-    "index/ store/": (2514, 2510, 0, 0),
-    "ledger/ release/": (4370, 3950, 0, 0),
+    "index/ store/": (2513, 2510, 0, 0),
+    "ledger/ release/": (4376, 3950, 0, 0),
     "ledger/nights pipeline/": (3932, 3500, 0, 0),
     "runtime/": (1469, 1300, 0, 0),
-    "cli/trust release/proof trust/": (2261, 1400, 0, 0),
+    "cli/trust release/proof trust/": (2258, 1400, 0, 0),
     "wheel/": (4936, 5250, 0, 0),
 }
 UNCLEAR = re.compile(

@@ -18,7 +18,6 @@ from rocwheel.bazel.releases import Downloads as Downloads
 from rocwheel.bazel.releases import Releases as Releases
 from rocwheel.bazel.remote import Remote as Remote
 from rocwheel.bazel.remote import read_remote as read_remote
-from rocwheel.bazel.repositories import NOT_KNOWN as NOT_KNOWN
 from rocwheel.bazel.runs import Runs as Runs
 from rocwheel.bazel.runs import build_all as build_all
 

@@ -168,14 +168,6 @@ def _sources(inputs: Inputs, kind: WheelKind) -> Iterator[sbom.Component]:
     yield sbom.Component("tool", spec.compiler.kind, str(spec.compiler.major or ""))
 
 
-def _repositories(done: bazel.BazelResult, kind: WheelKind) -> Iterator[sbom.Component]:
-    """Yield the repositories that a wheel depends on, or that Bazel does not tell them."""
-    if kind not in done.repositories:
-        yield sbom.Component(bazel.NOT_KNOWN, "repositories that Bazel fetched")
-    for each in done.repositories.get(kind, ()):
-        yield sbom.Component(*each)
-
-
 def _llvm(xla: Path) -> str:
     """Return the commit of LLVM that a tree of XLA names, "" where it names none."""
     file = xla / "third_party/llvm/workspace.bzl"

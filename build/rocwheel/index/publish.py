@@ -92,9 +92,8 @@ def forms(
         return Form(key=key, headers=headers, number=number, body=body, mark=name, again=again)
 
     views, body = reversed(index.views(page.project, folder_keys=folder_keys)), html(page)
-    data = as_json(page)
     return (
-        form(index.json(page.project), place.json_headers, as_json, data),
+        form(index.json(page.project), place.json_headers, as_json, as_json(page)),
         *(form(key, place.view_headers, html, body) for key in views),
     )
 

@@ -418,18 +418,9 @@ def apply(
             policy={**(digests or {}), "trust": plan.channel.trust.sha256},
         )
         judged.append(replace(item, bundle=bundle))
-    copies = operation.copies
-    if operation.manifest.sha256 not in plan.before.sets:  # whose files are not listed yet
-        entries = [item.entry for item in copies]
-        proven = proof.provenances(operation.manifest, place, entries, signer)
-        if isinstance(signer, SigstoreSigner) and not proven:
-            console.warn("no provenance on pages: PEP 740 knows no publisher like this identity")
-        copies = tuple(
-            replace(item, entry=replace(item.entry, provenance=True), provenance=data)
-            if (data := proven.get(item.entry.filename))
-            else item
-            for item in copies
-        )
+    is_listed = operation.manifest.sha256 in plan.before.sets
+    if isinstance(signer, SigstoreSigner) and not is_listed:
+        operation = replace(operation, copies=_proven(operation, signer, console))
     total = sum(item.entry.size for item in operation.copies)
     if lacks := place.store.abilities().copy_lacks:
         console.warn(
@@ -438,9 +429,24 @@ def apply(
             "checked and uploaded by this machine"
         )
     with console.progress("promoting", total=total, unit=Unit.BYTES) as progress:
-        operation = replace(operation, judged=tuple(judged), copies=copies, count=Tally(progress))
+        operation = replace(operation, judged=tuple(judged), count=Tally(progress))
         operations.perform(operation, plan.before)
     return sum(operation.moved)
+
+
+def _proven(operation: Promote, signer: SigstoreSigner, console: Console) -> tuple[Copy, ...]:
+    """Return the copies with PEP 740's provenances, and entries that say so."""
+    entries = [item.entry for item in operation.copies]
+    signed = proof.provenances(operation.place, entries, signer)
+    if not signed:
+        console.warn("no provenance on pages: PEP 740 knows no publisher like this identity")
+
+    def proven(item: Copy) -> Copy:
+        if data := signed.get(item.entry.filename):
+            return replace(item, entry=replace(item.entry, provenance=True), provenance=data)
+        return item
+
+    return tuple(map(proven, operation.copies))
 
 
 def approve(plan: PromotePlan, cells: Sequence[str], *, signer: Signer) -> list[str]:

@@ -132,18 +132,14 @@ def bundle(
     return lines + envelope.sign(envelope.unsigned(summary), signer, name="the summary")
 
 
-def provenances(
-    manifest: Manifest, place: Place, entries: Sequence[Entry], signer: Signer | None
-) -> dict[str, bytes]:
-    """Return PEP 740's provenance of each wheel, by its name, where Sigstore signs.
+def provenances(place: Place, entries: Sequence[Entry], signer: SigstoreSigner) -> dict[str, bytes]:
+    """Return PEP 740's provenance of each wheel, by its name; none for an unknown publisher.
 
     Those that a promotion left which was stopped stay: nothing is logged twice. Raises TrustError.
     """
-    if not isinstance(signer, SigstoreSigner):
-        return {}
 
     def stored(entry: Entry) -> bytes:
-        return glance(place.store, place.provenance(manifest.sha256, entry.filename))[0]
+        return glance(place.store, place.provenance(entry.manifest, entry.filename))[0]
 
     read = zip(entries, place.each(stored, entries), strict=True)
     there = {entry.filename: data for entry, data in read if data}

@@ -1,4 +1,4 @@
-"""Keys that sign, named by URI: a file, AWS KMS, a PKCS#11 token, or none but Sigstore.
+"""Keys that sign, named by URI: a file, AWS KMS, a PKCS#11 token, or Sigstore.
 
 `file:/home/me/builder.pem` is PKCS#8 in PEM that its owner alone can read; `awskms:alias/builder` a
 key that never leaves AWS; `hsm:2?label=TOKEN` one on a token whose module PYKCS11LIB names. What a

@@ -27,7 +27,7 @@ _MARGIN: Final = timedelta(minutes=1)  # certificates live for ten
 
 
 class Identity(Value, frozen=True, kw_only=True):
-    """Whom a certificate of Sigstore names: what a trust file has in place of a public key."""
+    """An OIDC identity as certificates state it; a trust file has it instead of a public key."""
 
     identity: NonEmpty  # a workflow's URL with its revision, or an e-mail address
     issuer: NonEmpty  # URL of the OIDC provider that vouches for it
@@ -49,11 +49,14 @@ class SigstoreSigner:
         self._config, self._given = config, token
         self._signer: Any = None
         self._until = datetime.min.replace(tzinfo=timezone.utc)
+        with _failing("sign"):
+            if config:
+                _configuration(config)
         self._token()  # who has none hears of it before hours of work
 
     @property
     def public_key(self) -> Identity:
-        """Whom the certificate names. Raises TrustError."""
+        """The identity that the certificate states. Raises TrustError."""
         return identity_of(self._certificate())
 
     def sign(self, payload: bytes) -> bytes:
@@ -85,8 +88,6 @@ class SigstoreSigner:
 
     def _token(self) -> Any:
         with _failing("sign"):
-            if self._config:
-                _configuration(self._config)
             from sigstore.oidc import IdentityToken, detect_credential
 
             if token := self._given or detect_credential():
@@ -110,7 +111,7 @@ class SigstoreSigner:
 
 
 def identity_of(certificate: Any) -> Identity:
-    """Return whom a certificate names, as it says. Raises ValueError for one of another kind."""
+    """Read the identity from a certificate. Raises ValueError unless it states exactly one."""
     from cryptography import x509
 
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -120,7 +121,7 @@ def identity_of(certificate: Any) -> Identity:
 
 
 def signed_by(material: Mapping[str, Any], *, name: str) -> Identity:
-    """Return whom the certificate in a bundle names; nothing is checked. Raises TrustError."""
+    """Read the identity from a bundle's certificate, unchecked. Raises TrustError."""
     from cryptography import x509
 
     try:
@@ -171,7 +172,7 @@ def _configuration(path: str, *, offline: bool = False) -> Any:
 
 
 def _publisher(certificate: Any) -> Any:
-    """Return whom PEP 740's readers take for the publisher; None for one that they do not know."""
+    """Return the publisher in PEP 740's terms, None for an identity of another kind."""
     from pypi_attestations import GitHubPublisher, GitLabPublisher, GooglePublisher
 
     who = identity_of(certificate)

@@ -23,7 +23,7 @@ from support.wheelset import make_set
 from rocwheel import bazel
 from rocwheel.bazel import BazelBinary
 from rocwheel.dist.build_request import BOTH, STARTUP_OPTIONS
-from rocwheel.errors import BazelError, ConfigError
+from rocwheel.errors import BazelError, CommandError, ConfigError
 from rocwheel.index.serve import Site
 from rocwheel.model import WheelKind
 from rocwheel.store.file import FileStore
@@ -166,6 +166,21 @@ def test_what_bazel_fetched_is_in_the_provenance(bench, folder, talk, tmp_path) 
     assert [(item["uri"], item["digest"]["sha256"]) for item in fetched] == [
         (source, digests[number].hex()) for source, number in asked
     ]
+
+
+def test_what_bazel_does_not_tell_is_no_reason_to_lose_the_wheels(bench, monkeypatch, talk):
+    """The list says so, the log the last of Bazel's own words."""
+
+    def lost(*_):
+        raise CommandError("bazel cquery: failed", detail="INFO: x\nERROR: no such command")
+
+    monkeypatch.setitem(bazel.build_all.__globals__["build"].__globals__, "needed", lost)
+    listed = bench.build().repositories
+    assert {kind: [each.role for each in own] for kind, own in listed.items()} == {
+        WheelKind.PLUGIN: ["not known"], WheelKind.PJRT: ["not known"],
+    }  # fmt: skip
+    said = "Bazel does not say which repositories the wheels depend on: ERROR: no such command"
+    assert said in talk.getvalue()
 
 
 REPOSITORIES = """
