@@ -33,12 +33,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT)]
 
 from examples.miniature.make_therock import make_tarball  # noqa: E402
-from rocwheel import bazel, demo, dist, home  # noqa: E402
+from rocwheel import bazel, dist  # noqa: E402
+from rocwheel.base import home  # noqa: E402
+from rocwheel.base.console import silent  # noqa: E402
+from rocwheel.base.process import HostRunner, base_env  # noqa: E402
+from rocwheel.base.values import replace  # noqa: E402
+from rocwheel.base.versions import WheelKind  # noqa: E402
 from rocwheel.bazel import BuildSpec  # noqa: E402
-from rocwheel.console import silent  # noqa: E402
-from rocwheel.model import WheelKind  # noqa: E402
-from rocwheel.process import HostRunner, base_env  # noqa: E402
-from rocwheel.values import replace  # noqa: E402
+from rocwheel.tools import demo  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -46,17 +46,17 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import gate  # noqa: E402
 
+from rocwheel.base.values import replace  # noqa: E402
 from rocwheel.gate.engine.loop import TestRunner  # noqa: E402
 from rocwheel.gate.engine.plan import RunPlan, Watcher  # noqa: E402
 from rocwheel.gate.engine.worker.text import one_line  # noqa: E402
 from rocwheel.gate.suite import discovery, suites  # noqa: E402
 from rocwheel.gate.suite.discovery import Shard, SuiteFiles  # noqa: E402
-from rocwheel.values import replace  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rocwheel.results import Results
+    from rocwheel.records.results import Results
 
 # a pytest plugin that writes one line for each collected test and each report
 PLUGIN = """

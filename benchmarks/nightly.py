@@ -35,20 +35,20 @@ from support.wheelset import SUITES, WHO, make_set, make_verdict  # noqa: E402
 
 import amdgpu_family_matrix as matrix  # noqa: E402
 from rocwheel import __version__  # noqa: E402
-from rocwheel.build_record import BUILD_RECORD  # noqa: E402
-from rocwheel.console import silent  # noqa: E402
-from rocwheel.index import channels  # noqa: E402
-from rocwheel.ledger import verdicts  # noqa: E402
-from rocwheel.ledger.nights import Cell, Index, Needs, NightPlan, Nights, WheelRecipe  # noqa: E402
-from rocwheel.model import timestamp  # noqa: E402
-from rocwheel.pipeline import artifacts, standing  # noqa: E402
-from rocwheel.pipeline.cell import Signals, Worker  # noqa: E402
-from rocwheel.pipeline.local import LocalScheduler, critical_paths  # noqa: E402
-from rocwheel.process import HostRunner  # noqa: E402
+from rocwheel.base.console import silent  # noqa: E402
+from rocwheel.base.process import HostRunner  # noqa: E402
+from rocwheel.base.store import JSON, Headers  # noqa: E402
+from rocwheel.base.store.opening import open_store  # noqa: E402
+from rocwheel.base.values import replace  # noqa: E402
+from rocwheel.base.versions import timestamp  # noqa: E402
+from rocwheel.night import artifacts, standing  # noqa: E402
+from rocwheel.night.cell import Signals, Worker  # noqa: E402
+from rocwheel.night.local import LocalScheduler, critical_paths  # noqa: E402
+from rocwheel.records.build_record import BUILD_RECORD  # noqa: E402
 from rocwheel.release import promote, stage  # noqa: E402
-from rocwheel.store import JSON, Headers  # noqa: E402
-from rocwheel.store.opening import open_store  # noqa: E402
-from rocwheel.values import replace  # noqa: E402
+from rocwheel.release.index import channels  # noqa: E402
+from rocwheel.release.ledger import verdicts  # noqa: E402
+from rocwheel.release.ledger.nights import Cell, Index, Needs, NightPlan, Nights, WheelRecipe  # noqa: E402
 
 WORKERS = 4
 SECONDS = float(os.environ.get("CELL_SECONDS", "10"))
@@ -190,8 +190,9 @@ def page(folder: Path) -> dict[str, float]:
     )
     code = (
         "import sys, time, resource, json; from datetime import datetime, timezone\n"
-        "from rocwheel.ledger.nights import Nights; from rocwheel.store.opening import open_store\n"
-        "from rocwheel.report import night_page as state\n"
+        "from rocwheel.release.ledger.nights import Nights\n"
+        "from rocwheel.base.store.opening import open_store\n"
+        "from rocwheel.night import night_page as state\n"
         "t = time.monotonic(); nights = Nights(open_store(sys.argv[1]))\n"
         "shown = nights.names()[-30:]\n"
         "found = [state.NightSummary.from_bytes(nights.summary(n), name=n) for n in shown]\n"

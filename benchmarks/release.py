@@ -41,13 +41,18 @@ from support.counted import CALIBRATION  # noqa: E402
 from support.faults import Proxy, before  # noqa: E402
 from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate  # noqa: E402
 
-from rocwheel import model  # noqa: E402
-from rocwheel.console import Console  # noqa: E402
-from rocwheel.entry import Entry  # noqa: E402
-from rocwheel.files import sha256 as files_sha256  # noqa: E402
-from rocwheel.index.serve import Site  # noqa: E402
-from rocwheel.ledger import log  # noqa: E402
-from rocwheel.ledger.state import (  # noqa: E402
+from rocwheel.base import versions as model  # noqa: E402
+from rocwheel.base.console import Console  # noqa: E402
+from rocwheel.base.files import sha256 as files_sha256  # noqa: E402
+from rocwheel.base.parallel import each  # noqa: E402
+from rocwheel.base.store import Options  # noqa: E402
+from rocwheel.base.store.bucket import Bucket  # noqa: E402
+from rocwheel.records.entry import Entry  # noqa: E402
+from rocwheel.records.manifest import Manifest  # noqa: E402
+from rocwheel.release import operations, wheelset  # noqa: E402
+from rocwheel.release.index.serve import Site  # noqa: E402
+from rocwheel.release.ledger import log  # noqa: E402
+from rocwheel.release.ledger.state import (  # noqa: E402
     Action,
     File,
     Holding,
@@ -57,11 +62,6 @@ from rocwheel.ledger.state import (  # noqa: E402
     Standing,
     Transition,
 )
-from rocwheel.manifest import Manifest  # noqa: E402
-from rocwheel.parallel import each  # noqa: E402
-from rocwheel.release import operations, wheelset  # noqa: E402
-from rocwheel.store import Options  # noqa: E402
-from rocwheel.store.bucket import Bucket  # noqa: E402
 
 PLUGIN, PJRT, JAXLIB = "jax-rocm7-plugin", "jax-rocm7-pjrt", "jaxlib"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -72,7 +72,7 @@ MADE_UP = tuple(f"3.{number}" for number in range(15, 1600))
 COMMAND = f"""
 import sys
 sys.path[:0] = [{str(ROOT / "build")!r}, {str(ROOT)!r}]
-from rocwheel import model
+from rocwheel.base import versions
 model.CPYTHONS += tuple(f"3.{{number}}" for number in range(15, 1600))
 from rocwheel.cli import main
 status = main()

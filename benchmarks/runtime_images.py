@@ -43,8 +43,9 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import registries  # noqa: E402
 
-from rocwheel.model import PythonVersion  # noqa: E402
-from rocwheel.runtime import image_recipe, packages  # noqa: E402
+from rocwheel.base.versions import PythonVersion  # noqa: E402
+from rocwheel.image import packages  # noqa: E402
+from rocwheel.image import runtime_recipe as image_recipe  # noqa: E402
 
 MOST = {"engine's build": 1.1, "whole": 1.5, "pushed": 1.05}
 RECIPE, PYTHON = "miniature", "3.11"

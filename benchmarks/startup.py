@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 from support import s3  # noqa: E402
 from support.wheelset import FAMILY, Shop  # noqa: E402
 
-from rocwheel.console import Console  # noqa: E402
+from rocwheel.base.console import Console  # noqa: E402
 
 EXECUTABLE = ROOT / "build" / "ci_build"
 LIMITS = {  # times `import click`

@@ -28,15 +28,15 @@ from support.s3 import seaweedfs  # noqa: E402
 from support.trust import ENDED, Keyring, make_record  # noqa: E402
 from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict  # noqa: E402
 
-from rocwheel import model  # noqa: E402
-from rocwheel.build_record import BUILD_RECORD  # noqa: E402
-from rocwheel.console import Console  # noqa: E402
-from rocwheel.ledger import verdicts  # noqa: E402
-from rocwheel.manifest import MANIFEST  # noqa: E402
+from rocwheel.base import versions as model  # noqa: E402
+from rocwheel.base.console import Console  # noqa: E402
+from rocwheel.base.values import replace  # noqa: E402
+from rocwheel.records.build_record import BUILD_RECORD  # noqa: E402
+from rocwheel.records.manifest import MANIFEST  # noqa: E402
 from rocwheel.release import proof  # noqa: E402
-from rocwheel.trust import chain, evidence  # noqa: E402
-from rocwheel.trust.policy import Case  # noqa: E402
-from rocwheel.values import replace  # noqa: E402
+from rocwheel.release.ledger import verdicts  # noqa: E402
+from rocwheel.release.trust import chain, evidence  # noqa: E402
+from rocwheel.release.trust.policy import Case  # noqa: E402
 
 LIMIT = 2.0  # seconds
 WHEEL = 100_000_000  # bytes

@@ -75,8 +75,8 @@ import statistics, sys, tempfile, time
 from pathlib import Path
 wheel, rounds, *paths = sys.argv[1:]
 sys.path[:0] = paths
-from rocwheel.console import silent
-from rocwheel import yaml_file
+from rocwheel.base.console import silent
+from rocwheel.base import yaml_file
 from rocwheel.wheel import rename, repair, wheel_policy
 from rocwheel.wheel.zip_reader import ZipArchive
 

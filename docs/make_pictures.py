@@ -23,8 +23,9 @@ from support.report import FOUND, rich  # noqa: E402
 from support.states import FIRST, red_morning  # noqa: E402
 from support.wheelset import FAMILY, Shop  # noqa: E402
 
-from rocwheel.console import Console  # noqa: E402
-from rocwheel.report import gate_page, night_page  # noqa: E402
+from rocwheel.base.console import Console  # noqa: E402
+from rocwheel.gate.report import gate_page  # noqa: E402
+from rocwheel.night import night_page  # noqa: E402
 
 SCHEMES = ("light", "dark")
 SIZE = (1000, 640)

@@ -32,7 +32,7 @@ sys.path.insert(0, str(TESTS.parent))
 from model import cases  # noqa: E402
 from support import s3, scene, shared_scene  # noqa: E402
 
-from rocwheel.console import Console  # noqa: E402
+from rocwheel.base.console import Console  # noqa: E402
 
 # What a result depends on.
 MODEL = ("tests/model/cases.py", "tests/model/protocol.py")

@@ -16,11 +16,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.counted import COUNTED
 from support.engines import PROGRAMS
+from support.faults import front
+from support.s3 import servers
 
-from rocwheel import home
-from rocwheel.console import Console
+from examples.miniature import make_therock
+from rocwheel.base import home
+from rocwheel.base.console import Console
+from rocwheel.base.process import HostRunner, base_env
 from rocwheel.gate.suite import suites
-from rocwheel.process import HostRunner, base_env
+
+__all__ = ["front", "servers"]
 
 # program -> the Debian package (or command) that brings it
 INSTALL = {
@@ -77,7 +82,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Of tests with real servers and engines in them CI forgives so many in a run, as the gate does of a
 # suite: tried once more, told with what happened, never silently. Unit tests are forgiven nothing.
 FLAKY_BUDGET = 3
-REAL_PARTS = {"integration", "e2e"}
 
 # Groups of tests, each of which one worker does alone, from the longest on.
 LONGEST = (
@@ -110,8 +114,13 @@ def is_of_tier(item: pytest.Item, tier: str) -> bool:
     """Return whether a run of `tier` has this test: soak has what no other has."""
     if tier == "soak" or item.get_closest_marker("soak"):
         return tier == "soak" and item.get_closest_marker("soak") is not None
-    has_real_parts = REAL_PARTS.intersection(item.path.relative_to(item.config.rootpath).parts)
-    return tier == "full" or not (has_real_parts or item.get_closest_marker("slow"))
+    return tier == "full" or not (has_real_parts(item) or item.get_closest_marker("slow"))
+
+
+def has_real_parts(item: pytest.Item) -> bool:
+    """Return whether a test uses real servers, engines or installers."""
+    end_to_end = "e2e" in item.path.relative_to(item.config.rootpath).parts
+    return end_to_end or item.get_closest_marker("integration") is not None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -122,7 +131,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=place_in_line)
     if os.environ.get("CI") == "true":
         for item in items:
-            if REAL_PARTS.intersection(item.path.relative_to(config.rootpath).parts):
+            if has_real_parts(item):
                 item.add_marker(pytest.mark.flaky(reruns=1))
 
 
@@ -233,3 +242,9 @@ def console(talk: StringIO) -> Console:
 @pytest.fixture(scope="session")
 def runner() -> HostRunner:
     return HostRunner(base_env(os.environ))
+
+
+@pytest.fixture(scope="session")
+def miniature_tarball(tmp_path_factory):
+    """The miniature's ROCm, as its script makes it; making it takes seconds."""
+    return make_therock.make_tarball(tmp_path_factory.mktemp("tarball"))

@@ -4,7 +4,7 @@
 What a merge needs runs without a word; `quick` is the checks, the unit tests and the model, for every
 push; `--soak` is the tests of campaign size, which nothing else runs, and lists them. `--lint` runs
 the static checks only, `--campaign` the interleavings of docs/release-protocol.md, all of them
-(tests/campaign.py). Further arguments go to pytest: `python3 tests/run.py tests/unit -k manifest`.
+(tests/campaign.py). Further arguments go to pytest: `python3 tests/run.py tests/records -k manifest`.
 
 Installs what they need first: system packages when it is root on Debian or Ubuntu (otherwise it
 prints the command), Python packages into an environment of its own.
@@ -22,9 +22,9 @@ from shutil import which
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "build"))
 
-from rocwheel.errors import RocwheelError  # noqa: E402
-from rocwheel.host import debian, virtualenv  # noqa: E402
-from rocwheel.process import HostRunner, base_env  # noqa: E402
+from rocwheel.base.errors import RocwheelError  # noqa: E402
+from rocwheel.base.host import debian, virtualenv  # noqa: E402
+from rocwheel.base.process import HostRunner, base_env  # noqa: E402
 
 PACKAGES = (
     *debian.MINIATURE_PACKAGES,

@@ -18,8 +18,8 @@ import pytest
 from support.engines import PROGRAMS, SYSTEM
 from support.s3 import servers
 
-from rocwheel import files
-from rocwheel.host import machine
+from rocwheel.base import files
+from rocwheel.base.host import machine
 
 __all__ = ["servers"]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rocwheel import home
-from rocwheel.demo import miniature
-from rocwheel.errors import HostError
-from rocwheel.values import replace
+from rocwheel.base import home
+from rocwheel.base.errors import HostError
+from rocwheel.base.values import replace
+from rocwheel.tools.demo import miniature
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),

@@ -19,8 +19,8 @@ import pytest
 import uv
 from e2e.conftest import ROOT, World
 
-from rocwheel.index.serve import Site
-from rocwheel.store.file import FileStore
+from rocwheel.base.store.file import FileStore
+from rocwheel.release.index.serve import Site
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),

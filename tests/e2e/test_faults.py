@@ -15,7 +15,7 @@ from e2e.conftest import PATH, ROOT, World, interpreter
 from support.git_server import repository
 from support.tiers import merge_tries
 
-from rocwheel.host import machine
+from rocwheel.base.host import machine
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),

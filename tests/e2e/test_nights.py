@@ -28,7 +28,7 @@ from support.roles import private_bucket
 from support.s3 import program
 from support.serving import serving
 
-from rocwheel.store.opening import open_store
+from rocwheel.base.store.opening import open_store
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc", *slurm.PROGRAMS),

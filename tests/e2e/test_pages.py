@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import pages
 
-from rocwheel.values import replace
+from rocwheel.base.values import replace
 
 ROOT = Path(__file__).parents[2]
 

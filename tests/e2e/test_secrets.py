@@ -21,8 +21,8 @@ import pytest
 from support import tarballs
 
 from rocwheel import cli
+from rocwheel.base.download import has_secret, shown_setting
 from rocwheel.cli.app import App
-from rocwheel.download import has_secret, shown_setting
 
 SECRET = "s3cr3t-m4rk"
 HIDDEN = (SECRET.encode(), base64.b64encode(f"me:{SECRET}".encode()))

@@ -16,13 +16,14 @@ from e2e.conftest import by_hand
 from support import bazel_bench
 from support.engines import SYSTEM
 
-from rocwheel import dist, home
-from rocwheel.console import silent
-from rocwheel.demo import TARBALL, prepare
-from rocwheel.manifest import MANIFEST, Manifest
-from rocwheel.model import PythonVersion
-from rocwheel.trust import envelope, evidence
-from rocwheel.values import replace
+from rocwheel import dist
+from rocwheel.base import home
+from rocwheel.base.console import silent
+from rocwheel.base.values import replace
+from rocwheel.base.versions import PythonVersion
+from rocwheel.records.manifest import MANIFEST, Manifest
+from rocwheel.release.trust import envelope, evidence
+from rocwheel.tools.demo import TARBALL, prepare
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, str(ROOT / "build" / "ci_build"))

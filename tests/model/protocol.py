@@ -6,7 +6,7 @@ them, with kills, writes that are carried out and reported as failed, and writes
 
 Small on purpose: three sets that share files, three projects, one form per page (or two). What the
 real code adds to this (threads within a step, real stores) is tried in
-tests/integration/release/test_schedules.py.
+tests/release/test_schedules.py.
 
 A place has one index in the layout `FAMILY`. In `SHARED` one log is shown by several indexes: one of
 each family (x, y), and `all`, which lists what every family lists that a set must have. Pages of a

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from checkouts import FOLDER, ROOT, Commit
 
+from rocwheel.base.values import replace
 from rocwheel.gate.suite import discovery, skips, suites, upstream
-from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,12 @@ import pytest
 from checkouts import JAX_FILES, Commit, external, upstream
 from support import tarballs
 
-from rocwheel import bazel, dist, home, source
+from rocwheel import bazel, dist, source
+from rocwheel.base import home
+from rocwheel.base.errors import HostError, SourceError
+from rocwheel.base.process import HostRunner, base_env
+from rocwheel.base.values import replace
 from rocwheel.dist import checks, inputs
-from rocwheel.errors import HostError, SourceError
-from rocwheel.process import HostRunner, base_env
-from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
 TARBALL = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"

@@ -16,7 +16,7 @@ from checkouts import FOLDER, Commit
 from support.faultserver import FaultServer
 
 import amdgpu_family_matrix as matrix
-from rocwheel.download import Client, Retry
+from rocwheel.base.download import Client, Retry
 from rocwheel.rocm import listing
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from pathlib import Path
 from support import toy
 
 from rocwheel import bazel, source
+from rocwheel.base.console import Console
+from rocwheel.base.process import Runner
+from rocwheel.base.values import replace
+from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind
 from rocwheel.bazel import BazelResult, BuildSpec, Caches
-from rocwheel.console import Console
-from rocwheel.model import PythonVersion, RocmVersion, WheelKind
-from rocwheel.process import Runner
-from rocwheel.values import replace
 
 CI = Path(__file__).parents[2] / "ci"
 SOURCES = "jaxlib/tools/src"

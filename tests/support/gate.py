@@ -11,19 +11,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocwheel.base.process import HostRunner, base_env
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.loop import TestRunner
 from rocwheel.gate.engine.plan import Lane, RunPlan, Snapshot, System, Watcher
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.request import Host
 from rocwheel.gate.verdict.judge import judge
-from rocwheel.process import HostRunner, base_env
-from rocwheel.verdict import Demand
+from rocwheel.records.verdict import Demand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rocwheel.results import Fault, Results, TestResult
+    from rocwheel.records.results import Fault, Results, TestResult
 
 
 PATH = ""  # folder of a pytest that stands before the installed one

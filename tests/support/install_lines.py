@@ -1,6 +1,6 @@
 """Every line that installs a set, by who takes it, and what comes of it: a table of the docs.
 
-`integration/test_install_lines.py` runs what is run, `unit/test_printed_lines.py` holds the page
+`tests/records/test_install_lines_real.py` runs what is run, `tests/cli/test_printed_lines.py` holds the page
 against it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rocwheel.install import Install
+from rocwheel.records.install import Install
 
 SET, NO_JAX, PROJECT = "exactly the set", "exactly the set, without jax", "the set, in a project"
 RUN = {"pip": SET, "uv": SET, "pip, by hash": NO_JAX, "poetry": PROJECT}

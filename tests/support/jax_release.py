@@ -11,8 +11,8 @@ from support.git_server import git
 from support.rocm_packages import wheel
 
 from rocwheel import source
+from rocwheel.base.process import HostRunner, base_env
 from rocwheel.gate.suite import suites
-from rocwheel.process import HostRunner, base_env
 from rocwheel.source import pin_edit
 
 CI = Path(__file__).parents[2] / "ci"

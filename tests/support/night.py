@@ -78,10 +78,10 @@ class World:
 
     def remember(self, *families: str) -> None:
         """Durations of earlier runs, so that no suite is worth cutting."""
+        from rocwheel.base.store import JSON, Headers
+        from rocwheel.base.values import replace
         from rocwheel.gate.suite import history
-        from rocwheel.index import channels
-        from rocwheel.store import JSON, Headers
-        from rocwheel.values import replace
+        from rocwheel.release.index import channels
 
         channel = channels.of_store(self.store)
         if self.options:
@@ -175,7 +175,7 @@ def main(argv: list[str]) -> int:
     if words[0] == "runtime_images" and "--push" in " ".join(words):
         return _image(words, plays)
     if "silence" in plays:
-        from rocwheel.pipeline import notify
+        from rocwheel.night import notify
 
         notify.SILENCE = plays["silence"]
     return ci_build(argv)
@@ -213,9 +213,9 @@ def _dist(words: list[str], plays: dict) -> int:
     from support.wheelset import make_set
 
     import amdgpu_family_matrix as matrix
-    from rocwheel.build_record import BUILD_RECORD
-    from rocwheel.manifest import MANIFEST
-    from rocwheel.values import replace
+    from rocwheel.base.values import replace
+    from rocwheel.records.build_record import BUILD_RECORD
+    from rocwheel.records.manifest import MANIFEST
 
     families = sorted(filter(None, _value(words, "family").split(",")))
     targets = [target for name in families for target in matrix.family(name).targets]
@@ -244,9 +244,9 @@ def _gate(words: list[str], plays: dict) -> int:
     from support.wheelset import make_verdict
 
     import amdgpu_family_matrix as matrix
-    from rocwheel.ledger import manifests, verdicts
-    from rocwheel.values import replace
-    from rocwheel.verdict import State
+    from rocwheel.base.values import replace
+    from rocwheel.records.verdict import State
+    from rocwheel.release.ledger import manifests, verdicts
 
     suite, python, family = (_value(words, name) for name in ("suite", "python", "family"))
     shard = _value(words, "shard")
@@ -265,13 +265,14 @@ def _gate(words: list[str], plays: dict) -> int:
 
 
 def _image(words: list[str], plays: dict) -> int:
-    from rocwheel import home
-    from rocwheel.ledger import log, manifests
-    from rocwheel.ledger.state import Standing
-    from rocwheel.model import PythonVersion
-    from rocwheel.runtime import image_recipe, record
-    from rocwheel.runtime.making import Subject
-    from rocwheel.verdict import State
+    from rocwheel.base import home
+    from rocwheel.base.versions import PythonVersion
+    from rocwheel.image import runtime_recipe as image_recipe
+    from rocwheel.image.runtime_making import Subject
+    from rocwheel.night import runtime_record as record
+    from rocwheel.records.verdict import State
+    from rocwheel.release.ledger import log, manifests
+    from rocwheel.release.ledger.state import Standing
 
     python, family, digest = (_value(words, name) for name in ("python", "family", "manifest"))
     what = _perform(_play(plays, "image", f"{family}.{python}"))
@@ -307,7 +308,7 @@ def _image(words: list[str], plays: dict) -> int:
 
 
 def _channel(words: list[str]):
-    from rocwheel.index import channels
+    from rocwheel.release.index import channels
 
     path, name = _value(words, "channels-file"), _value(words, "channel")
     path = path or f"{os.environ.get('ROCWHEEL_CI_DIR', '')}/channels.yaml"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocwheel.results import (
+from rocwheel.records.results import (
     Attempt,
     CollectError,
     Fault,
@@ -13,7 +13,7 @@ from rocwheel.results import (
     Results,
     TestResult,
 )
-from rocwheel.verdict import Device, State
+from rocwheel.records.verdict import Device, State
 
 NASTY = "</script><script>window.broken = true</script> \x1b[31mred\x00 ]]> é"
 

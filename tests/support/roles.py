@@ -10,9 +10,9 @@ from support.s3 import BUCKET, SECRET, seaweedfs
 from support.wheelset import FAMILY
 
 from rocwheel import __version__
-from rocwheel.index import channels
-from rocwheel.ledger.nights import Cell, NightPlan
 from rocwheel.release import rights
+from rocwheel.release.index import channels
+from rocwheel.release.ledger.nights import Cell, NightPlan
 
 # The cell of each role, and cells whose ends it must not tell.
 CELLS = {

@@ -2,7 +2,7 @@
 
 One operation is stopped before its k-th request (and stands still, is killed, is answered with an
 error after its write was carried out, or has its write carried out later), another runs, the first
-goes on. tests/integration/release/test_schedules.py takes a spread, tests/campaign.py all of them.
+goes on. tests/release/test_schedules.py takes a spread, tests/campaign.py all of them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import pytest
 from support.schedule import WRITES, Conductor
 from support.wheelset import FAMILY, NOW, WHO, Shop, applied, make_set, pass_gate
 
-from rocwheel.console import Console
-from rocwheel.errors import RocwheelError, StoreError
-from rocwheel.index import page, publish
-from rocwheel.index.channels import Retention
-from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Standing
-from rocwheel.places import Place
+from rocwheel.base.console import Console
+from rocwheel.base.errors import RocwheelError, StoreError
+from rocwheel.base.values import replace
+from rocwheel.records.places import Place
 from rocwheel.release import adopt, audit, operations, promote, retention, stage, withdraw
-from rocwheel.values import replace
+from rocwheel.release.index import page, publish
+from rocwheel.release.index.channels import Retention
+from rocwheel.release.ledger import log
+from rocwheel.release.ledger.state import Action, Standing
 
 PJRT, JAXLIB, PLUGIN = "jax-rocm7-pjrt", "jaxlib", "jax-rocm7-plugin"
 # Stands still; ends; its write is carried out and answered with an error; it is answered so and

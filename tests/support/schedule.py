@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from rocwheel.errors import StoreError
+from rocwheel.base.errors import StoreError
 
 WRITES = ("create", "replace", "copy", "delete")
 REQUESTS = ("info", "read", "stream", "part", "keys", *WRITES)

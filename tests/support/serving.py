@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from rocwheel.index.serve import Site
+from rocwheel.release.index.serve import Site
 
 
 def serving(store, **options) -> AbstractContextManager[Site]:

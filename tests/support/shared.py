@@ -8,12 +8,12 @@ from pathlib import Path
 from support.wheelset import FAMILY, NOW, WHO, Shop, applied, make_set, pass_gate
 
 import amdgpu_family_matrix as matrix
-from rocwheel.choices import ALL
-from rocwheel.index.page import links
-from rocwheel.ledger.state import Action
-from rocwheel.manifest import Manifest
+from rocwheel.base.choices import ALL
+from rocwheel.base.values import replace
+from rocwheel.records.manifest import Manifest
 from rocwheel.release import promote, retention, stage, withdraw
-from rocwheel.values import replace
+from rocwheel.release.index.page import links
+from rocwheel.release.ledger.state import Action
 
 X, Y = FAMILY, matrix.family("gfx1151")  # of one GPU each
 Z = matrix.family("gfx1153")

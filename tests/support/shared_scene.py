@@ -14,11 +14,11 @@ from support.scene import JAXLIB, PJRT, PLUGIN, Scene, Worlds
 from support.shared import SharedShop, X, Y
 from support.wheelset import FAMILY, WHO, Shop, applied, pass_gate
 
-from rocwheel.choices import ALL
-from rocwheel.ledger.state import Action
-from rocwheel.places import Place
+from rocwheel.base.choices import ALL
+from rocwheel.base.values import replace
+from rocwheel.records.places import Place
 from rocwheel.release import promote, stage, withdraw
-from rocwheel.values import replace
+from rocwheel.release.ledger.state import Action
 
 BOTH = tuple(sorted((X.name, Y.name)))
 NAMES = {"x": X, "y": Y}

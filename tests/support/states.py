@@ -6,16 +6,12 @@ from datetime import datetime, timedelta, timezone
 from zlib import crc32
 
 import amdgpu_family_matrix as matrix
-from rocwheel.install import Install, Package
-from rocwheel.ledger.nights import Phase, WheelRecipe
-from rocwheel.model import timestamp
-from rocwheel.report.night_summary import (
-    CellSummary,
-    FamilySummary,
-    NightSummary,
-)
-from rocwheel.values import replace
-from rocwheel.verdict import State
+from rocwheel.base.values import replace
+from rocwheel.base.versions import timestamp
+from rocwheel.night.night_summary import CellSummary, FamilySummary, NightSummary
+from rocwheel.records.install import Install, Package
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger.nights import Phase, WheelRecipe
 
 DIGEST = f"sha256:{'1' * 64}"
 FIRST = datetime(2026, 1, 1, 3, tzinfo=timezone.utc)

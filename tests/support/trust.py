@@ -9,14 +9,14 @@ from pathlib import Path
 
 from support.wheelset import FAMILY, NOW, SUITES, Shop, make_set, make_verdict
 
-from rocwheel.build_record import BUILD_RECORD, BazelRecord, BuildRecord
+from rocwheel.base.values import replace
 from rocwheel.cli import main
-from rocwheel.ledger import verdicts
-from rocwheel.manifest import Manifest
-from rocwheel.trust import envelope, evidence, signers, statements
-from rocwheel.trust.policy import ChannelRule, KeyRole, Trust, TrustedKey
-from rocwheel.values import replace
-from rocwheel.verdict import State
+from rocwheel.records.build_record import BUILD_RECORD, BazelRecord, BuildRecord
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger import verdicts
+from rocwheel.release.trust import envelope, evidence, signers, statements
+from rocwheel.release.trust.policy import ChannelRule, KeyRole, Trust, TrustedKey
 
 ROOT = Path(__file__).parents[2]
 ENDED = "2026-05-01T11:30:00+00:00"

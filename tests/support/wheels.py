@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocwheel import yaml_file
-from rocwheel.manifest import ON_DISK, Manifest, RocmSource, Source, WheelEntry
-from rocwheel.model import WheelKind
-from rocwheel.values import replace
+from rocwheel.base import yaml_file
+from rocwheel.base.git import Source
+from rocwheel.base.values import replace
+from rocwheel.base.versions import WheelKind
+from rocwheel.records.manifest import ON_DISK, Manifest, RocmSource, WheelEntry
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.loader import gnu_hash, sysv_hash
 from rocwheel.wheel.wheel_policy import WheelPolicy

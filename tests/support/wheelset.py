@@ -12,25 +12,18 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import amdgpu_family_matrix as matrix
-from rocwheel import home
+from rocwheel.base import home
+from rocwheel.base.git import Source
+from rocwheel.base.values import replace
+from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, module_name, project_name
 from rocwheel.gate.suite import suites
-from rocwheel.index import channels
-from rocwheel.ledger import log, verdicts
-from rocwheel.ledger.state import Action, Transition
-from rocwheel.manifest import MANIFEST, Manifest, RocmDelivery, RocmSource, Source, WheelEntry
-from rocwheel.model import PythonVersion, RocmVersion, WheelKind, module_name, project_name
+from rocwheel.records.manifest import MANIFEST, Manifest, RocmDelivery, RocmSource, WheelEntry
+from rocwheel.records.verdict import SILENT, Counts, Device, Ran, RocmProvided, State, Verdict
 from rocwheel.release import adopt, operations, promote, retention, stage, withdraw
+from rocwheel.release.index import channels
+from rocwheel.release.ledger import log, verdicts
+from rocwheel.release.ledger.state import Action, Transition
 from rocwheel.release.operations import Who
-from rocwheel.values import replace
-from rocwheel.verdict import (
-    SILENT,
-    Counts,
-    Device,
-    Ran,
-    RocmProvided,
-    State,
-    Verdict,
-)
 
 FAMILY = matrix.family("gfx90a")  # one GPU: `smoke` and `unit` are required, `e2e` is advisory
 PLATFORM = "manylinux_2_27_x86_64"
@@ -254,7 +247,7 @@ class Shop:
     """A channel in one store, with the room's functions on it."""
 
     def __init__(self, url: str, console, **changes) -> None:
-        from rocwheel.store import Options
+        from rocwheel.base.store import Options
 
         about = {"options": Options(attempts=3), "suites": SUITES, **changes}
         self.channel = replace(channels.of_store(url), **about)

@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from rocwheel.base.console import Console, silent
+from rocwheel.base.errors import CommandError, HostError
+from rocwheel.base.process import Command, GuestPath, Runner
+from rocwheel.base.values import Plain, replace
 from rocwheel.bazel import releases
 from rocwheel.bazel.releases import Downloads
-from rocwheel.console import Console, silent
-from rocwheel.errors import CommandError, HostError
-from rocwheel.process import Command, GuestPath, Runner
-from rocwheel.values import Plain, replace
 
 UNKNOWN: Final = "unknown"
 NAMES: Final = ("bazel", "bazelisk")

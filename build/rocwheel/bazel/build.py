@@ -20,19 +20,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from rocwheel.base.console import Console, Progress, count, duration, size
+from rocwheel.base.download.urls import without_secrets
+from rocwheel.base.errors import BazelError, CommandError, HostError
+from rocwheel.base.files import locked, sha256, write_json
+from rocwheel.base.process import Runner
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import WheelKind
 from rocwheel.bazel import events
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_profile, read_spawns
 from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.remote import ask, write_headers
 from rocwheel.bazel.repositories import NOT_KNOWN, Repository, needed
-from rocwheel.build_record import InvocationRecord
-from rocwheel.console import Console, Progress, count, duration, size
-from rocwheel.download.urls import without_secrets
-from rocwheel.errors import BazelError, CommandError, HostError
-from rocwheel.files import locked, sha256, write_json
-from rocwheel.model import WheelKind
-from rocwheel.process import Runner
-from rocwheel.values import Plain, replace
+from rocwheel.records.build_record import InvocationRecord
 
 Fetched: TypeAlias = dict[str, dict[str, dict[str, str]]]  # repository -> URL -> digest
 POLL_SECONDS: Final = 0.2

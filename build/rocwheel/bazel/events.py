@@ -16,10 +16,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from rocwheel.build_record import TimedAction
-from rocwheel.errors import HostError
-from rocwheel.process import GuestPath
-from rocwheel.values import Plain
+from rocwheel.base.errors import HostError
+from rocwheel.base.process import GuestPath
+from rocwheel.base.values import Plain
+from rocwheel.records.build_record import TimedAction
 
 SLOWEST: Final = 10  # actions of a profile
 # Written once in every build to stamp it; it says nothing about what was rebuilt.

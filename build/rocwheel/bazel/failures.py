@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
-from rocwheel import yaml_file
-from rocwheel.errors import BazelError
-from rocwheel.values import Value, replace
-from rocwheel.yaml_file import FieldError
+from rocwheel.base import yaml_file
+from rocwheel.base.errors import BazelError
+from rocwheel.base.values import Value, replace
+from rocwheel.base.yaml_file import FieldError
 
 SHOWN: Final = 160  # characters of a line
 # The start of what a compiler, a linker or Bazel calls an error; not a path with the word in it.

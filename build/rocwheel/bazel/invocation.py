@@ -11,14 +11,14 @@ from typing import Final, Literal
 
 from packaging.version import Version
 
-from rocwheel import files
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.process import Command, GuestPath
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, canonical_version
 from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
-from rocwheel.errors import ConfigError
-from rocwheel.model import PythonVersion, RocmVersion, WheelKind, canonical_version
-from rocwheel.process import Command, GuestPath
-from rocwheel.source_layout import Layout, VersionClass, expand
-from rocwheel.values import Plain, replace
+from rocwheel.records.source_layout import Layout, VersionClass, expand
 
 IDLE_SECONDS: Final = 900  # a server waits this long for the next build, then frees its memory
 BAZEL_WITH_MODULES: Final = (6,)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from rocwheel import files
-from rocwheel.console import Console, Unit, silent
-from rocwheel.download import Client, Retry, has_password, save, without_secrets
-from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
-from rocwheel.values import Plain, Sha256, Value
-from rocwheel.yaml_file import FieldError
+from rocwheel.base import files
+from rocwheel.base.console import Console, Unit, silent
+from rocwheel.base.download import Client, Retry, has_password, save, without_secrets
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Plain, Sha256, Value
+from rocwheel.base.versions import suggest
+from rocwheel.base.yaml_file import FieldError
 
 ELSEWHERE: Final = "check --bazel-mirror and HTTPS_PROXY, or name a Bazel with --bazel-path"
 PATIENT: Final = Retry()

@@ -14,11 +14,11 @@ from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import urlsplit
 
-from rocwheel import files
-from rocwheel.build_options import RemoteOptions
-from rocwheel.download import reason, session
-from rocwheel.errors import ConfigError
-from rocwheel.values import replace
+from rocwheel.base import files
+from rocwheel.base.download import reason, session
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import replace
+from rocwheel.records.build_options import RemoteOptions
 
 SLOW_SECONDS: Final = 2.0  # for a request of a few bytes; Bazel would wait as long per action
 PROBE: Final = b"rocwheel asks for what no cache has\n"

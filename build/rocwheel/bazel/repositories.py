@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from rocwheel.base.download.urls import without_secrets
+from rocwheel.base.errors import CommandError
+from rocwheel.base.process import Runner
+from rocwheel.base.versions import WheelKind
 from rocwheel.bazel.events import fields
 from rocwheel.bazel.invocation import BAZEL_WITH_MODULES, BazelInvocation
-from rocwheel.download.urls import without_secrets
-from rocwheel.errors import CommandError
-from rocwheel.model import WheelKind
-from rocwheel.process import Runner
 
 Definition: TypeAlias = tuple[str, Mapping[str, Any]]  # class of the rule, its attributes
 NOT_KNOWN: Final = "not known"

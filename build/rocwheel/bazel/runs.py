@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from rocwheel.base.console import Console, count, size
+from rocwheel.base.process import Runner
+from rocwheel.base.values import Plain
 from rocwheel.bazel.build import BazelResult, build
 from rocwheel.bazel.events import SLOWEST, line
 from rocwheel.bazel.invocation import BazelInvocation
-from rocwheel.build_record import InvocationRecord, TimedAction
-from rocwheel.console import Console, count, size
-from rocwheel.process import Runner
-from rocwheel.values import Plain
+from rocwheel.records.build_record import InvocationRecord, TimedAction
 
 
 class Runs(Plain, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rocwheel import __version__
+from rocwheel.base.errors import HostError, InterruptError, RocwheelError, Terminated
 from rocwheel.cli.app import App, program_name, start
 from rocwheel.cli.command import (
     COMMON,
@@ -26,7 +27,6 @@ from rocwheel.cli.command import (
     params_of,
 )
 from rocwheel.cli.imports import parsing
-from rocwheel.errors import HostError, InterruptError, RocwheelError, Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,7 +140,7 @@ def command_line(app: App, line: str) -> str:
     """
     import shlex
 
-    from rocwheel.download import shown_setting
+    from rocwheel.base.download import shown_setting
 
     name, _, rest = line.partition(" ")
     command = ci_build.get_command(click.Context(ci_build), name)
@@ -176,9 +176,14 @@ def _identity(app: App) -> tuple[str, bool]:
     """
     root = os.path.abspath(f"{__file__}/../../../..")  # noqa: PTH100
     if os.path.exists(f"{root}/.git"):  # noqa: PTH110
-        from rocwheel.process import Command
+        from rocwheel.base.process import Command
 
-        safe = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")  # as `rocwheel.git` asks
+        safe = (
+            "-c",
+            "safe.directory=*",
+            "-c",
+            "core.fsmonitor=false",
+        )  # as `rocwheel.base.git` asks
         how = ("--no-optional-locks", "status", "--porcelain=2", "--branch")
         with suppress(RocwheelError):
             asked = Command(argv=("git", "-C", root, *safe, *how))
@@ -186,8 +191,8 @@ def _identity(app: App) -> tuple[str, bool]:
             return head.split()[-1], not all(line.startswith("#") for line in rest)
     from functools import partial
 
-    from rocwheel import home
-    from rocwheel.git import identify
+    from rocwheel.base import home
+    from rocwheel.base.git import identify
 
     source = home.tool(home.find(None), partial(identify, runner=app.runner))
     return source.commit or source.digest or "unknown", source.dirty
@@ -195,7 +200,7 @@ def _identity(app: App) -> tuple[str, bool]:
 
 def _build_params() -> list[click.Parameter]:
     """Return the options of builds, which may stand before any command."""
-    from rocwheel.build_options import BuildOptions
+    from rocwheel.records.build_options import BuildOptions
 
     return params_of(BuildOptions, DryRun)
 
@@ -338,7 +343,7 @@ _STARVED: Final = ("start new thread", "without exception set", "without setting
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status.
 
-    0 success, 1 a bug, 2 a command line click refuses, 3-12 and 130 as in `rocwheel.errors`,
+    0 success, 1 a bug, 2 a command line click refuses, 3-12 and 130 as in `rocwheel.base.errors`,
     20-39 the states of a gate.
     """
     app = start()
@@ -412,7 +417,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
     command = ctx.command_path if ctx else program_name(sys.argv[0])
     if not (ctx and ctx.parent):  # which reads the whole line for options before the command
         command = " ".join((command, *[word for word in sys.argv[1:] if word in COMMANDS][:1]))
-    from rocwheel.download import shown_setting
+    from rocwheel.base.download import shown_setting
 
     near, text = "", exc.format_message()
     if isinstance(exc, click.NoSuchOption):  # click counts the dashes as letters that are alike
@@ -439,7 +444,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
 
 def _fail(app: App, error: RocwheelError) -> int:
     """Print an error with credentials masked."""
-    from rocwheel.download import shown_setting
+    from rocwheel.base.download import shown_setting
 
     if isinstance(error.__cause__, PermissionError) and "permission" not in error.hint:
         error.hint = f"check its permissions, or {error.hint}"

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from rocwheel.base.console import Console
+    from rocwheel.base.home import Home
+    from rocwheel.base.process import HostRunner
     from rocwheel.cli.config_file import Settings
-    from rocwheel.console import Console
-    from rocwheel.home import Home
-    from rocwheel.process import HostRunner
 
 
 def program_name(started: str) -> str:
@@ -51,7 +51,7 @@ class App:
     @cached_property
     def folder(self) -> str:
         """The working directory as text, for help. Raises HostError when it was deleted."""
-        from rocwheel.errors import HostError
+        from rocwheel.base.errors import HostError
 
         try:
             return os.getcwd()  # noqa: PTH109 - pathlib is not loaded for help
@@ -69,7 +69,7 @@ class App:
 
     @cached_property
     def console(self) -> Console:
-        from rocwheel.console import Console, ConsoleMode
+        from rocwheel.base.console import Console, ConsoleMode
 
         mode = ConsoleMode.PLAIN
         if self.environ.get("GITHUB_ACTIONS") == "true":
@@ -86,14 +86,14 @@ class App:
 
     @cached_property
     def runner(self) -> HostRunner:
-        from rocwheel.process import HostRunner, base_env
+        from rocwheel.base.process import HostRunner, base_env
 
         return HostRunner(base_env(self.environ))
 
     @property
     def home(self) -> Home:
         """The data in use: `--ci-dir`, else what rocwheel came with. Raises ConfigError."""
-        from rocwheel import home
+        from rocwheel.base import home
 
         return home.find(self.cwd / self.ci_dir if self.ci_dir else self.settings.folder("ci-dir"))
 
@@ -107,7 +107,7 @@ class App:
     @property
     def program(self) -> tuple[str, ...]:
         """How this program is started again."""
-        from rocwheel import home
+        from rocwheel.base import home
 
         ours = home.find(None)
         if ours.is_checkout:
@@ -159,7 +159,7 @@ class App:
         except BrokenPipeError:  # who was to read this has gone, which is no error of a machine
             raise
         except OSError as exc:
-            from rocwheel.errors import HostError
+            from rocwheel.base.errors import HostError
 
             raise HostError(
                 f"standard output: {exc.strerror or exc}", hint="write it where there is room"
@@ -167,7 +167,7 @@ class App:
 
     def emit_plan(self, lines: Iterable[str]) -> None:
         """Print what a dry run found: it is the result."""
-        from rocwheel.console import printable
+        from rocwheel.base.console import printable
 
         shown = [printable(line) for line in lines]
         if not shown:

@@ -8,20 +8,25 @@ from dataclasses import replace
 
 import click
 
-from rocwheel.build_options import BuildOptions, PythonOptions, VersionOptions, WheelhouseOptions
+from rocwheel.base.errors import ConfigError
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, own
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.rocm import rocm_source
-from rocwheel.errors import ConfigError
+from rocwheel.records.build_options import (
+    BuildOptions,
+    PythonOptions,
+    VersionOptions,
+    WheelhouseOptions,
+)
 
 with when_run():
     from pathlib import Path
 
-    from rocwheel import dev as loop
-    from rocwheel import housekeeping
-    from rocwheel.console import count
+    from rocwheel.base.console import count
+    from rocwheel.tools import dev as loop
+    from rocwheel.tools import housekeeping
 
 
 class ConfigureOptions(BuildOptions, DryRun):

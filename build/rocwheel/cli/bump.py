@@ -13,9 +13,9 @@ from rocwheel.cli.imports import when_run
 with when_run():
     from msgspec import to_builtins
 
-    from rocwheel import bump as bumping
-    from rocwheel import files
-    from rocwheel.download import Client, Retry
+    from rocwheel.base import files
+    from rocwheel.base.download import Client, Retry
+    from rocwheel.tools import bump as bumping
 
 Wanted: TypeAlias = "tuple[str, bumping.Fact, str]"
 OUTDATED = 1  # status of `bump --check` where there is something newer

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import click
 
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.option import OptionSet, opt
 from rocwheel.cli.app import App
 from rocwheel.cli.command import NUMBER, DryRun, command, group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.errors import ConfigError
-from rocwheel.option import OptionSet, opt
 
 with when_run():
     from pathlib import Path
 
-    from rocwheel import housekeeping
-    from rocwheel.console import columns, count, size
-    from rocwheel.model import byte_count
+    from rocwheel.base.console import columns, count, size
+    from rocwheel.base.versions import byte_count
+    from rocwheel.tools import housekeeping
 
 
 class CacheOptions(OptionSet):

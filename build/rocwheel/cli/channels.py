@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from rocwheel.choices import ROLES
+from rocwheel.base.choices import ROLES
+from rocwheel.base.errors import ConfigError
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions
-from rocwheel.errors import ConfigError
 
 with when_run():
     import json
 
-    from rocwheel import families
+    from rocwheel.records import families
     from rocwheel.release import rights
 
 

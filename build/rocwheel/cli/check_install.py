@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from rocwheel.base.errors import ConfigError, HostError
+from rocwheel.base.option import OptionSet
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, own
 from rocwheel.cli.imports import when_run
-from rocwheel.errors import ConfigError, HostError
-from rocwheel.option import OptionSet
 
 with when_run():
     import json
@@ -14,8 +14,8 @@ with when_run():
     from pathlib import Path
 
     from rocwheel import check_install as script
-    from rocwheel.console import columns
-    from rocwheel.process import Command
+    from rocwheel.base.console import columns
+    from rocwheel.base.process import Command
 
 
 class CheckInstallOptions(OptionSet):

@@ -6,7 +6,7 @@
     @command("prune", PruneOptions)
     def prune(app: App, options: PruneOptions) -> None: ...
 
-Options are declared once, as fields of the value (`rocwheel.option`): a command has those of its
+Options are declared once, as fields of the value (`base.option`): a command has those of its
 value, of what that inherits and of the values within it. Other fields keep their default.
 """
 
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource, augment_usage_errors
 
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.option import KEY, OptionField, OptionSet, listed, opt
 from rocwheel.cli.app import App
-from rocwheel.errors import ConfigError
-from rocwheel.option import KEY, OptionField, OptionSet, listed, opt
 
 if TYPE_CHECKING:  # what `--help` does not need
     from collections.abc import Collection, Iterable, Mapping
@@ -294,7 +294,7 @@ class SectionedGroup(Sections, click.Group):
         if args and args[0] not in known and not args[0].startswith("-"):
             if ctx.resilient_parsing:  # a line that is still being typed
                 return None, None, []
-            from rocwheel.model import suggest
+            from rocwheel.base.versions import suggest
 
             meant = MEANT.get(args[0], "")
             is_here = meant in {*known, "--help"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocwheel.choices import TABLE_FORMS
+from rocwheel.base.choices import TABLE_FORMS
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, own
 from rocwheel.cli.imports import when_run
@@ -10,7 +10,7 @@ from rocwheel.cli.target import TargetOptions, family_of, must_exist
 
 with when_run():
     import amdgpu_family_matrix as matrix
-    from rocwheel import compat as tables
+    from rocwheel.tools import compat as tables
 
 
 class CompatOptions(TargetOptions):

@@ -11,9 +11,9 @@ from typing import Final
 
 import click
 
+from rocwheel.base.option import OptionSet
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, own
-from rocwheel.option import OptionSet
 
 NAMES: Final = ("rocwheel", "ci_build")
 WORDS: Final = "_ROCWHEEL_WORDS"  # the line up to the cursor, a word to a line, the last unfinished

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from rocwheel.errors import ConfigError
+from rocwheel.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,7 +159,7 @@ def _quoted(message: str, ctx: click.Context) -> list[click.Parameter]:
 
 
 def _shown(key: str, value: object) -> str:
-    from rocwheel.download import shown_setting
+    from rocwheel.base.download import shown_setting
 
     if isinstance(value, list):
         return str([_shown(key, item) for item in value])
@@ -167,7 +167,7 @@ def _shown(key: str, value: object) -> str:
 
 
 def _suggest(name: str, known: Collection[str]) -> str:
-    from rocwheel.model import suggest
+    from rocwheel.base.versions import suggest
 
     return suggest(name, known)
 

@@ -6,14 +6,7 @@ import os
 
 import click
 
-from rocwheel.build_options import (
-    BuildOptions,
-    FamilyOptions,
-    FolderOptions,
-    RocmOptions,
-    SourceOptions,
-    TherockOptions,
-)
+from rocwheel.base.errors import InterruptError
 from rocwheel.cli import command_line
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, declared, given_words, own
@@ -21,18 +14,26 @@ from rocwheel.cli.dist import request_from, show_built
 from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import run_here, worker
-from rocwheel.errors import InterruptError
 from rocwheel.image.options import BuilderOptions, EngineOptions
+from rocwheel.records.build_options import (
+    BuildOptions,
+    FamilyOptions,
+    FolderOptions,
+    RocmOptions,
+    SourceOptions,
+    TherockOptions,
+)
 
 with when_run():
     import dataclasses
 
-    from rocwheel import demo as job
-    from rocwheel import dist, housekeeping, wheelhouse
-    from rocwheel.dist import builder, executor
-    from rocwheel.host import debian
-    from rocwheel.ledger.nights import Nights
+    from rocwheel import dist
+    from rocwheel.base.host import debian
+    from rocwheel.dist import builder, executor, wheelhouse
+    from rocwheel.release.ledger.nights import Nights
     from rocwheel.release.operations import Who
+    from rocwheel.tools import demo as job
+    from rocwheel.tools import housekeeping
 
 # what the build cell is told by the night, or is not asked of it
 _OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhouse"})

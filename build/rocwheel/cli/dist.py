@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from rocwheel.build_options import (
+from rocwheel.cli.app import App
+from rocwheel.cli.command import DryRun, command, own
+from rocwheel.cli.imports import when_run
+from rocwheel.cli.rocm import rocm_index, rocm_source
+from rocwheel.cli.trust import SignerOptions
+from rocwheel.records.build_options import (
     BazelOptions,
     BuildOptions,
     FamilyOptions,
@@ -14,21 +19,17 @@ from rocwheel.build_options import (
     TargetsOptions,
     VersionOptions,
 )
-from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, own
-from rocwheel.cli.imports import when_run
-from rocwheel.cli.rocm import rocm_index, rocm_source
-from rocwheel.cli.trust import SignerOptions
 
 with when_run():
     import platform
     import shlex
     from pathlib import Path
 
-    from rocwheel import dist, housekeeping
-    from rocwheel.download import shown_setting
-    from rocwheel.manifest import Manifest
-    from rocwheel.trust import evidence
+    from rocwheel import dist
+    from rocwheel.base.download import shown_setting
+    from rocwheel.records.manifest import Manifest
+    from rocwheel.release.trust import evidence
+    from rocwheel.tools import housekeeping
 
 
 DIFFERENT = 13  # the status of `wheel diff --exit-code`, too

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from rocwheel.build_options import BuildOptions
-from rocwheel.choices import Purpose
+from rocwheel.base.choices import Purpose
+from rocwheel.base.errors import HostError
 from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, own
@@ -15,22 +15,23 @@ from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.rocm import rocm_source
 from rocwheel.cli.target import StoreOptions
-from rocwheel.errors import HostError
+from rocwheel.records.build_options import BuildOptions
 
 with when_run():
     from urllib.parse import urlsplit
 
     from msgspec import structs
 
-    from rocwheel import dist, families
-    from rocwheel import doctor as examination
-    from rocwheel.console import columns
+    from rocwheel import dist
+    from rocwheel.base.console import columns
+    from rocwheel.base.download import shown_setting
+    from rocwheel.base.host import cgroup
+    from rocwheel.base.store import Store
     from rocwheel.dist import readiness
     from rocwheel.dist.readiness import Row
-    from rocwheel.download import shown_setting
-    from rocwheel.host import cgroup
-    from rocwheel.index import channels
-    from rocwheel.store import Store
+    from rocwheel.records import families
+    from rocwheel.release.index import channels
+    from rocwheel.tools import doctor as examination
 
 VERY_BUILD = "dist_wheels"
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import click
 
+from rocwheel.base.option import opt
 from rocwheel.cli import gate_run
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, NoOptions, command, group, group_command, own
@@ -14,7 +15,6 @@ from rocwheel.cli.gate_run import GateCommandOptions, GatedSetOptions
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import Target, trusting
 from rocwheel.cli.trust import SignerOptions
-from rocwheel.option import opt
 
 with when_run():
     from pathlib import Path
@@ -22,19 +22,19 @@ with when_run():
     import msgspec
 
     import amdgpu_family_matrix as matrix
-    from rocwheel import housekeeping
-    from rocwheel.console import columns, count, duration
+    from rocwheel.base.console import columns, count, duration
     from rocwheel.gate import session
     from rocwheel.gate.request import Choice
     from rocwheel.gate.suite import calibration, skips, suites, upstream
     from rocwheel.gate.suite.suites import Suite
     from rocwheel.gate.verdict import storing
     from rocwheel.gate.verdict.merge import merge as merge_shards
-    from rocwheel.ledger import verdicts
-    from rocwheel.places import Place
-    from rocwheel.results import Results
-    from rocwheel.trust import evidence
-    from rocwheel.verdict import KnownSuite, Verdict
+    from rocwheel.records.places import Place
+    from rocwheel.records.results import Results
+    from rocwheel.records.verdict import KnownSuite, Verdict
+    from rocwheel.release.ledger import verdicts
+    from rocwheel.release.trust import evidence
+    from rocwheel.tools import housekeeping
 
 _needed = partial(own, required=True)
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import click
 
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.option import opt
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import NUMBER, DryRun, declared, given_words, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import Target, TargetOptions, family_of, trusting
 from rocwheel.cli.trust import SignerOptions
-from rocwheel.errors import ConfigError
-from rocwheel.option import opt
 
 with when_run():
     import shlex
@@ -23,24 +23,24 @@ with when_run():
     from pathlib import Path
 
     from amdgpu_family_matrix import Family
-    from rocwheel import home
-    from rocwheel import manifest as records
-    from rocwheel.console import ConsoleMode
-    from rocwheel.download import without_secrets
+    from rocwheel.base import home
+    from rocwheel.base.console import ConsoleMode
+    from rocwheel.base.download import without_secrets
+    from rocwheel.base.versions import PythonVersion
     from rocwheel.gate import run as gate_runs
     from rocwheel.gate import session, subject
+    from rocwheel.gate.report import summary
     from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
     from rocwheel.gate.session import GateJob, GateReport
     from rocwheel.gate.setup_errors import SetupError
     from rocwheel.gate.subject import WheelsUnderTest
     from rocwheel.gate.suite import suites
     from rocwheel.gate.suite.discovery import Shard
-    from rocwheel.manifest import Manifest
-    from rocwheel.model import PythonVersion
-    from rocwheel.places import Place
-    from rocwheel.report import summary
-    from rocwheel.trust import evidence
-    from rocwheel.verdict import State
+    from rocwheel.records import manifest as records
+    from rocwheel.records.manifest import Manifest
+    from rocwheel.records.places import Place
+    from rocwheel.records.verdict import State
+    from rocwheel.release.trust import evidence
 
 SLOTS = "/run/lock/rocwheel"
 _SAME = ("requirements", "rocm", "lanes", "jobs", "patience", "installed", "folders")  # as asked

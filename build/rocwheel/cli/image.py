@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from rocwheel.base.errors import HostError
+from rocwheel.base.option import nested
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.errors import HostError
 from rocwheel.image.options import BuilderOptions, EngineOptions
-from rocwheel.option import nested
 
 with when_run():
     from msgspec import to_builtins
 
-    from rocwheel import container
-    from rocwheel.console import columns, size
-    from rocwheel.container import EngineKind
+    from rocwheel.base import container
+    from rocwheel.base.console import columns, size
+    from rocwheel.base.container import EngineKind
     from rocwheel.dist import builder
     from rocwheel.dist.build_request import Executor
     from rocwheel.dist.executor import container_spec

@@ -8,25 +8,25 @@ from functools import partial
 
 import click
 
+from rocwheel.base.errors import HostError, StoreError, named
+from rocwheel.base.option import opt
 from rocwheel.cli import as_called
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import PersonOptions, Target, TargetOptions
-from rocwheel.errors import HostError, StoreError, named
-from rocwheel.option import opt
 
 with when_run():
     from pathlib import Path
 
-    from rocwheel.console import Unit, count
-    from rocwheel.entry import parsed
-    from rocwheel.index.serve import Site
-    from rocwheel.install import Install
-    from rocwheel.ledger import log, manifests
-    from rocwheel.places import Place
+    from rocwheel.base.console import Unit, count
+    from rocwheel.records.entry import parsed
+    from rocwheel.records.install import Install
+    from rocwheel.records.places import Place
     from rocwheel.release import adopt as adoption
     from rocwheel.release import audit, operations, pip_resolution, withdraw
+    from rocwheel.release.index.serve import Site
+    from rocwheel.release.ledger import log, manifests
 
 
 class WhereOptions(TargetOptions):

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
+from rocwheel.base.errors import RocwheelError
 from rocwheel.cli.app import App, start
-from rocwheel.errors import RocwheelError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from click.shell_completion import CompletionItem
 
-    from rocwheel.index.channels import Channel
+    from rocwheel.release.index.channels import Channel
 
 Values: TypeAlias = Callable[[click.Context], Collection[str]]
 
@@ -99,14 +99,14 @@ def gfx_targets(_ctx: click.Context) -> Collection[str]:
 
 def channels(ctx: click.Context) -> tuple[str, ...]:
     """Channels of --channels-file, or of the data in use. Raises ConfigError."""
-    from rocwheel.index import channels as channel_file
+    from rocwheel.release.index import channels as channel_file
 
     return tuple(channel_file.load(_channels_file(ctx)))
 
 
 def _channel(ctx: click.Context) -> Channel:
     """Return the channel or store that the line has so far. Raises ConfigError."""
-    from rocwheel.index import channels as channel_file
+    from rocwheel.release.index import channels as channel_file
 
     if url := ctx.params.get("store_url"):
         return channel_file.of_store(url)
@@ -115,7 +115,7 @@ def _channel(ctx: click.Context) -> Channel:
 
 def digests(ctx: click.Context) -> tuple[str, ...]:
     """Wheel sets of a family, by the first digits. Raises ConfigError, StoreError."""
-    from rocwheel.ledger import manifests
+    from rocwheel.release.ledger import manifests
 
     channel = _channel(ctx)
     family = ctx.params.get("family") or ""
@@ -126,14 +126,14 @@ def digests(ctx: click.Context) -> tuple[str, ...]:
 
 def nights(ctx: click.Context) -> tuple[str, ...]:
     """Nights of a store, newest first. Raises ConfigError, StoreError."""
-    from rocwheel.ledger.nights import Nights
+    from rocwheel.release.ledger.nights import Nights
 
     return tuple(reversed(Nights(_channel(ctx).open()).names()))
 
 
 def cells(ctx: click.Context) -> tuple[str, ...]:
     """Cells of the night that is named. Raises ConfigError, StoreError."""
-    from rocwheel.ledger.nights import Nights
+    from rocwheel.release.ledger.nights import Nights
 
     plan, _ = Nights(_channel(ctx).open()).plan(ctx.params.get("night") or "")
     return tuple(cell.name for cell in plan.cells)
@@ -141,7 +141,7 @@ def cells(ctx: click.Context) -> tuple[str, ...]:
 
 def suites(ctx: click.Context) -> tuple[str, ...]:
     """Suites of the data in use."""
-    from rocwheel import files
+    from rocwheel.base import files
     from rocwheel.gate.suite.suites import FOLDER
 
     return tuple(path.stem for path in files.entries(_ci(ctx) / FOLDER) if path.suffix == ".yaml")
@@ -156,7 +156,7 @@ def jax_versions(ctx: click.Context) -> tuple[str, ...]:
 
 def recipes(ctx: click.Context) -> tuple[str, ...]:
     """Builder images. Raises ConfigError."""
-    from rocwheel import yaml_file
+    from rocwheel.base import yaml_file
     from rocwheel.image.recipe import Images
 
     return tuple(yaml_file.read(_ci(ctx) / "images.yaml", Images).builders)
@@ -164,14 +164,14 @@ def recipes(ctx: click.Context) -> tuple[str, ...]:
 
 def pythons(_ctx: click.Context) -> tuple[str, ...]:
     """CPythons that wheels are built for."""
-    from rocwheel.model import CPYTHONS
+    from rocwheel.base.versions import CPYTHONS
 
     return CPYTHONS
 
 
 def wheel_kinds(_ctx: click.Context) -> tuple[str, ...]:
     """Kinds of wheels of a set."""
-    from rocwheel.model import WheelKind
+    from rocwheel.base.versions import WheelKind
 
     return tuple(kind.value for kind in WheelKind)
 

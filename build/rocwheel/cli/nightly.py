@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from rocwheel.base.errors import CommandError, ConfigError, HostError, StoreError
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, own
@@ -21,24 +22,24 @@ from rocwheel.cli.nightly_options import (
     worker,
 )
 from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
-from rocwheel.errors import CommandError, ConfigError, HostError, StoreError
 
 with when_run():
     import shlex
     from pathlib import Path
 
     import amdgpu_family_matrix as matrix
-    from rocwheel import git, verdict
-    from rocwheel.console import columns, count
-    from rocwheel.download import Client, Retry
-    from rocwheel.ledger.nights import Book, Ended, NightPlan, Phase, check_name
-    from rocwheel.model import suggest
-    from rocwheel.pipeline import cell as cells
-    from rocwheel.pipeline import images, looking, planning, resolving, slurm, standing, summing
-    from rocwheel.pipeline import settings as settings_file
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.process import Command, base_env
-    from rocwheel.verdict import State
+    from rocwheel.base import git
+    from rocwheel.base.console import columns, count
+    from rocwheel.base.download import Client, Retry
+    from rocwheel.base.process import Command, base_env
+    from rocwheel.base.versions import suggest
+    from rocwheel.night import cell as cells
+    from rocwheel.night import images, looking, planning, resolving, slurm, standing, summing
+    from rocwheel.night import settings as settings_file
+    from rocwheel.night.standing import CellStanding
+    from rocwheel.records import verdict
+    from rocwheel.records.verdict import State
+    from rocwheel.release.ledger.nights import Book, Ended, NightPlan, Phase, check_name
 
 SCHEDULERS: Final = ("local", "slurm", "github")
 

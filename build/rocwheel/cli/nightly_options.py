@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from rocwheel.base.errors import ConfigError
 from rocwheel.cli.app import App
 from rocwheel.cli.command import declared, given_words, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import StoreOptions
-from rocwheel.errors import ConfigError
 
 with when_run():
     import socket
     from pathlib import Path
 
-    from rocwheel.files import locked
+    from rocwheel.base.files import locked
+    from rocwheel.base.host import cgroup
+    from rocwheel.base.process import HostRunner
     from rocwheel.gate.machine import accelerators
-    from rocwheel.host import cgroup
-    from rocwheel.ledger import nights as night_files
-    from rocwheel.ledger.nights import Book, Nights
-    from rocwheel.pipeline import cell as cells
-    from rocwheel.pipeline import local, slurm
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.process import HostRunner
+    from rocwheel.night import cell as cells
+    from rocwheel.night import local, slurm
+    from rocwheel.night.standing import CellStanding
+    from rocwheel.release.ledger import nights as night_files
+    from rocwheel.release.ledger.nights import Book, Nights
 
 LATEST: Final = "latest"
 

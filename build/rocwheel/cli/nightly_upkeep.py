@@ -8,7 +8,8 @@ from functools import partial
 
 import click
 
-from rocwheel.choices import ROLES
+from rocwheel.base.choices import ROLES
+from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.cli import as_called, command_line
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, own
@@ -24,22 +25,21 @@ from rocwheel.cli.nightly_options import (
     worker,
 )
 from rocwheel.cli.target import PersonOptions, StoreOptions
-from rocwheel.errors import CommandError, ConfigError, HostError
 
 with when_run():
     import shlex
     from pathlib import Path
 
-    from rocwheel import families
-    from rocwheel.console import columns, count, duration
-    from rocwheel.download import Client, Retry
-    from rocwheel.ledger.nights import Book
-    from rocwheel.pipeline import cell as cells
-    from rocwheel.pipeline import notify, rehearsal, slurm, standing, upkeep
-    from rocwheel.pipeline import settings as settings_file
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.process import Command, base_env
+    from rocwheel.base.console import columns, count, duration
+    from rocwheel.base.download import Client, Retry
+    from rocwheel.base.process import Command, base_env
+    from rocwheel.night import cell as cells
+    from rocwheel.night import notify, rehearsal, slurm, standing, upkeep
+    from rocwheel.night import settings as settings_file
+    from rocwheel.night.standing import CellStanding
+    from rocwheel.records import families
     from rocwheel.release import rights
+    from rocwheel.release.ledger.nights import Book
 
 
 def _seconds(text: str) -> float:

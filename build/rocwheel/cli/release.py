@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from rocwheel.choices import ALL
+from rocwheel.base.choices import ALL
+from rocwheel.base.errors import PromotionError, RocwheelError, StoreError
+from rocwheel.base.option import opt
 from rocwheel.cli import as_called, command_line
 from rocwheel.cli.app import App
 from rocwheel.cli.command import NUMBER, DryRun, command, own
@@ -22,24 +24,23 @@ from rocwheel.cli.target import (
     trusting,
 )
 from rocwheel.cli.trust import SignerOptions
-from rocwheel.errors import PromotionError, RocwheelError, StoreError
-from rocwheel.option import opt
 
 with when_run():
     from pathlib import Path
 
     import amdgpu_family_matrix as matrix
-    from rocwheel import compat, files
-    from rocwheel.console import count, size
-    from rocwheel.ledger.state import Action
-    from rocwheel.places import Place
+    from rocwheel.base import files
+    from rocwheel.base.console import count, size
+    from rocwheel.base.values import replace
+    from rocwheel.records.places import Place
     from rocwheel.release import operations, proof, retention, withdraw
     from rocwheel.release import promote as promotion
     from rocwheel.release import stage as staging
     from rocwheel.release import status as standing
-    from rocwheel.trust.policy import KeyRole, Signer
-    from rocwheel.trust.statements import Approval
-    from rocwheel.values import replace
+    from rocwheel.release.ledger.state import Action
+    from rocwheel.release.trust.policy import KeyRole, Signer
+    from rocwheel.release.trust.statements import Approval
+    from rocwheel.tools import compat
 
 LOOK = 10  # staged sets that `status` judges
 

@@ -12,8 +12,7 @@ with when_run():
     from pathlib import Path
 
     import amdgpu_family_matrix as matrix
-    from rocwheel.pipeline import upkeep
-    from rocwheel.report import night_page
+    from rocwheel.night import night_page, upkeep
 
 
 @group("report")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from rocwheel.build_options import BuildCacheOptions, RocmOptions
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.imports import when_run
+from rocwheel.records.build_options import BuildCacheOptions, RocmOptions
 
 with when_run():
     from rocwheel import rocm

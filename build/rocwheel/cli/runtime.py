@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import click
 
+from rocwheel.base.option import nested
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group_command
 from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import PersonOptions, Target, TargetOptions
 from rocwheel.image.options import EngineOptions
-from rocwheel.option import nested
-from rocwheel.runtime.options import ImageOptions
+from rocwheel.night.runtime_options import ImageOptions
 
 with when_run():
-    from rocwheel.console import columns, size
-    from rocwheel.runtime import job, record
-    from rocwheel.runtime.job import ImageRequest
+    from rocwheel.base.console import columns, size
+    from rocwheel.night import runtime_job as job
+    from rocwheel.night import runtime_record as record
+    from rocwheel.night.runtime_job import ImageRequest
 
 
 class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):

@@ -5,31 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from rocwheel.choices import ALL
+from rocwheel.base.choices import ALL
+from rocwheel.base.errors import ConfigError, StoreError
+from rocwheel.base.option import OptionSet, opt
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.imports import when_run
-from rocwheel.errors import ConfigError, StoreError
-from rocwheel.option import OptionSet, opt
 
 with when_run():
     from pathlib import Path
     from urllib.parse import urlsplit
 
     import amdgpu_family_matrix as matrix
-    from rocwheel import families
+    from rocwheel.base.store import Store
+    from rocwheel.base.store.file import FileStore
+    from rocwheel.base.store.opening import is_same
+    from rocwheel.base.versions import is_sha256
     from rocwheel.gate.suite import suites
-    from rocwheel.index import channels
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger import log, manifests
-    from rocwheel.manifest import Manifest
-    from rocwheel.model import is_sha256
-    from rocwheel.places import Place
+    from rocwheel.records import families
+    from rocwheel.records.manifest import Manifest
+    from rocwheel.records.places import Place
+    from rocwheel.release.index import channels
+    from rocwheel.release.index.channels import Channel
+    from rocwheel.release.ledger import log, manifests
     from rocwheel.release.operations import Who
-    from rocwheel.store import Store
-    from rocwheel.store.file import FileStore
-    from rocwheel.store.opening import is_same
-    from rocwheel.trust import policy
+    from rocwheel.release.trust import policy
 
 _target, _person = partial(opt, "Target"), partial(opt, "Person")
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from rocwheel.base.errors import ConfigError, named
+from rocwheel.base.option import OptionSet, opt
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, own
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import ManifestOptions, PersonOptions, Target, judging
-from rocwheel.errors import ConfigError, named
-from rocwheel.option import OptionSet, opt
 
 with when_run():
     from datetime import timedelta
@@ -21,12 +21,21 @@ with when_run():
 
     from msgspec.structs import asdict
 
-    from rocwheel import files, manifest
-    from rocwheel.console import columns, printable
-    from rocwheel.download import Client, Retry
+    from rocwheel.base import files
+    from rocwheel.base.console import columns, printable
+    from rocwheel.base.download import Client, Retry
+    from rocwheel.records import manifest
     from rocwheel.release import promote, withdraw
-    from rocwheel.trust import TrustError, chain, envelope, evidence, online, policy, signers
-    from rocwheel.trust.policy import Signer
+    from rocwheel.release.trust import (
+        TrustError,
+        chain,
+        envelope,
+        evidence,
+        online,
+        policy,
+        signers,
+    )
+    from rocwheel.release.trust.policy import Signer
 
 _DAYS = click.IntRange(1, 36_500)
 

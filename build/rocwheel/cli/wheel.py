@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rocwheel.build_options import FamilyOptions
+from rocwheel.base.errors import ConfigError, WheelError, named
+from rocwheel.base.option import OptionSet, listed
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.errors import ConfigError, WheelError, named
-from rocwheel.option import OptionSet, listed
+from rocwheel.records.build_options import FamilyOptions
 
 with when_run():
     import shutil
     from pathlib import Path
 
-    from rocwheel import families, parallel, yaml_file
-    from rocwheel.model import gfx_target
+    from rocwheel.base import parallel, yaml_file
+    from rocwheel.base.versions import gfx_target
+    from rocwheel.records import families
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
     from rocwheel.wheel import rename

@@ -10,19 +10,22 @@ from urllib.parse import urlsplit
 
 from packaging.utils import parse_wheel_filename
 
-from rocwheel import bazel, files, git, parallel, source, wheelhouse
-from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
-from rocwheel.console import Console
-from rocwheel.container import Mount
+from rocwheel import bazel, source
+from rocwheel.base import files, git, parallel
+from rocwheel.base.console import Console
+from rocwheel.base.container import Mount
+from rocwheel.base.errors import WheelError
+from rocwheel.base.git import Source
+from rocwheel.base.process import HostRunner, Runner
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import PythonVersion, WheelKind, canonical_version, project_name
+from rocwheel.dist import wheelhouse
 from rocwheel.dist.build_request import Plan
 from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
-from rocwheel.errors import WheelError
 from rocwheel.image.found import is_loopback
-from rocwheel.manifest import Manifest, RocmSource, Source, WheelEntry
-from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
-from rocwheel.process import HostRunner, Runner
-from rocwheel.values import Plain, replace
+from rocwheel.records.build_record import BazelRecord, BuildRecord, FindingRecord
+from rocwheel.records.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.wheel import sbom
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import apply, plan_repair

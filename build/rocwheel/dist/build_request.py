@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel import bazel, families, git, rocm, source, yaml_file
+from rocwheel import bazel, rocm, source
+from rocwheel.base import git, yaml_file
+from rocwheel.base.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS
+from rocwheel.base.container import DeviceNode
+from rocwheel.base.download import has_secret
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.home import Home
+from rocwheel.base.process import Runner
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import byte_count, gfx_target, is_commit, suggest
 from rocwheel.bazel.remote import LOCAL
-from rocwheel.build_options import BuildOptions, ContainerOptions, Wanted
-from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS
-from rocwheel.container import DeviceNode
-from rocwheel.download import has_secret
-from rocwheel.errors import ConfigError
-from rocwheel.home import Home
-from rocwheel.model import byte_count, gfx_target, is_commit, suggest
-from rocwheel.process import Runner
-from rocwheel.values import Plain, replace
+from rocwheel.records import families
+from rocwheel.records.build_options import BuildOptions, ContainerOptions, Wanted
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
 LEAST_MEMORY = 6 << 20  # of Docker: https://docs.docker.com/engine/containers/resource_constraints

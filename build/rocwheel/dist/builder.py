@@ -5,17 +5,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rocwheel import container, git, yaml_file
+from rocwheel.base import container, git, yaml_file
+from rocwheel.base.container import ContainerEngine
+from rocwheel.base.container.spec import LABEL
+from rocwheel.base.home import Home
+from rocwheel.base.process import Command, Runner
 from rocwheel.bazel import releases
-from rocwheel.container import ContainerEngine
-from rocwheel.container.spec import LABEL
-from rocwheel.home import Home
 from rocwheel.image import building, recipe, registry
 from rocwheel.image.building import OCI, Made, Workplace
 from rocwheel.image.found import BUILDER, INPUTS, Found, inspect, obtain
 from rocwheel.image.options import BuilderOptions
 from rocwheel.image.recipe import ImageInputs
-from rocwheel.process import Command, Runner
 
 
 def current(name: str, home: Home, *, engine: ContainerEngine, runner: Runner) -> Found | None:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel import bazel, rocm, source
+from rocwheel.base.errors import ConfigError, HostError, RocmError, SourceError
+from rocwheel.base.host.machine import Programs
+from rocwheel.base.process import Command
+from rocwheel.base.versions import gfx_target, suggest
 from rocwheel.dist.build_request import Plan
-from rocwheel.errors import ConfigError, HostError, RocmError, SourceError
-from rocwheel.host.machine import Programs
-from rocwheel.model import gfx_target, suggest
-from rocwheel.process import Command
 
 COMPILER: Final = "CLANG_COMPILER_PATH"  # what XLA's rocm_configure.bzl compiles host code with
 # Debian's and Fedora's package for a program that is missed.

@@ -16,19 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from rocwheel import bazel, container
-from rocwheel.build_record import BuilderRecord
-from rocwheel.console import Console
-from rocwheel.container import ContainerLimits, ContainerSpec, EngineKind, Mount, User
-from rocwheel.dist import builder
-from rocwheel.dist.build_request import Executor, Request
-from rocwheel.errors import ConfigError, HostError
-from rocwheel.host import machine
-from rocwheel.host.machine import Interpreter, Programs
-from rocwheel.image import contents, registry
-from rocwheel.image.contents import ImageFacts
-from rocwheel.image.found import INPUTS, Found, obtain
-from rocwheel.process import (
+from rocwheel import bazel
+from rocwheel.base import container
+from rocwheel.base.console import Console
+from rocwheel.base.container import ContainerLimits, ContainerSpec, EngineKind, Mount, User
+from rocwheel.base.errors import ConfigError, HostError
+from rocwheel.base.host import machine
+from rocwheel.base.host.machine import Interpreter, Programs
+from rocwheel.base.process import (
     CA_BUNDLES,
     PROXIES,
     Command,
@@ -38,8 +33,14 @@ from rocwheel.process import (
     ca_bundle,
     guest,
 )
+from rocwheel.base.values import Plain, replace
+from rocwheel.dist import builder
+from rocwheel.dist.build_request import Executor, Request
+from rocwheel.image import contents, registry
+from rocwheel.image.contents import ImageFacts
+from rocwheel.image.found import INPUTS, Found, obtain
+from rocwheel.records.build_record import BuilderRecord
 from rocwheel.source import SourceTree
-from rocwheel.values import Plain, replace
 
 SEARCH: Final = "search"
 OWN_INPUTS: Final = Path(contents.TOOL) / "inputs"  # in a builder image: what it was made from

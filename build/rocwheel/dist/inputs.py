@@ -7,19 +7,20 @@ from typing import Final
 
 from packaging.version import Version
 
-from rocwheel import bazel, git, home, rocm, source, yaml_file
-from rocwheel.console import Console, silent
-from rocwheel.container import Mount
+from rocwheel import bazel, rocm, source
+from rocwheel.base import git, home, yaml_file
+from rocwheel.base.console import Console, silent
+from rocwheel.base.container import Mount
+from rocwheel.base.errors import ConfigError, HostError
+from rocwheel.base.git import Source
+from rocwheel.base.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import RocmVersion, WheelKind, rocm_number
 from rocwheel.dist import checks, executor
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.dist.executor import BuildEnvironment
-from rocwheel.errors import ConfigError, HostError
 from rocwheel.image.contents import ImageFacts
-from rocwheel.manifest import Source
-from rocwheel.model import RocmVersion, WheelKind, rocm_number
-from rocwheel.process import Command, GuestPath, HostRunner, Runner
-from rocwheel.source_layout import VersionClass
-from rocwheel.values import Plain, replace
+from rocwheel.records.source_layout import VersionClass
 
 _ROOT: Final = GuestPath(PurePosixPath("/"))
 ROCM_LATER: Final = Path("<ROCm root>")  # of a plan whose ROCm is not here yet

@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from rocwheel import bazel, rocm, wheelhouse
-from rocwheel.build_record import BUILD_RECORD
-from rocwheel.console import Console, columns, duration, size
-from rocwheel.dist import checks
+from rocwheel import bazel, rocm
+from rocwheel.base.console import Console, columns, duration, size
+from rocwheel.base.download import has_password, without_secrets
+from rocwheel.base.process import Command, HostRunner, base_env
+from rocwheel.base.versions import canonical_version, project_name
+from rocwheel.dist import checks, wheelhouse
 from rocwheel.dist.assemble import Result
 from rocwheel.dist.build_request import Plan
 from rocwheel.dist.executor import BuildEnvironment
 from rocwheel.dist.inputs import ROCM_LATER, Preview, preview
-from rocwheel.download import has_password, without_secrets
-from rocwheel.manifest import MANIFEST, Manifest
-from rocwheel.model import canonical_version, project_name
-from rocwheel.process import Command, HostRunner, base_env
+from rocwheel.records.build_record import BUILD_RECORD
+from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.rocm import by_pip
 
 ORIGINS: Final = {"upstream": " (upstream, by hash)"}

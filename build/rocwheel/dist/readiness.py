@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from rocwheel import rocm, source, wheelhouse
-from rocwheel.build_record import BUILD_RECORD, BuildRecord
-from rocwheel.console import duration, size
-from rocwheel.dist import checks, inputs
+from rocwheel import rocm, source
+from rocwheel.base.console import duration, size
+from rocwheel.base.errors import RocwheelError
+from rocwheel.base.host import cgroup
+from rocwheel.base.process import HostRunner
+from rocwheel.base.values import Plain, replace
+from rocwheel.dist import checks, inputs, wheelhouse
 from rocwheel.dist.build_request import Plan, Request
-from rocwheel.errors import RocwheelError
-from rocwheel.host import cgroup
-from rocwheel.process import HostRunner
-from rocwheel.values import Plain, replace
+from rocwheel.records.build_record import BUILD_RECORD, BuildRecord
 
 GIB: Final = 1 << 30
 BAZEL_DISK: Final = 40 * GIB  # repositories unpacked, objects and the disk cache of one JAX

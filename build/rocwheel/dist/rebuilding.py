@@ -8,16 +8,16 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from rocwheel import rocm, source
-from rocwheel.console import Console
+from rocwheel.base.console import Console
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.process import HostRunner
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import PythonVersion
 from rocwheel.dist import build_request, executor
 from rocwheel.dist.assemble import Result, build
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.dist.executor import BuildEnvironment
-from rocwheel.errors import ConfigError
-from rocwheel.manifest import Manifest
-from rocwheel.model import PythonVersion
-from rocwheel.process import HostRunner
-from rocwheel.values import Plain, replace
+from rocwheel.records.manifest import Manifest
 from rocwheel.wheel.diff import diff
 
 _SAME: Final = {  # of a manifest's options and of a request's fields

@@ -21,15 +21,15 @@ from typing import Final
 import uv
 from packaging.requirements import Requirement
 
-from rocwheel import files
-from rocwheel.console import Console
-from rocwheel.errors import CommandError, ConfigError, RocwheelError, StoreError
+from rocwheel.base import files
+from rocwheel.base.console import Console
+from rocwheel.base.errors import CommandError, ConfigError, RocwheelError, StoreError
+from rocwheel.base.host.machine import Interpreter
+from rocwheel.base.process import Command, Runner
+from rocwheel.base.values import Plain, replace
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest
-from rocwheel.host.machine import Interpreter
-from rocwheel.ledger import manifests
-from rocwheel.process import Command, Runner
-from rocwheel.values import Plain, replace
+from rocwheel.release.ledger import manifests
 
 BROUGHT: Final = "wheels"  # the folder into which those of a store are brought
 CACHE: Final = "gate/uv"  # in the cache: packages that uv keeps

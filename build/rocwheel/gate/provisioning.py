@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel import rocm
-from rocwheel.console import Console
-from rocwheel.errors import ConfigError
+from rocwheel.base.console import Console
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Plain
 from rocwheel.gate import subject
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
-from rocwheel.values import Plain
-from rocwheel.verdict import RocmProvided
+from rocwheel.records.verdict import RocmProvided
 
 PIP: Final = "pip:"
 _BETWEEN: Final = re.compile(r",(?=\s*[A-Za-z])(?![^\[]*\])")  # requirements, not extras or limits

@@ -11,19 +11,19 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 
 from amdgpu_family_matrix import Family
-from rocwheel.errors import ConfigError
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.home import Home
+from rocwheel.base.process import HostRunner
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import PythonVersion
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.history import SuiteHistory
 from rocwheel.gate.suite.skips import Skip
 from rocwheel.gate.suite.suites import Library, Suite
-from rocwheel.home import Home
-from rocwheel.manifest import Manifest
-from rocwheel.model import PythonVersion
-from rocwheel.process import HostRunner
-from rocwheel.results import Outcome, Results
-from rocwheel.values import Plain, replace
-from rocwheel.verdict import Demand, KnownSuite
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.results import Outcome, Results
+from rocwheel.records.verdict import Demand, KnownSuite
 
 BESIDE: Final = 1800.0  # seconds that a gate has beside those of its tests
 

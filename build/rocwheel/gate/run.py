@@ -12,10 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rocwheel import __version__, git, home, parallel
-from rocwheel.console import Console, count
-from rocwheel.container import folders
-from rocwheel.errors import ConfigError, HostError, RocwheelError
+from rocwheel import __version__
+from rocwheel.base import git, home, parallel
+from rocwheel.base.console import Console, count
+from rocwheel.base.container import folders
+from rocwheel.base.errors import ConfigError, HostError, RocwheelError
+from rocwheel.base.host import cgroup
+from rocwheel.base.host import machine as machines
+from rocwheel.base.process import Command
+from rocwheel.base.values import Plain, replace
 from rocwheel.gate import environment, provisioning, subject
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.loop import TestRunner
@@ -34,12 +39,8 @@ from rocwheel.gate.suite import discovery, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
-from rocwheel.host import cgroup
-from rocwheel.host import machine as machines
-from rocwheel.process import Command
-from rocwheel.results import CUT_SHORT, Fault, Results
-from rocwheel.values import Plain, replace
-from rocwheel.verdict import RocmProvided, State, Verdict
+from rocwheel.records.results import CUT_SHORT, Fault, Results
+from rocwheel.records.verdict import RocmProvided, State, Verdict
 
 WORK: Final = "gate/work"  # in the cache
 WATCHED: Final = ("jax", "jaxlib")

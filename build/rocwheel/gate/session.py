@@ -10,24 +10,24 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from rocwheel.console import Console
-from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
+from rocwheel.base.console import Console
+from rocwheel.base.errors import HostError, InterruptError, RocwheelError, StoreError
+from rocwheel.base.home import Home
+from rocwheel.base.values import Plain
 from rocwheel.gate import run as gate_runs
 from rocwheel.gate.engine.plan import Snapshot, Watcher
+from rocwheel.gate.report import render
+from rocwheel.gate.report.gate_page import verdict_text
 from rocwheel.gate.request import DeviceChoice, GateOptions, GateRequest, Host
 from rocwheel.gate.run import GateResult
 from rocwheel.gate.suite import history, skips, suites
 from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
-from rocwheel.home import Home
-from rocwheel.places import Place
-from rocwheel.report import render
-from rocwheel.report.gate_page import verdict_text
-from rocwheel.results import CUT_SHORT, Attempt, Fault, LastRun, Results
-from rocwheel.trust import evidence
-from rocwheel.trust.policy import Signer
-from rocwheel.values import Plain
-from rocwheel.verdict import Verdict
+from rocwheel.records.places import Place
+from rocwheel.records.results import CUT_SHORT, Attempt, Fault, LastRun, Results
+from rocwheel.records.verdict import Verdict
+from rocwheel.release.trust import evidence
+from rocwheel.release.trust.policy import Signer
 
 NAME_WIDTH: Final = 40  # of a test in the progress line
 

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from rocwheel.errors import RocwheelError
-from rocwheel.verdict import State
+from rocwheel.base.errors import RocwheelError
+from rocwheel.records.verdict import State
 
 
 class SetupError(RocwheelError):

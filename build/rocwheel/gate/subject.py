@@ -5,14 +5,15 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from rocwheel import files, rocm
-from rocwheel.download import without_secrets
-from rocwheel.errors import ConfigError, WheelError
-from rocwheel.git import Checkout
-from rocwheel.manifest import Manifest
-from rocwheel.model import PythonVersion, WheelKind
-from rocwheel.places import Place
-from rocwheel.values import Plain
+from rocwheel import rocm
+from rocwheel.base import files
+from rocwheel.base.download import without_secrets
+from rocwheel.base.errors import ConfigError, WheelError
+from rocwheel.base.git import Checkout
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import PythonVersion, WheelKind
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import Place
 
 
 def rocm_of(

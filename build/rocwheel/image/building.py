@@ -8,16 +8,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from rocwheel.console import Console, size
-from rocwheel.container import ContainerEngine, headline, scratch, words
-from rocwheel.container.leftovers import base_name, untag
-from rocwheel.container.words import Trouble
-from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.home import Home
+from rocwheel.base.console import Console, size
+from rocwheel.base.container import ContainerEngine, headline, scratch, words
+from rocwheel.base.container.leftovers import base_name, untag
+from rocwheel.base.container.words import Trouble
+from rocwheel.base.errors import CommandError, ConfigError, HostError
+from rocwheel.base.home import Home
+from rocwheel.base.process import Command, HostRunner, Runner
+from rocwheel.base.values import Plain
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, copy_tool
-from rocwheel.process import Command, HostRunner, Runner
-from rocwheel.values import Plain
 
 PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 OCI: Final = "org.opencontainers.image"

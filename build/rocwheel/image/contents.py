@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from rocwheel import container, files
-from rocwheel.errors import ConfigError, HostError
-from rocwheel.host.machine import ASK, CompilerPair, Interpreter, best, interpreter, preferred
-from rocwheel.process import Command, HostRunner, Runner, guest
-from rocwheel.values import Value, replace
+from rocwheel.base import container, files
+from rocwheel.base.errors import ConfigError, HostError
+from rocwheel.base.host.machine import ASK, CompilerPair, Interpreter, best, interpreter, preferred
+from rocwheel.base.process import Command, HostRunner, Runner, guest
+from rocwheel.base.values import Value, replace
 
 TOOL: Final = "/opt/rocwheel"  # where a builder image has rocwheel itself
 # POSIX shell, since an image that lacks everything must still be able to say so.

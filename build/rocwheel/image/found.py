@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final
 
-from rocwheel.console import Console
-from rocwheel.container import ContainerEngine, EngineKind, headline, words
-from rocwheel.container.spec import LABEL
-from rocwheel.container.words import Trouble
-from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.process import Runner
-from rocwheel.values import Plain
+from rocwheel.base.console import Console
+from rocwheel.base.container import ContainerEngine, EngineKind, headline, words
+from rocwheel.base.container.spec import LABEL
+from rocwheel.base.container.words import Trouble
+from rocwheel.base.errors import CommandError, ConfigError, HostError
+from rocwheel.base.process import Runner
+from rocwheel.base.values import Plain
 
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
 BUILDER: Final = f"{LABEL}.builder"  # the recipe of a builder image

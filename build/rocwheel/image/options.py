@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from rocwheel.choices import CONTAINER_ENGINES
-from rocwheel.option import OptionSet, opt
+from rocwheel.base.choices import CONTAINER_ENGINES
+from rocwheel.base.option import OptionSet, opt
 
 _inputs, _container, _command = (partial(opt, name) for name in ("Inputs", "Container", "Options"))
 

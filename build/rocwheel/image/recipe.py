@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import field
 
-from rocwheel import files
-from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
-from rocwheel.values import Plain, Value, canonical_json, matching, replace
-from rocwheel.yaml_file import CPythons
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Plain, Value, canonical_json, matching, replace
+from rocwheel.base.versions import suggest
+from rocwheel.base.yaml_file import CPythons
 
 MEBI: Final = 1 << 20
 DOCKERFILE: Final = "builder.Dockerfile"

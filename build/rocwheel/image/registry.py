@@ -14,14 +14,14 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-from rocwheel import files
-from rocwheel.console import Console
-from rocwheel.container import ContainerEngine, headline
-from rocwheel.download import proxies, reason, session
-from rocwheel.errors import CommandError, StoreError
+from rocwheel.base import files
+from rocwheel.base.console import Console
+from rocwheel.base.container import ContainerEngine, headline
+from rocwheel.base.download import proxies, reason, session
+from rocwheel.base.errors import CommandError, StoreError
+from rocwheel.base.process import HostRunner
+from rocwheel.base.values import Plain
 from rocwheel.image.found import LOOPBACK, Found, is_loopback, plainly
-from rocwheel.process import HostRunner
-from rocwheel.values import Plain
 
 if TYPE_CHECKING:
     import requests

@@ -11,21 +11,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rocwheel import files
-from rocwheel.choices import ALL
-from rocwheel.entry import Entry, version_of
-from rocwheel.errors import ConfigError, PromotionError, StoreError
-from rocwheel.index.page import MARK_ALL, Link, links, mark
-from rocwheel.index.publish import claimed
-from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Action, Holding, IndexState, Transition
-from rocwheel.model import timestamp
-from rocwheel.places import FOREIGN, Place
+from rocwheel.base import files
+from rocwheel.base.choices import ALL
+from rocwheel.base.errors import ConfigError, PromotionError, StoreError
+from rocwheel.base.store import Counter
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import timestamp
+from rocwheel.records.entry import Entry, version_of
+from rocwheel.records.places import FOREIGN, Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.audit import downloaded
+from rocwheel.release.index.page import MARK_ALL, Link, links, mark
+from rocwheel.release.index.publish import claimed
+from rocwheel.release.ledger import log, manifests
+from rocwheel.release.ledger.state import Action, Holding, IndexState, Transition
 from rocwheel.release.operations import Operation, Who
-from rocwheel.store import Counter
-from rocwheel.values import Plain, replace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,18 +14,18 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-from rocwheel import files
-from rocwheel.entry import Entry
-from rocwheel.errors import ConfigError, ObjectMissingError, RocwheelError, WheelError
-from rocwheel.index.page import Page, Root, links, mark
-from rocwheel.index.publish import forms
-from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Action, IndexState, Transition
-from rocwheel.places import Place
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError, ObjectMissingError, RocwheelError, WheelError
+from rocwheel.base.store import Counter, HugeError, ObjectInfo, fetch, glance
+from rocwheel.base.values import Plain, replace
+from rocwheel.records.entry import Entry
+from rocwheel.records.places import Place
 from rocwheel.release import operations, retention, status, wheelset
+from rocwheel.release.index.page import Page, Root, links, mark
+from rocwheel.release.index.publish import forms
+from rocwheel.release.ledger import log, manifests
+from rocwheel.release.ledger.state import Action, IndexState, Transition
 from rocwheel.release.operations import Who
-from rocwheel.store import Counter, HugeError, ObjectInfo, fetch, glance
-from rocwheel.values import Plain, replace
 
 
 class Checked(Plain, frozen=True, kw_only=True):

@@ -15,18 +15,18 @@ from itertools import product
 from time import monotonic
 from typing import Any, Final
 
-from rocwheel.choices import ALL
-from rocwheel.console import Progress, duration
-from rocwheel.entry import Entry
-from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError, StoreError
-from rocwheel.index.page import Page, Root
-from rocwheel.index.publish import AheadError, Claim, await_public, claimed, settle
-from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, IndexState, Transition, apply, in_order, touched
-from rocwheel.manifest import WheelEntry
-from rocwheel.model import timestamp
-from rocwheel.places import OURS, Place
-from rocwheel.store import TEXT, Headers, ObjectInfo, Store, replaced
+from rocwheel.base.choices import ALL
+from rocwheel.base.console import Progress, duration
+from rocwheel.base.errors import ConfigError, ObjectMissingError, PromotionError, StoreError
+from rocwheel.base.store import TEXT, Headers, ObjectInfo, Store, replaced
+from rocwheel.base.versions import timestamp
+from rocwheel.records.entry import Entry
+from rocwheel.records.manifest import WheelEntry
+from rocwheel.records.places import OURS, Place
+from rocwheel.release.index.page import Page, Root
+from rocwheel.release.index.publish import AheadError, Claim, await_public, claimed, settle
+from rocwheel.release.ledger import log
+from rocwheel.release.ledger.state import Action, IndexState, Transition, apply, in_order, touched
 from rocwheel.wheel.metadata import WheelName
 
 ATTEMPTS: Final = 60  # commits that fail because another one was faster

@@ -11,13 +11,13 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from rocwheel.errors import CommandError
-from rocwheel.index.serve import Site
-from rocwheel.ledger import log, manifests
-from rocwheel.manifest import Manifest
-from rocwheel.model import PythonVersion
-from rocwheel.places import Place
-from rocwheel.process import Command, Runner
+from rocwheel.base.errors import CommandError
+from rocwheel.base.process import Command, Runner
+from rocwheel.base.versions import PythonVersion
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import Place
+from rocwheel.release.index.serve import Site
+from rocwheel.release.ledger import log, manifests
 
 SECONDS: Final = 600.0  # for one resolution
 

@@ -15,16 +15,16 @@ from typing import Any, Final
 import msgspec
 
 from amdgpu_family_matrix import Bypass, Family, Level
-from rocwheel.console import count
-from rocwheel.errors import ConfigError
-from rocwheel.index.channels import Channel
-from rocwheel.ledger.verdicts import FoundVerdict
-from rocwheel.manifest import Manifest
-from rocwheel.model import moment
-from rocwheel.trust.policy import SKEW
-from rocwheel.trust.statements import Approval
-from rocwheel.values import Plain, replace
-from rocwheel.verdict import PASSED, Demand, KnownSuite, State, Verdict
+from rocwheel.base.console import count
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import moment
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.verdict import PASSED, Demand, KnownSuite, State, Verdict
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger.verdicts import FoundVerdict
+from rocwheel.release.trust.policy import SKEW
+from rocwheel.release.trust.statements import Approval
 
 WAITS: Final = "no approver's key has signed that it may be released"
 

@@ -20,32 +20,32 @@ from typing import Any
 import msgspec
 
 from amdgpu_family_matrix import Family
-from rocwheel import files
-from rocwheel.choices import ALL
-from rocwheel.console import Console, Unit, count
-from rocwheel.console import size as readable
-from rocwheel.entry import Entry
-from rocwheel.errors import PromotionError
-from rocwheel.index.channels import Channel
-from rocwheel.install import Install
-from rocwheel.ledger import log, manifests, verdicts
-from rocwheel.ledger.state import Action, IndexState, Standing, Transition
-from rocwheel.ledger.verdicts import FoundVerdict
-from rocwheel.manifest import Manifest, WheelEntry
-from rocwheel.places import FOREIGN, Place
+from rocwheel.base import files
+from rocwheel.base.choices import ALL
+from rocwheel.base.console import Console, Unit, count
+from rocwheel.base.console import size as readable
+from rocwheel.base.errors import PromotionError
+from rocwheel.base.store import WHEEL, ObjectInfo, Store, replaced
+from rocwheel.base.values import Plain, replace
+from rocwheel.records.entry import Entry
+from rocwheel.records.install import Install
+from rocwheel.records.manifest import Manifest, WheelEntry
+from rocwheel.records.places import FOREIGN, Place
+from rocwheel.records.verdict import State
 from rocwheel.release import operations, policy, proof, wheelset
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import log, manifests, verdicts
+from rocwheel.release.ledger.state import Action, IndexState, Standing, Transition
+from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.operations import Operation, Tally, Who, stored
 from rocwheel.release.policy import Decision
 from rocwheel.release.stage import holding
+from rocwheel.release.trust import TrustError, envelope, evidence, statements
+from rocwheel.release.trust.evidence import BUNDLE, Evidence
+from rocwheel.release.trust.policy import KeyRole, Signer
+from rocwheel.release.trust.sigstore import SigstoreSigner
+from rocwheel.release.trust.statements import Approval
 from rocwheel.release.withdraw import withdrawn
-from rocwheel.store import WHEEL, ObjectInfo, Store, replaced
-from rocwheel.trust import TrustError, envelope, evidence, statements
-from rocwheel.trust.evidence import BUNDLE, Evidence
-from rocwheel.trust.policy import KeyRole, Signer
-from rocwheel.trust.sigstore import SigstoreSigner
-from rocwheel.trust.statements import Approval
-from rocwheel.values import Plain, replace
-from rocwheel.verdict import State
 
 
 class Copy(Plain, frozen=True, kw_only=True):

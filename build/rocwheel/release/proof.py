@@ -8,27 +8,27 @@ from datetime import datetime
 from typing import Any
 
 from amdgpu_family_matrix import Family
-from rocwheel import files
-from rocwheel.entry import Entry
-from rocwheel.errors import ObjectStaleError
-from rocwheel.index.channels import Channel
-from rocwheel.ledger import manifests, verdicts
-from rocwheel.ledger.state import Action
-from rocwheel.ledger.verdicts import Coverage, FoundVerdict
-from rocwheel.manifest import Manifest
-from rocwheel.places import Place
+from rocwheel.base import files
+from rocwheel.base.errors import ObjectStaleError
+from rocwheel.base.store import glance, stale
+from rocwheel.base.values import replace
+from rocwheel.records.entry import Entry
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import Place
+from rocwheel.records.verdict import PASSED, State
 from rocwheel.release import policy
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import manifests, verdicts
+from rocwheel.release.ledger.state import Action
+from rocwheel.release.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.release.operations import Who
 from rocwheel.release.policy import Decision
-from rocwheel.store import glance, stale
-from rocwheel.trust import TrustError, chain, envelope, statements
-from rocwheel.trust import evidence as stored
-from rocwheel.trust.evidence import BUNDLE, Evidence
-from rocwheel.trust.policy import KeyRole, Signer
-from rocwheel.trust.sigstore import SigstoreSigner
-from rocwheel.trust.statements import Approval
-from rocwheel.values import replace
-from rocwheel.verdict import PASSED, State
+from rocwheel.release.trust import TrustError, chain, envelope, statements
+from rocwheel.release.trust import evidence as stored
+from rocwheel.release.trust.evidence import BUNDLE, Evidence
+from rocwheel.release.trust.policy import KeyRole, Signer
+from rocwheel.release.trust.sigstore import SigstoreSigner
+from rocwheel.release.trust.statements import Approval
 
 
 def judge(

@@ -12,18 +12,26 @@ from datetime import timedelta
 from itertools import chain
 from typing import Any
 
-from rocwheel.choices import ALL
-from rocwheel.entry import version_of
-from rocwheel.errors import ConfigError, StoreError
-from rocwheel.index import publish
-from rocwheel.index.channels import Channel, Retention
-from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Action, IndexState, Known, Listing, Standing, Transition, in_order
-from rocwheel.model import moment
-from rocwheel.places import FOREIGN, Place
+from rocwheel.base.choices import ALL
+from rocwheel.base.errors import ConfigError, StoreError
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import moment
+from rocwheel.records.entry import version_of
+from rocwheel.records.places import FOREIGN, Place
 from rocwheel.release import operations
+from rocwheel.release.index import publish
+from rocwheel.release.index.channels import Channel, Retention
+from rocwheel.release.ledger import log, manifests
+from rocwheel.release.ledger.state import (
+    Action,
+    IndexState,
+    Known,
+    Listing,
+    Standing,
+    Transition,
+    in_order,
+)
 from rocwheel.release.operations import Operation, Who
-from rocwheel.values import Plain, replace
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set holds
 

@@ -9,13 +9,13 @@ against a server that enforces them. (Policies: AWS IAM, JSON policy element ref
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rocwheel.choices import ALL
-from rocwheel.errors import ConfigError
-from rocwheel.index.channels import Channel
-from rocwheel.ledger import nights
-from rocwheel.places import OURS
-from rocwheel.store import bucket_of
-from rocwheel.values import Plain
+from rocwheel.base.choices import ALL
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.store import bucket_of
+from rocwheel.base.values import Plain
+from rocwheel.records.places import OURS
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import nights
 
 # The environments of a workflow whose jobs alone have a role; others run on the main branch.
 ENVIRONMENTS: Final = {"promoter": ("promotion", "pruning"), "imager": ("images",)}

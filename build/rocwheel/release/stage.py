@@ -7,22 +7,22 @@ from typing import Any
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
-from rocwheel.choices import ALL
-from rocwheel.console import Console, Unit
-from rocwheel.console import size as readable
-from rocwheel.entry import Entry, parsed
-from rocwheel.errors import ObjectDiffersError, WheelError
-from rocwheel.index.channels import Channel
-from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Action, Holding, IndexState, Standing, Transition
-from rocwheel.manifest import Manifest
-from rocwheel.model import WheelKind
+from rocwheel.base.choices import ALL
+from rocwheel.base.console import Console, Unit
+from rocwheel.base.console import size as readable
+from rocwheel.base.errors import ObjectDiffersError, WheelError
+from rocwheel.base.store import Store
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import WheelKind
+from rocwheel.records.entry import Entry, parsed
+from rocwheel.records.manifest import Manifest
 from rocwheel.release import operations, wheelset
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import log, manifests
+from rocwheel.release.ledger.state import Action, Holding, IndexState, Standing, Transition
 from rocwheel.release.operations import Operation, Who
+from rocwheel.release.trust import evidence
 from rocwheel.release.withdraw import withdrawn
-from rocwheel.store import Store
-from rocwheel.trust import evidence
-from rocwheel.values import Plain, replace
 
 
 class Upload(Plain, frozen=True, kw_only=True):

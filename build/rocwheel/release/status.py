@@ -9,24 +9,24 @@ from typing import Any, Final
 import msgspec
 
 from amdgpu_family_matrix import Family
-from rocwheel.choices import ALL
-from rocwheel.console import columns, duration
-from rocwheel.errors import ConfigError, ObjectDiffersError
-from rocwheel.index.channels import Channel
-from rocwheel.ledger import log, manifests, verdicts
-from rocwheel.ledger.state import IndexState, Known, Standing
-from rocwheel.ledger.verdicts import FoundVerdict
-from rocwheel.manifest import Manifest
-from rocwheel.model import moment
-from rocwheel.places import FOREIGN, Place
+from rocwheel.base.choices import ALL
+from rocwheel.base.console import columns, duration
+from rocwheel.base.errors import ConfigError, ObjectDiffersError
+from rocwheel.base.store import glance
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import moment
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import FOREIGN, Place
 from rocwheel.release import operations
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import log, manifests, verdicts
+from rocwheel.release.ledger.state import IndexState, Known, Standing
+from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.policy import Decision
 from rocwheel.release.proof import judge
-from rocwheel.store import glance
-from rocwheel.trust import TrustError, chain
-from rocwheel.trust.evidence import BUNDLE
-from rocwheel.trust.policy import NEVER
-from rocwheel.values import Plain
+from rocwheel.release.trust import TrustError, chain
+from rocwheel.release.trust.evidence import BUNDLE
+from rocwheel.release.trust.policy import NEVER
 
 
 class SetStatus(Plain, frozen=True, kw_only=True):

@@ -20,15 +20,15 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from amdgpu_family_matrix import Family
-from rocwheel import files
-from rocwheel.choices import ALL
-from rocwheel.entry import Entry, parsed, version_of
-from rocwheel.errors import ConfigError, PromotionError, WheelError
-from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
-from rocwheel.model import PythonVersion, RocmVersion, WheelKind, project_name
-from rocwheel.parallel import each
-from rocwheel.places import Place
-from rocwheel.store import ObjectInfo
+from rocwheel.base import files
+from rocwheel.base.choices import ALL
+from rocwheel.base.errors import ConfigError, PromotionError, WheelError
+from rocwheel.base.parallel import each
+from rocwheel.base.store import ObjectInfo
+from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, project_name
+from rocwheel.records.entry import Entry, parsed, version_of
+from rocwheel.records.manifest import MANIFEST, Manifest, WheelEntry
+from rocwheel.records.places import Place
 from rocwheel.wheel import requirements
 from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive

@@ -11,15 +11,15 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
-from rocwheel.entry import Entry, version_of
-from rocwheel.errors import ConfigError, PromotionError
-from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
-from rocwheel.ledger.state import apply as apply_entry
-from rocwheel.places import Place
+from rocwheel.base.errors import ConfigError, PromotionError
+from rocwheel.base.values import Plain, replace
+from rocwheel.records.entry import Entry, version_of
+from rocwheel.records.places import Place
 from rocwheel.release import operations, wheelset
+from rocwheel.release.ledger import log
+from rocwheel.release.ledger.state import Action, IndexState, Known, Standing, Transition
+from rocwheel.release.ledger.state import apply as apply_entry
 from rocwheel.release.operations import Operation, Who
-from rocwheel.values import Plain, replace
 
 DONE: Final = {
     Action.YANK: "yanked",

@@ -14,14 +14,14 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from rocwheel import files
-from rocwheel.download import without_secrets
-from rocwheel.errors import CommandError, ConfigError, FetchError, RocmError
-from rocwheel.host import virtualenv
-from rocwheel.manifest import RocmPackage
-from rocwheel.model import RocmVersion
-from rocwheel.process import Command, HostRunner
-from rocwheel.values import Plain, canonical_json
+from rocwheel.base import files
+from rocwheel.base.download import without_secrets
+from rocwheel.base.errors import CommandError, ConfigError, FetchError, RocmError
+from rocwheel.base.host import virtualenv
+from rocwheel.base.process import Command, HostRunner
+from rocwheel.base.values import Plain, canonical_json
+from rocwheel.base.versions import RocmVersion
+from rocwheel.records.manifest import RocmPackage
 
 PREFIX: Final = "pip:"
 DEVELOPMENT: Final = "devel"  # the extra with headers and compilers

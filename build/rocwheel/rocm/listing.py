@@ -14,11 +14,11 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from packaging.version import Version
 
-from rocwheel.download import Client, without_secrets
-from rocwheel.errors import ConfigError, FetchError
+from rocwheel.base.download import Client, without_secrets
+from rocwheel.base.errors import ConfigError, FetchError
+from rocwheel.base.values import Plain
 from rocwheel.rocm import tarball_name, therock
 from rocwheel.rocm.tarball_name import TarballName
-from rocwheel.values import Plain
 
 PAGE_BYTES: Final = 64 << 20
 BUCKET_PAGES: Final = 100  # of 1,000 files each

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from rocwheel import files
-from rocwheel.console import Console, Unit, count, size
-from rocwheel.download import (
+from rocwheel.base import files
+from rocwheel.base.console import Console, Unit, count, size
+from rocwheel.base.download import (
     Client,
     Download,
     DownloadError,
@@ -27,8 +27,9 @@ from rocwheel.download import (
     consumed,
     without_secrets,
 )
-from rocwheel.errors import FetchError, HostError
-from rocwheel.manifest import ON_DISK, RocmDelivery, RocmPackage
+from rocwheel.base.errors import FetchError, HostError
+from rocwheel.base.values import replace
+from rocwheel.records.manifest import ON_DISK, RocmDelivery, RocmPackage
 from rocwheel.rocm import by_pip, rocm_root, tarball_name
 from rocwheel.rocm.origin import Origin, RocmPlan, source_key
 from rocwheel.rocm.read_ahead import Blocks, ReadAhead
@@ -36,7 +37,6 @@ from rocwheel.rocm.rocm_root import RocmRoot
 from rocwheel.rocm.tarball import inflate
 from rocwheel.rocm.tree_cache import TREE, Cache, CachedTree, FetchedSource
 from rocwheel.rocm.unpack import Unpacked, UnpackLimits, unpack
-from rocwheel.values import replace
 
 UNPACKED_RATIO: Final = 4  # TheRock's tarballs unpack to 3.5 to 5 times their size
 _RECORDED: Final[Mapping[Origin, Literal["directory", "pip"]]] = {

@@ -9,15 +9,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from amdgpu_family_matrix import Family
-from rocwheel import files
-from rocwheel.download import without_secrets
-from rocwheel.errors import ConfigError, HostError, RocmError, named
-from rocwheel.manifest import RocmPackage, RocmSource
-from rocwheel.model import RocmVersion, is_sha256
+from rocwheel.base import files
+from rocwheel.base.download import without_secrets
+from rocwheel.base.errors import ConfigError, HostError, RocmError, named
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import RocmVersion, is_sha256
+from rocwheel.records.manifest import RocmPackage, RocmSource
 from rocwheel.rocm import by_pip, rocm_root, tarball_name
 from rocwheel.rocm.tarball import Compression
 from rocwheel.rocm.tree_cache import Cache
-from rocwheel.values import Plain, replace
 
 
 class Origin(enum.Enum):

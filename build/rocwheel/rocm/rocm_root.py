@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from amdgpu_family_matrix import Family
-from rocwheel import files
-from rocwheel.errors import ConfigError, RocmError, named
-from rocwheel.manifest import ON_DISK, RocmDelivery
-from rocwheel.model import RocmVersion
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError, RocmError, named
+from rocwheel.base.values import Value
+from rocwheel.base.versions import RocmVersion
+from rocwheel.records.manifest import ON_DISK, RocmDelivery
+from rocwheel.records.source_layout import RocmNeeds
 from rocwheel.rocm import therock
-from rocwheel.source_layout import RocmNeeds
-from rocwheel.values import Value
 
 _ISA: Final = re.compile(r"oclc_isa_version_(.+)\.bc\Z")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import IO, Final, cast
 
-from rocwheel.download import WrongBytesError
+from rocwheel.base.download import WrongBytesError
 from rocwheel.rocm.read_ahead import Blocks
 
 INFLATED: Final = 1 << 20  # bytes handed on at a time: few calls, and still in the CPU's cache

@@ -9,10 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
-from rocwheel.errors import ConfigError
-from rocwheel.model import RocmVersion
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import RocmVersion
 from rocwheel.rocm import therock
-from rocwheel.values import Plain
 
 
 class TarballName(Plain, frozen=True, kw_only=True):

@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from rocwheel import home, yaml_file
-from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
-from rocwheel.values import Value, matching
-from rocwheel.yaml_file import FieldError
+from rocwheel.base import home, yaml_file
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Value, matching
+from rocwheel.base.versions import suggest
+from rocwheel.base.yaml_file import FieldError
 
 FILE: Final = "therock.yaml"
 Address = Annotated[str, matching(r"\Ahttps://\S+/\Z", "an https address of a folder", "end in /")]

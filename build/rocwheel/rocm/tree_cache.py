@@ -18,12 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from rocwheel import files
-from rocwheel.download import Fingerprint
-from rocwheel.errors import ConfigError
-from rocwheel.manifest import RocmPackage
+from rocwheel.base import files
+from rocwheel.base.download import Fingerprint
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Sha256, Value
+from rocwheel.records.manifest import RocmPackage
 from rocwheel.rocm.rocm_root import Facts
-from rocwheel.values import Sha256, Value
 
 SCHEMA: Final = 3
 Record = TypeVar("Record", bound=Value)

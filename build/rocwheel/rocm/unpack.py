@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from rocwheel.download import WrongBytesError
+from rocwheel.base.download import WrongBytesError
+from rocwheel.base.values import Plain, replace
 from rocwheel.rocm.tarball import MemberKind, TarMember, TarReader, refused, shown
-from rocwheel.values import Plain, replace
 
 # As many as Linux follows: https://man7.org/linux/man-pages/man7/path_resolution.7.html
 LINK_HOPS: Final = 40

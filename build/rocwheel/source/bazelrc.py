@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from rocwheel.errors import SourceError
-from rocwheel.values import Plain
+from rocwheel.base.errors import SourceError
+from rocwheel.base.values import Plain
 
 READ: Final = frozenset({"always", "common", "build"})  # commands whose lines `bazel build` reads
 # Options whose value may be the next word.

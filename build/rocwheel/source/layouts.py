@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from rocwheel import yaml_file
-from rocwheel.model import suggest
-from rocwheel.source_layout import CONDITIONS, PLACEHOLDER, VALUES, Layout
-from rocwheel.values import Value, replace
-from rocwheel.yaml_file import FieldError
+from rocwheel.base import yaml_file
+from rocwheel.base.values import Value, replace
+from rocwheel.base.versions import suggest
+from rocwheel.base.yaml_file import FieldError
+from rocwheel.records.source_layout import CONDITIONS, PLACEHOLDER, VALUES, Layout
 
 Layouts = Mapping[str, Layout]
 

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from rocwheel.errors import CommandError
-from rocwheel.process import Command, Runner
+from rocwheel.base.errors import CommandError
+from rocwheel.base.process import Command, Runner
 
 _LABEL: Final = re.compile(r"^[^#\n]*\"//[\w/]*:(?P<name>[\w.-]+\.patch)\"", re.MULTILINE)
 

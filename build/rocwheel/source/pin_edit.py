@@ -18,16 +18,16 @@ import yaml
 from msgspec import to_builtins
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import files, git
-from rocwheel.console import Console
-from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
-from rocwheel.model import PythonVersion, is_commit
-from rocwheel.process import Command, Runner
+from rocwheel.base import files, git
+from rocwheel.base.console import Console
+from rocwheel.base.errors import CommandError, ConfigError, FetchError, SourceError
+from rocwheel.base.process import Command, Runner
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import PythonVersion, is_commit
+from rocwheel.base.yaml_file import CPythons
 from rocwheel.source import pins, tree
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, PinnedJaxlib, PinnedWheel
-from rocwheel.values import Plain
-from rocwheel.yaml_file import CPythons
 
 _WORD: Final = re.compile(r"[A-Za-z/][\w./:-]*|[0-9a-f]{40}|[0-9a-f]{64}")
 PLATFORM: Final = "manylinux_2_27_x86_64"

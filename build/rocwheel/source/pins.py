@@ -9,14 +9,14 @@ from typing import Final, Literal
 
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import yaml_file
-from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
+from rocwheel.base import yaml_file
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Commit, Count, Plain, Sha256, Value, replace
+from rocwheel.base.versions import suggest
+from rocwheel.base.yaml_file import CPythons, FieldError
+from rocwheel.records.source_layout import Layout
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.layouts import load as load_layouts
-from rocwheel.source_layout import Layout
-from rocwheel.values import Commit, Count, Plain, Sha256, Value, replace
-from rocwheel.yaml_file import CPythons, FieldError
 
 ADD: Final = "rocwheel pin add"
 

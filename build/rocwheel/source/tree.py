@@ -11,19 +11,18 @@ from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import files
-from rocwheel.build_options import SourceOptions
-from rocwheel.console import Console, silent
-from rocwheel.download import without_secrets
-from rocwheel.errors import ConfigError, SourceError
-from rocwheel.git import Checkout, checkout, head, identify
-from rocwheel.manifest import Source
-from rocwheel.model import CPYTHONS, PythonVersion, is_commit
-from rocwheel.process import Command, Runner
+from rocwheel.base import files
+from rocwheel.base.console import Console, silent
+from rocwheel.base.download import without_secrets
+from rocwheel.base.errors import ConfigError, SourceError
+from rocwheel.base.git import Checkout, Source, checkout, head, identify
+from rocwheel.base.process import Command, Runner
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import CPYTHONS, PythonVersion, is_commit
+from rocwheel.records.build_options import SourceOptions
+from rocwheel.records.source_layout import Assignment, Layout, VersionClass
 from rocwheel.source import bazelrc, patches
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
-from rocwheel.source_layout import Assignment, Layout, VersionClass
-from rocwheel.values import Plain, replace
 
 
 class SourceRequest(SourceOptions):

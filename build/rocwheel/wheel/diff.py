@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rocwheel import parallel
-from rocwheel.console import count, printable, size
+from rocwheel.base import parallel
+from rocwheel.base.console import count, printable, size
 from rocwheel.wheel import hip
 from rocwheel.wheel.elf import ElfFacts
 from rocwheel.wheel.inspect import WheelReport, inspect

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from rocwheel.values import Plain, replace
+from rocwheel.base.values import Plain, replace
 from rocwheel.wheel import hip, loader
 from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.loader import PT_DYNAMIC, PT_LOAD, Segment

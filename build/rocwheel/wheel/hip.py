@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from rocwheel.values import Plain
+from rocwheel.base.values import Plain
 
 ALIGNMENT: Final = 4096  # of every bundle in a .hip_fatbin section
 PLAIN: Final = b"__CLANG_OFFLOAD_BUNDLE__"

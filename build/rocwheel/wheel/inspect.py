@@ -14,9 +14,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rocwheel import files
-from rocwheel.manifest import MANIFEST, Manifest
-from rocwheel.model import WheelKind
+from rocwheel.base import files
+from rocwheel.base.versions import WheelKind
+from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.wheel import metadata
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
 from rocwheel.wheel.hip import in_all, sum_of_objects

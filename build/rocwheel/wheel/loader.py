@@ -2,7 +2,7 @@
 
 The loader checks little and trusts the rest: a table outside its segment ends the process. So each
 rule here is a refusal or a crash of ld.so (glibc 2.36, elf/dl-load.c, elf/dl-version.c,
-elf/get-dynamic-info.h, sysdeps/x86_64/dl-machine.h); `tests/unit/wheel/test_loader.py` holds them
+elf/get-dynamic-info.h, sysdeps/x86_64/dl-machine.h); `tests/wheel/test_loader.py` holds them
 against the real one. What the code does, and what its relocations write, is not looked at.
 """
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from packaging.version import Version
 
-from rocwheel.errors import WheelError
+from rocwheel.base.errors import WheelError
 from rocwheel.wheel import requirements
 
 UNHASHED: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")  # of dist-info, by the wheel format

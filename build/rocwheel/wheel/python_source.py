@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rocwheel.errors import CommandError
-from rocwheel.process import Command, HostRunner
-from rocwheel.values import Plain
+from rocwheel.base.errors import CommandError
+from rocwheel.base.process import Command, HostRunner
+from rocwheel.base.values import Plain
 from rocwheel.wheel.limits import LIMITS
 
 _PROGRAM: Final = r"""

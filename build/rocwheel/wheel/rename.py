@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from packaging.version import Version
 
-from rocwheel import parallel
-from rocwheel.console import brief
-from rocwheel.errors import ConfigError, WheelError
+from rocwheel.base import parallel
+from rocwheel.base.console import brief
+from rocwheel.base.errors import ConfigError, WheelError
 from rocwheel.wheel import metadata, requirements
 from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName, normal_name, row_of
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive

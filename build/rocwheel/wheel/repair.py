@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rocwheel import files
-from rocwheel.console import Console, brief, count
-from rocwheel.errors import WheelError
-from rocwheel.manifest import Source
-from rocwheel.model import WheelKind
-from rocwheel.process import Command, Runner
+from rocwheel.base import files
+from rocwheel.base.console import Console, brief, count
+from rocwheel.base.errors import WheelError
+from rocwheel.base.git import Source
+from rocwheel.base.process import Command, Runner
+from rocwheel.base.versions import WheelKind
 from rocwheel.wheel import metadata, requirements, sbom
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect, kind_of

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from rocwheel import __version__
-from rocwheel.errors import WheelError
-from rocwheel.manifest import Source
+from rocwheel.base.errors import WheelError
+from rocwheel.base.git import Source
 
 OWN: Final = "sboms/rocwheel.cdx.json"  # below dist-info
 ROLE: Final = "rocwheel:role"  # a property of each component

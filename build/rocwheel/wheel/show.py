@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict
 
 import amdgpu_family_matrix as matrix
-from rocwheel.console import columns, count, printable, size
-from rocwheel.values import replace
+from rocwheel.base.console import columns, count, printable, size
+from rocwheel.base.values import replace
 from rocwheel.wheel import hip
 from rocwheel.wheel.elf import PJRT_ENTRY
 from rocwheel.wheel.verify.rules import Severity

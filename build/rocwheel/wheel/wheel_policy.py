@@ -13,11 +13,11 @@ from msgspec.structs import asdict
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from rocwheel.model import WheelKind, suggest
-from rocwheel.values import Value, matching
+from rocwheel.base.values import Value, matching
+from rocwheel.base.versions import WheelKind, suggest
+from rocwheel.base.yaml_file import FieldError
 from rocwheel.wheel.elf import ElfFacts
 from rocwheel.wheel.metadata import canonical_platform
-from rocwheel.yaml_file import FieldError
 
 PRIVATE: Final = "GLIBC_PRIVATE"  # of one glibc for itself; no system promises it
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")

@@ -23,9 +23,9 @@ from typing import Final, NamedTuple, NoReturn
 # (https://github.com/madler/zlib/blob/master/inftrees.c).
 from zlib_ng import zlib_ng
 
-from rocwheel import files
-from rocwheel.console import brief
-from rocwheel.errors import WheelError, named
+from rocwheel.base import files
+from rocwheel.base.console import brief
+from rocwheel.base.errors import WheelError, named
 from rocwheel.wheel.limits import LIMITS
 
 LOCAL: Final = struct.Struct("<IHHHHHIIIHH")

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from zlib_ng import zlib_ng
 
-from rocwheel import files
-from rocwheel.errors import HostError, WheelError
+from rocwheel.base import files
+from rocwheel.base.errors import HostError, WheelError
 from rocwheel.wheel.zip_reader import (
     CENTRAL,
     END,

@@ -17,18 +17,18 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel import files
+from rocwheel.base import files
+from rocwheel.base.process import Command
+from rocwheel.base.values import Plain
 from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.protocol import BrokenProtocolError
-from rocwheel.process import Command
-from rocwheel.values import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from rocwheel.base.process import HostRunner
     from rocwheel.gate.engine.protocol import Event
     from rocwheel.gate.suite.suites import Library
-    from rocwheel.process import HostRunner
 
 WORKER: Final = "gate/engine/worker/__main__.py"
 SUPERVISOR: Final = "gate/engine/worker/supervisor.py"

@@ -11,7 +11,7 @@ from rocwheel.gate.engine.lane_work import LaneWork
 from rocwheel.gate.engine.outcomes import Outcomes
 from rocwheel.gate.engine.plan import RunPlan, Watcher
 from rocwheel.gate.engine.protocol import Bye
-from rocwheel.results import (
+from rocwheel.records.results import (
     Attempt,
     CollectError,
     Fault,
@@ -20,7 +20,7 @@ from rocwheel.results import (
     ProcessRecord,
     Results,
 )
-from rocwheel.verdict import State
+from rocwheel.records.verdict import State
 
 
 class Findings:

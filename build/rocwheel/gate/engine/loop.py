@@ -30,14 +30,14 @@ from rocwheel.gate.engine.plan import Snapshot
 from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.gate.engine.supply import Supply
 from rocwheel.gate.engine.worker import supervisor
-from rocwheel.results import CUT_SHORT, Outcome, Results
-from rocwheel.verdict import State
+from rocwheel.records.results import CUT_SHORT, Outcome, Results
+from rocwheel.records.verdict import State
 
 if TYPE_CHECKING:
+    from rocwheel.base.process import Command
     from rocwheel.gate.engine.plan import RunPlan, System, Watcher
     from rocwheel.gate.engine.protocol import Event
     from rocwheel.gate.engine.scheduler import Step
-    from rocwheel.process import Command
 
 TICK: Final = 0.05  # seconds between looks at deadlines
 DUMP_SECONDS: Final = 5.0  # for a stuck process to write its stacks, or not to

@@ -12,9 +12,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.console import count
-from rocwheel.results import Attempt, CollectError, Outcome, TestResult
-from rocwheel.values import Plain, replace
+from rocwheel.base.console import count
+from rocwheel.base.values import Plain, replace
+from rocwheel.records.results import Attempt, CollectError, Outcome, TestResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from rocwheel.base.values import Plain
 from rocwheel.gate.engine.scheduler import Estimates
-from rocwheel.values import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from rocwheel.base.process import Command, HostRunner
     from rocwheel.gate.engine.child import WorkerSpec
     from rocwheel.gate.machine.accelerators import Accelerator
-    from rocwheel.process import Command, HostRunner
-    from rocwheel.results import Attempt
+    from rocwheel.records.results import Attempt
 
 
 class Lane(Plain, frozen=True, kw_only=True):

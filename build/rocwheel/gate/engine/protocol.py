@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from rocwheel.values import Count
+from rocwheel.base.values import Count
 
 LINE_LIMIT: Final = 64 << 20  # bytes of one message: the node ids of a very large file
 SHOWN: Final = 200  # characters of a broken message

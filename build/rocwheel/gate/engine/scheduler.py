@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.values import Plain
+from rocwheel.base.values import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel.errors import CommandError, HostError, named
+from rocwheel.base.errors import CommandError, HostError, named
+from rocwheel.base.host import cgroup
+from rocwheel.base.process import Command, Runner
+from rocwheel.base.values import Plain, replace
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
-from rocwheel.host import cgroup
-from rocwheel.process import Command, Runner
-from rocwheel.values import Plain, replace
-from rocwheel.verdict import Device
+from rocwheel.records.verdict import Device
 
 PARTITION_SHIFT: Final = 28
 PLACE_MASK: Final = (1 << PARTITION_SHIFT) - 1

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from rocwheel.base.host import cgroup
+from rocwheel.base.values import Plain, replace
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Accelerator, Allotment, Maker
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import NoRunnerError
-from rocwheel.host import cgroup
-from rocwheel.values import Plain, replace
 
 HOST_MEMORY: Final = 6 << 30  # bytes of the host for a process that shares a GPU
 # A process that has loaded ROCm and JAX holds some GiB before its first test; other gates may have

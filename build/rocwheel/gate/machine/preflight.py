@@ -13,13 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from rocwheel.base.process import Command, Runner
+from rocwheel.base.values import Plain
 from rocwheel.gate.engine.child import describe
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, SetupError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest
-from rocwheel.process import Command, Runner
-from rocwheel.values import Plain
 
 SCRIPT: Final = "gate/machine/facts.py"
 DEADLINE: Final = 300.0  # a first start of a GPU backend may compile kernels

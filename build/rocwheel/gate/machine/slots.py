@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from rocwheel import files
-from rocwheel.errors import named
+from rocwheel.base import files
+from rocwheel.base.errors import named
+from rocwheel.base.values import Plain
 from rocwheel.gate.machine.accelerators import Accelerator
 from rocwheel.gate.setup_errors import InfraError
-from rocwheel.values import Plain
 
 POLL_SECONDS: Final = 1.0
 

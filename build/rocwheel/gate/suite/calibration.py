@@ -7,12 +7,12 @@ from typing import Final
 import yaml
 
 from amdgpu_family_matrix import Family
-from rocwheel import files
-from rocwheel.errors import ConfigError
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError
 from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.suite import suites
 from rocwheel.gate.suite.suites import Numbers
-from rocwheel.results import Results
+from rocwheel.records.results import Results
 
 SLACK: Final = 100  # a number may be off by one in so many: runners and drivers differ
 HEAD: Final = """\

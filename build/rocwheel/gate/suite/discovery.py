@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rocwheel.console import count
-from rocwheel.errors import ConfigError
+from rocwheel.base.console import count
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Plain, replace
 from rocwheel.gate.suite.suites import SuiteSource
-from rocwheel.values import Plain, replace
 
 # Called while a file is imported, these decide how many devices the backend of the process has;
 # once it runs they skip the file instead (jax/_src/test_util.py, request_cpu_devices).

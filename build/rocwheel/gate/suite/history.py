@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from rocwheel.errors import ConfigError, StoreError
+from rocwheel.base.errors import ConfigError, StoreError
+from rocwheel.base.store import JSON, Headers, Store, swap
+from rocwheel.base.store.file import FileStore
+from rocwheel.base.values import Count, Value
 from rocwheel.gate.engine.scheduler import Estimates
-from rocwheel.places import Place
-from rocwheel.results import LastRun, Outcome, Results
-from rocwheel.store import JSON, Headers, Store, swap
-from rocwheel.store.file import FileStore
-from rocwheel.values import Count, Value
+from rocwheel.records.places import Place
+from rocwheel.records.results import LastRun, Outcome, Results
 
 
 class SuiteHistory(Value, frozen=True, kw_only=True):

@@ -19,15 +19,15 @@ from typing import Annotated, Final
 from msgspec import field
 from packaging.specifiers import SpecifierSet
 
-from rocwheel import yaml_file
-from rocwheel.console import columns
-from rocwheel.errors import ConfigError
-from rocwheel.home import SUITES
-from rocwheel.model import suggest
-from rocwheel.results import Outcome, Results
-from rocwheel.values import Value, matching, replace
-from rocwheel.verdict import SILENT, State
-from rocwheel.yaml_file import FieldError
+from rocwheel.base import yaml_file
+from rocwheel.base.console import columns
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.home import SUITES
+from rocwheel.base.values import Value, matching, replace
+from rocwheel.base.versions import suggest
+from rocwheel.base.yaml_file import FieldError
+from rocwheel.records.results import Outcome, Results
+from rocwheel.records.verdict import SILENT, State
 
 FOLDER: Final = "skips"
 UNFINISHED: Final = SILENT | {State.TIMEOUT}  # states of a run that did not try all of them

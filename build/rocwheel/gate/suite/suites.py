@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import files, yaml_file
-from rocwheel.errors import ConfigError
-from rocwheel.home import SUITES, Home
-from rocwheel.model import suggest
-from rocwheel.values import Count, NonEmpty, Value, canonical_json, replace
-from rocwheel.verdict import Demand, Demands, KnownSuite
-from rocwheel.yaml_file import FieldError
+from rocwheel.base import files, yaml_file
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.home import SUITES, Home
+from rocwheel.base.values import Count, NonEmpty, Value, canonical_json, replace
+from rocwheel.base.versions import suggest
+from rocwheel.base.yaml_file import FieldError
+from rocwheel.records.verdict import Demand, Demands, KnownSuite
 
 if TYPE_CHECKING:
     from rocwheel.gate.suite.skips import Skip
@@ -176,7 +176,7 @@ def load_all(ci: Path) -> tuple[Suite, ...]:
 
 def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
     """Return a suite of ours as a verdict must name it to count."""
-    from rocwheel import git
+    from rocwheel.base import git
 
     listed = [entry.identity() for entry in entries if suite.name in entry.suites]
     folder = home.tests / suite.source.folder

@@ -15,8 +15,8 @@ from typing import Any, Final
 import yaml
 
 import amdgpu_family_matrix as matrix
-from rocwheel import files
-from rocwheel.errors import ConfigError, SourceError
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError, SourceError
 from rocwheel.gate.suite import skips
 from rocwheel.gate.suite.suites import Suite
 

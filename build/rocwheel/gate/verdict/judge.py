@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from rocwheel.results import Fault, Outcome, Results
-from rocwheel.values import replace
-from rocwheel.verdict import SILENT, Demand, State
+from rocwheel.base.values import replace
+from rocwheel.records.results import Fault, Outcome, Results
+from rocwheel.records.verdict import SILENT, Demand, State
 
 # The first that applies is the state: what stopped the run before what the run found.
 PRECEDENCE: Final = (

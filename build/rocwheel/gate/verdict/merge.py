@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from rocwheel.errors import ConfigError
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import replace
 from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.gate.verdict.run_record import collected, drawn
-from rocwheel.results import Fault, Outcome, Results, TestResult
-from rocwheel.values import replace
-from rocwheel.verdict import SILENT, Demand, KnownSuite, Ran, State, Verdict
+from rocwheel.records.results import Fault, Outcome, Results, TestResult
+from rocwheel.records.verdict import SILENT, Demand, KnownSuite, Ran, State, Verdict
 
 _JUDGED: Final = frozenset({"state", "reason", "also"})  # by what a suite demands
 

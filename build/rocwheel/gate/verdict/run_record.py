@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from rocwheel import __version__, files
+from rocwheel import __version__
+from rocwheel.base import files
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.environment import Environment
 from rocwheel.gate.machine.preflight import EnvironmentFacts
 from rocwheel.gate.request import GateRequest, Host
 from rocwheel.gate.verdict.judge import everything
-from rocwheel.results import Fault, Results
-from rocwheel.verdict import Attempts, Demand, Ran, RocmProvided, State, Verdict
+from rocwheel.records.results import Fault, Results
+from rocwheel.records.verdict import Attempts, Demand, Ran, RocmProvided, State, Verdict
 
 DIRTY: Final = "-dirty"
 

@@ -11,15 +11,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from rocwheel import files
-from rocwheel.errors import ConfigError, named
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError, named
+from rocwheel.base.store import HTML, JSON, TEXT, Headers
+from rocwheel.base.values import replace
 from rocwheel.gate.verdict.run_record import tests_list
-from rocwheel.ledger import verdicts
-from rocwheel.places import Place
-from rocwheel.results import Results
-from rocwheel.store import HTML, JSON, TEXT, Headers
-from rocwheel.values import replace
-from rocwheel.verdict import Verdict
+from rocwheel.records.places import Place
+from rocwheel.records.results import Results
+from rocwheel.records.verdict import Verdict
+from rocwheel.release.ledger import verdicts
 
 MOST: Final = 1 << 30  # bytes of results that are read from a folder: 100,000 tests take 46 MB
 KINDS: Final = {

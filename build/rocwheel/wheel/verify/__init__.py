@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import amdgpu_family_matrix as matrix
-from rocwheel import parallel
-from rocwheel.errors import RocmError, WheelError
-from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
-from rocwheel.model import PythonVersion, WheelKind
-from rocwheel.values import replace
+from rocwheel.base import parallel
+from rocwheel.base.errors import RocmError, WheelError
+from rocwheel.base.values import replace
+from rocwheel.base.versions import PythonVersion, WheelKind
+from rocwheel.records.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.installs import Installers as Installers

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from rocwheel.model import WheelKind
+from rocwheel.base.versions import WheelKind
 from rocwheel.wheel import requirements
 from rocwheel.wheel.metadata import normal_name
 from rocwheel.wheel.verify.libraries import JudgedWheel

@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 
 import uv
 
-from rocwheel import files
-from rocwheel.errors import CommandError
-from rocwheel.process import Command, Runner
+from rocwheel.base import files
+from rocwheel.base.errors import CommandError
+from rocwheel.base.process import Command, Runner
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.rules import Finding, finding
 

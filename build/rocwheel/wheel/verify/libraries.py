@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from rocwheel import families
-from rocwheel.console import brief, count
-from rocwheel.model import WheelKind
-from rocwheel.values import Plain
+from rocwheel.base.console import brief, count
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import WheelKind
+from rocwheel.records import families
 from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, PJRT_ENTRY, ElfFacts
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport
 from rocwheel.wheel.verify.rules import Finding, finding

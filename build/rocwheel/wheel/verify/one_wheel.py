@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import structs
 from packaging.requirements import Requirement
 
-from rocwheel.console import count
-from rocwheel.model import WheelKind, project_name
+from rocwheel.base.console import count
+from rocwheel.base.versions import WheelKind, project_name
 from rocwheel.wheel import requirements
 from rocwheel.wheel.inspect import LIBRARIES, kind_of
 from rocwheel.wheel.metadata import canonical_platform, normal_name, sound_mode

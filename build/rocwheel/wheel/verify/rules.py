@@ -3,7 +3,7 @@
 import enum
 from typing import Final, NamedTuple
 
-from rocwheel.console import brief
+from rocwheel.base.console import brief
 
 
 class Severity(enum.Enum):

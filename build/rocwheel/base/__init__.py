@@ -1,0 +1,1 @@
+"""What every stage uses of a machine: files, processes, HTTP, containers, stores, the terminal."""

@@ -1,0 +1,178 @@
+"""A container engine of this machine: which one, how it is called, and whether it can be used."""
+
+import json
+import platform
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from rocwheel.base.container import words
+from rocwheel.base.container.words import Trouble, headline
+from rocwheel.base.errors import CommandError, HostError
+from rocwheel.base.process import Command, Runner
+from rocwheel.base.values import Plain
+
+# What the clients read of the caller's environment: which engine they talk to. By name, since it is
+# shown in dry runs and hints, and CI jobs keep passwords in DOCKER_… and CONTAINER_… of their own:
+# https://docs.docker.com/reference/cli/docker/#environment-variables, containers.conf(5)
+CLIENT_ENV: Final = {
+    "docker": (
+        "DOCKER_API_VERSION", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_HOST",
+        "DOCKER_TLS", "DOCKER_TLS_VERIFY", "XDG_RUNTIME_DIR",
+    ),
+    "podman": (
+        "BUILDAH_FORMAT", "BUILDAH_ISOLATION", "CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE",
+        "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINER_CONNECTION",
+        "CONTAINER_HOST", "CONTAINER_SSHKEY", "REGISTRY_AUTH_FILE", "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
+    ),
+}  # fmt: skip
+CLIENT_HOST: Final = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}  # of those
+ANSWER_SECONDS: Final = 60.0
+ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+RUNC: Final = 'runtime = "runc" and cgroup_manager = "cgroupfs" in containers.conf'
+PACKAGES: Final = {"docker": "docker.io", "podman": "podman"}  # of Debian and Ubuntu
+
+
+class EngineKind(Enum):
+    """The engines rocwheel knows."""
+
+    DOCKER = "docker"
+    PODMAN = "podman"
+
+    @property
+    def oldest(self) -> tuple[int, int]:
+        """The oldest release that has what is used here: `--mount`, `--init`, BuildKit."""
+        return (20, 10) if self is EngineKind.DOCKER else (4, 0)
+
+
+class ContainerEngine(Plain, frozen=True, kw_only=True):
+    """An engine that answered, and what it said about itself."""
+
+    kind: EngineKind
+    program: str
+    version: str
+    architecture: str  # as images name it: amd64
+    root: Path  # where it keeps images and volumes
+    rootless: bool
+    env: Mapping[str, str] = {}  # which its client needs
+
+    def command(self, *arguments: str, timeout: float | None = None) -> Command:
+        """Start the client."""
+        return Command(argv=(self.program, *arguments), env=self.env, timeout=timeout)
+
+    def remove(self, container: str) -> Command:
+        """End a container at once and remove it."""
+        now = ("--time=0",) if self.kind is EngineKind.PODMAN else ()
+        return self.command("rm", "--force", "--volumes", *now, container, timeout=60)
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.version}{' (rootless)' if self.rootless else ''}"
+
+
+def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> ContainerEngine:
+    """Ask an engine who it is, and refuse one that cannot be used.
+
+    Raises HostError: no client, no answer, no permission, too old, another machine, another
+    architecture.
+    """
+    env = {name: environ[name] for name in CLIENT_ENV[kind.value] if name in environ}
+    program, name = kind.value, CLIENT_HOST[kind.value]
+    if (address := env.get(name, "")) and not address.startswith(("unix://", "fd://")):
+        raise _elsewhere(program, f"{name}={address}")
+    command = Command(
+        argv=(program, "info", "--format", "{{json .}}"), env=env, timeout=ANSWER_SECONDS
+    )
+    try:
+        said = runner.capture(command)
+    except HostError as exc:
+        hint = f"install it (Debian and Ubuntu: {PACKAGES[program]}), or use --executor=host"
+        raise HostError(f"{program}: no such program", hint=hint) from exc
+    except CommandError as exc:
+        raise _unusable(kind, exc.detail or str(exc)) from exc
+    try:
+        document = json.loads(said)
+    except ValueError as exc:
+        raise HostError(
+            f"{program}: does not say what it is: {said[:80]!r}", hint=f"try: {program} info"
+        ) from exc
+    if errors := document.get("ServerErrors"):  # newer clients answer for themselves, status 0
+        raise _unusable(kind, "; ".join(errors))
+    facts = _docker(document) if kind is EngineKind.DOCKER else _podman(document)
+    engine = ContainerEngine(kind=kind, program=program, env=env, **facts)
+    match = re.match(r"(\d+)\.(\d+)", engine.version)
+    if match is None or (int(match[1]), int(match[2])) < kind.oldest:
+        oldest = ".".join(map(str, kind.oldest))
+        raise HostError(
+            f"{program} {engine.version or 'of unknown version'}: too old",
+            hint=f"install {program} {oldest} or newer, or use --executor=host",
+        )
+    here = _architecture(platform.machine())
+    if engine.architecture != here:
+        raise HostError(
+            f"{program}: runs {engine.architecture}, this machine is {here}",
+            hint="use an engine on this machine, or --executor=host",
+        )
+    return engine
+
+
+def _docker(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "version": document.get("ServerVersion", ""),
+        "architecture": _architecture(document.get("Architecture", "")),
+        "root": Path(document.get("DockerRootDir", "/var/lib/docker")),
+        "rootless": "name=rootless" in " ".join(document.get("SecurityOptions") or ()),
+    }
+
+
+def _podman(document: Mapping[str, Any]) -> dict[str, Any]:
+    host = document.get("host", {})
+    if host.get("serviceIsRemote"):
+        raise _elsewhere("podman", "a remote service")
+    return {
+        "version": document.get("version", {}).get("Version", ""),
+        "architecture": _architecture(host.get("arch", "")),
+        "root": Path(document.get("store", {}).get("graphRoot", "/var/lib/containers/storage")),
+        "rootless": bool(host.get("security", {}).get("rootless")),
+    }
+
+
+def _architecture(name: str) -> str:
+    return ARCHITECTURES.get(name, name)
+
+
+def _elsewhere(program: str, where: str) -> HostError:
+    """Folders of this machine can only be mounted by an engine on this machine."""
+    return HostError(
+        f"{program}: is on another machine ({where}), which cannot see this one's folders",
+        hint="run rocwheel on that machine, or use --executor=host",
+    )
+
+
+def _unusable(kind: EngineKind, output: str) -> HostError:
+    """Return the error of an engine that did not answer."""
+    program, line = kind.value, headline(output)
+    known = {
+        Trouble.NO_PERMISSION: (
+            f"this user may not use it: {line}",
+            f"ask for membership in the group {program}, or use --executor=podman or host"
+            if kind is EngineKind.DOCKER
+            else "check the permissions of its storage, or use --executor=host",
+        ),
+        Trouble.NO_DAEMON: (
+            f"its daemon does not answer: {line}",
+            "start it (systemctl start docker), set DOCKER_HOST, or use --executor=host",
+        ),
+        Trouble.CGROUP: (
+            f"refuses the layout of control groups here: {line}",
+            f"run it as root with {RUNC}, or use --executor=docker or host",
+        ),
+        None: (f"does not work: {line}", f"try: {program} info"),
+    }
+    if "no end after" in output:  # of rocwheel.base.process, not of an engine
+        late = f"no answer within {ANSWER_SECONDS:g} s"
+        known[None] = (late, f"restart its daemon, and try: {program} info")
+    problem, hint = words.meaning(output, known)
+    return HostError(f"{program}: {problem}", hint=hint)

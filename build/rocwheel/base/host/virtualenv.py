@@ -1,0 +1,89 @@
+"""Virtual environments filled from a lock file: rocwheel's own, and the one its tests run in.
+
+Standard library only: `build/ci_build` bootstraps itself with it. An environment lies in the
+user's cache folder under a name made from the lock file and the interpreter, so that a changed
+lock or another Python gets a new one and two checkouts with the same lock share one. A lock makes
+two first runs at once safe, a marker file tells a complete environment from one whose making was
+cut short.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from rocwheel.base import files
+from rocwheel.base.errors import CommandError, HostError
+from rocwheel.base.host import debian
+from rocwheel.base.process import Command, HostRunner, base_env
+
+
+def python(lock: Path, *, environ: Mapping[str, str], with_uv: bool = False) -> Path:
+    """Return an interpreter that has every package of `lock`, a pip requirements file.
+
+    `with_uv` has the lock's own uv fill it, in a fifth of the time where it reaches PyPI; pip,
+    which knows the indexes that pip is configured for, does it otherwise. Raises HostError or
+    CommandError, with what to do, when the environment cannot be made.
+    """
+    home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = files.sha256(lock.read_bytes() + f"{sys.version}{sys.executable}".encode())
+    target = home / "rocwheel" / "environments" / key[:16]
+    marker = target / ".complete"
+    executable = target / "bin" / "python"
+    try:
+        if marker.exists() and executable.exists():
+            return executable
+        with files.locked(target.parent / f"{key[:16]}.lock"):
+            if not marker.exists():
+                _make(target, lock, HostRunner(plain(environ)), with_uv=with_uv)
+                marker.touch()
+    except OSError as exc:
+        raise HostError(
+            f"{exc.filename or target}: {exc.strerror}",
+            hint="free some space, or set XDG_CACHE_HOME to a folder that can be written",
+        ) from exc
+    return executable
+
+
+# pip's own settings that put packages elsewhere than into the environment that is being filled:
+# https://pip.pypa.io/en/stable/topics/configuration/#environment-variables
+_ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"})
+
+
+def plain(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a pip that fills the environment it belongs to."""
+    return {name: text for name, text in base_env(environ).items() if name not in _ELSEWHERE}
+
+
+def _make(target: Path, lock: Path, runner: HostRunner, *, with_uv: bool) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    if not importlib.util.find_spec("ensurepip"):
+        debian.ensure(["python3-venv"], runner=runner, root=os.geteuid() == 0, say=_say)
+    _say(f"first run: preparing a Python environment in {target}")
+    runner.run(Command(argv=(sys.executable, "-m", "venv", str(target))))
+    executable = str(target / "bin" / "python")
+    pip = (executable, "-m", "pip", "--disable-pip-version-check")
+    arguments = ("install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r")
+    try:
+        if with_uv and (own := re.search(r"^uv==(.+\n)(\s.+\n)+", lock.read_text(), re.MULTILINE)):
+            alone = target / "uv.lock"
+            alone.write_text(own[0])
+            runner.run(Command(argv=(*pip, *arguments, str(alone))))
+            fill = (executable, "-m", "uv", "pip", *arguments, str(lock), "--python", executable)
+            if runner.run(Command(argv=fill), check=False).returncode == 0:
+                return
+        runner.run(Command(argv=(*pip, *arguments, str(lock))))
+    except CommandError as exc:
+        raise HostError(
+            "the Python environment could not be filled",
+            hint="check that pip reaches its package index, or run this in an environment that "
+            f"has {lock}",
+            detail=exc.detail,
+        ) from exc
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

@@ -1,0 +1,105 @@
+"""JUnit XML, as GitHub, Jenkins and GitLab read it: one suite per file, every attempt kept."""
+
+import re
+from itertools import groupby
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from rocwheel.records.results import Fault, Outcome, Results, TestResult
+
+# XML 1.0 has no escape for these: a test that prints them must not break the report
+_FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def render(results: Results, judged: Fault) -> bytes:
+    """Render; tests that did not run and files that could not be collected are errors."""
+    counts, unread = results.counts, len(results.collect_errors)
+    errors = counts.crashed + counts.timed_out + counts.not_run + unread
+    root = ET.Element(
+        "testsuites",
+        name=results.suite,
+        tests=str(counts.collected + unread),
+        failures=str(counts.failed),
+        errors=str(errors),
+        skipped=str(counts.skipped + counts.xfailed),
+        time=_seconds(results.duration_ms),
+    )
+    about = ET.SubElement(root, "properties")
+    for name, value in (("state", judged.state.value), *sorted(results.environment.items())):
+        ET.SubElement(about, "property", name=name, value=_clean(value))
+    for fault in results.faults:
+        ET.SubElement(about, "property", name=f"fault.{fault.state.value}", value=fault.message)
+    by_file = sorted(results.tests, key=lambda test: test.file)  # stable: order within a file
+    for file, group in groupby(by_file, key=lambda test: test.file):
+        tests = list(group)
+        suite = ET.SubElement(
+            root,
+            "testsuite",
+            name=file,
+            tests=str(len(tests)),
+            time=_seconds(sum(test.duration_ms for test in tests)),
+        )
+        for test in tests:
+            _case(suite, test)
+    for error in results.collect_errors:
+        suite = ET.SubElement(root, "testsuite", name=error.file, tests="1", errors="1")
+        case = ET.SubElement(suite, "testcase", classname=error.file, name="(collection)")
+        _text(case, "error", error.message, error.detail)
+    ET.indent(root)
+    text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _case(suite: ET.Element, test: TestResult) -> None:
+    path, _, name = test.test.partition("::")
+    base, *parameters = name.partition("[")  # which may hold `::`, too
+    owner, _, short = base.rpartition("::")
+    classname = ".".join(filter(None, (path.removesuffix(".py").replace("/", "."), owner)))
+    case = ET.SubElement(
+        suite,
+        "testcase",
+        classname=_clean(classname),
+        name=_clean("".join((short, *parameters)) or path),
+        time=_seconds(test.duration_ms),
+    )
+    match test.outcome:
+        case Outcome.PASSED:
+            pass
+        case Outcome.FAILED:
+            _attempts(case, test, first="failure", later="rerunFailure")
+        case Outcome.CRASHED | Outcome.TIMED_OUT:
+            _attempts(case, test, first="error", later="rerunError")
+        case Outcome.FLAKY:
+            _attempts(case, test, first="flakyFailure", later="flakyFailure")
+        case Outcome.SKIPPED | Outcome.XFAILED | Outcome.DESELECTED:
+            ET.SubElement(case, "skipped", message=_clean(test.reason))
+        case Outcome.NOT_RUN:
+            ET.SubElement(case, "error", type="not-run", message=_clean(test.reason))
+
+
+def _attempts(case: ET.Element, test: TestResult, *, first: str, later: str) -> None:
+    bad = [attempt for attempt in test.attempts if attempt.outcome.bad]
+    if not bad:  # a failure by what it did to others
+        _text(case, first, test.reason, "")
+    for number, attempt in enumerate(bad):
+        message = attempt.message or test.reason
+        detail = f"{attempt.detail}\non {attempt.lane}, process {attempt.process}".strip()
+        _text(case, later if number else first, message, detail, attempt.outcome.value)
+    output = "\n".join(attempt.output for attempt in bad if attempt.output)
+    if output:
+        ET.SubElement(case, "system-out").text = _clean(output)
+
+
+def _text(case: ET.Element, tag: str, message: str, text: str, kind: str = "") -> None:
+    element = ET.SubElement(case, tag, message=_clean(message))
+    if kind:
+        element.set("type", kind)
+    element.text = _clean(text)
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:.3f}"
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("�", text)

@@ -1,0 +1,188 @@
+"""Making a runtime image: a plan with the digest of all it is made from, then two `build`s.
+
+The first makes base and ROCm, once for all images that share them; the second adds a CPython and
+the wheels. Both are recalled by the digest of their inputs, so unchanged inputs build nothing.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Final
+
+from rocwheel.base import files
+from rocwheel.base.container import PLACE, ContainerEngine, scratch
+from rocwheel.base.container.spec import LABEL
+from rocwheel.base.process import Command
+from rocwheel.base.values import Plain, canonical_json
+from rocwheel.base.versions import PythonVersion
+from rocwheel.image import building, layer, packages
+from rocwheel.image.building import OCI, Made, Workplace, engine_build, named
+from rocwheel.image.closure import Closure
+from rocwheel.image.found import INPUTS, Found, inspect
+from rocwheel.image.packages import PackagePin, Where
+from rocwheel.image.recipe import MEBI
+from rocwheel.image.runtime_recipe import ImagedSet, RuntimeBase, RuntimeRecipe
+from rocwheel.records.manifest import Manifest
+from rocwheel.rocm import RocmRoot
+
+DOCKERFILE: Final = "runtime.Dockerfile"
+SCRIPT: Final = "install.sh"
+LOCAL: Final = "localhost/rocwheel-runtime"
+PYTHON: Final = "/opt/venv/bin/python"  # of the image
+MANIFEST: Final = f"{LABEL}.manifest"
+RELEASED: Final = f"{LABEL}.released"
+
+
+class Subject(Plain, frozen=True, kw_only=True):
+    """Which image is wanted."""
+
+    recipe: RuntimeRecipe
+    base: RuntimeBase
+    manifest: Manifest
+    family: str
+    python: PythonVersion
+    profile: str
+    is_released: bool
+
+    @property
+    def repository(self) -> str:
+        """A set that is only staged never goes where released ones are."""
+        return self.recipe.repository if self.is_released else self.recipe.unreleased
+
+    @property
+    def tag(self) -> str:
+        wheels = ImagedSet(
+            set_id=self.manifest.sha256,
+            jax=self.manifest.jax_version,
+            rocm=self.manifest.rocm.version,
+            family=self.family,
+        )
+        return self.recipe.tag_of(wheels, self.python, self.base, self.profile)
+
+    @property
+    def reference(self) -> str:
+        return f"{self.repository}:{self.tag}"
+
+    @property
+    def budget(self) -> int:
+        """Bytes that it may weigh."""
+        return MEBI * int(getattr(self.recipe.budgets, self.profile))
+
+
+class ImagePlan(Plain, frozen=True, kw_only=True):
+    """Everything an image is made from."""
+
+    subject: Subject
+    base: Found
+    rocm: RocmRoot
+    closure: Closure
+    wheels: Mapping[Path, str]  # of the set, for this CPython -> SHA-256
+    pins: tuple[PackagePin, ...]
+    where: Where
+    docker: Path  # the folder with Dockerfile and script
+    tool: str  # our commit
+
+    @property
+    def rocm_digest(self) -> str:
+        """Of base and ROCm, which images share."""
+        return _digest(
+            base=self.base.config,
+            packages=list(self.subject.base.packages),
+            rocm=self.rocm.sha256,
+            files=list(self.closure.paths),
+            dockerfile=files.sha256(self.docker / DOCKERFILE),
+            script=files.sha256(self.docker / SCRIPT),
+        )
+
+    @property
+    def digest(self) -> str:
+        """Of all inputs."""
+        python = self.subject.python
+        return _digest(
+            rocm=self.rocm_digest,
+            python=[str(python), *self.subject.base.python(python)],
+            wheels=[[pin.project, pin.version, pin.sha256] for pin in self.pins],
+            manifest=self.subject.manifest.sha256,
+            released=str(self.subject.is_released),
+        )
+
+    @property
+    def rocm_image(self) -> str:
+        return f"{LOCAL}-rocm:{self.rocm_digest[:16]}"
+
+    @property
+    def image(self) -> str:
+        return f"{LOCAL}:{self.digest[:16]}"
+
+
+def _digest(**parts: object) -> str:
+    return files.sha256(canonical_json(parts))
+
+
+def commands(
+    plan: ImagePlan, context: Path, *, base: str, engine: ContainerEngine, network: str
+) -> Iterator[Command]:
+    """Yield the engine's two `build`s; `base` is a name that the base has."""
+    subject, manifest = plan.subject, plan.subject.manifest
+    yield engine_build(
+        engine, context / DOCKERFILE, target="rocm", tag=plan.rocm_image, network=network,
+        arguments={"BASE": base, "PACKAGES": " ".join(subject.base.packages)},
+        labels={INPUTS: plan.rocm_digest},
+    )  # fmt: skip
+    yield engine_build(
+        engine, context / DOCKERFILE, target="runtime", tag=plan.image, network=network,
+        arguments={
+            "BASE": base,
+            "ROCM": plan.rocm_image,
+            "PYTHON": f"/usr/bin/python{subject.python.major}.{subject.python.minor}",
+            "PYTHON_PACKAGES": " ".join(subject.base.python(subject.python)),
+        },
+        labels={
+            INPUTS: plan.digest,
+            MANIFEST: manifest.sha256,
+            RELEASED: "yes" if subject.is_released else "no",
+            f"{LABEL}.profile": subject.profile,
+            f"{LABEL}.python": str(subject.python),
+            f"{LABEL}.rocm": manifest.rocm.version,
+            f"{LABEL}.rocm.sha256": plan.rocm.sha256,
+            f"{LABEL}.jax.commit": manifest.jax.commit,
+            f"{LABEL}.xla.commit": manifest.xla.commit,
+            f"{LABEL}.tool": plan.tool,
+            f"{OCI}.title": subject.reference,
+            f"{OCI}.version": manifest.jax_version,
+            f"{OCI}.revision": manifest.jax.commit,
+            f"{OCI}.base.name": plan.base.reference,
+            f"{OCI}.base.digest": plan.base.config,
+        },
+    )  # fmt: skip
+
+
+def make(plan: ImagePlan, engine: ContainerEngine, here: Workplace, *, network: str) -> Made:
+    """Make the image, unless the engine has it. Raises HostError as `building.make` does."""
+    builds = _builds(plan, engine, here, network)
+    what = plan.subject.reference
+    return building.make(
+        plan.image, plan.digest, builds, what=what, base=plan.base, engine=engine, here=here
+    )
+
+
+@contextmanager
+def _builds(
+    plan: ImagePlan, engine: ContainerEngine, here: Workplace, network: str
+) -> Iterator[Sequence[Command]]:
+    """Yield the `build`s that are needed; their context has everything the Dockerfile reads."""
+    runner = here.runner
+    has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner) is not None
+    # what is not started from needs no name; a stage that is not made has to have some image
+    base_of = (
+        nullcontext(plan.rocm_image) if has_rocm else named(plan.base, engine=engine, runner=runner)
+    )
+    with scratch(here.cache / PLACE, "context") as context, base_of as base:
+        for file in (DOCKERFILE, SCRIPT):
+            shutil.copy(plan.docker / file, context / file)
+        packages.gather(context / "wheels", plan.wheels, plan.pins, plan.where, runner=runner)
+        if not has_rocm:
+            layer.write(context / "rocm.tar", plan.rocm.root, plan.closure)
+        both = tuple(commands(plan, context, base=base, engine=engine, network=network))
+        yield both[1:] if has_rocm else both

@@ -1,0 +1,232 @@
+"""The engine of one machine: what is longest first, as much at once as the machine holds.
+
+Each cell is a process on a leash: when the engine ends, however it ends, its cells stop their
+commands and go. A lock that the cells inherit keeps a second engine of the same night waiting until
+the last of them has ended. Everything it knows is in the store; run again, it continues.
+"""
+
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final
+
+from rocwheel.base.console import ConsoleMode, count, duration
+from rocwheel.base.errors import HostError, InterruptError, StoreError
+from rocwheel.base.process import Command
+from rocwheel.night import standing
+from rocwheel.night.cell import Signals, Worker, end_dead, lost
+from rocwheel.night.standing import CellStanding
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger.nights import Book, Cell, Needs, Nights, Phase
+
+POLL: Final = 0.02
+LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends
+NOTED: Final = 30.0  # seconds between two lines about what runs; a terminal shows each second
+STATES: Final = frozenset({state.exit_code for state in State})
+LEAST_DISK: Final = 1 << 10  # MiB that stay free
+
+
+@dataclass
+class _Running:
+    process: subprocess.Popen[bytes]
+    cell: Cell
+    started: float
+
+
+@dataclass
+class LocalScheduler:
+    """Runs the cells of one night here until nothing more can be done."""
+
+    nights: Nights
+    night: str
+    worker: Worker
+    target: tuple[str, ...]  # options that name the store
+    workers: int  # cells at once
+    cpus: int  # of this machine, which cells take together; as the next two
+    memory_mib: int
+    gpus: int
+    disk: Path
+    signals: Signals
+    output: IO[bytes]  # what cells print
+    lock: int = -1  # descriptor of a lock the cells hold too
+    book: Book = field(init=False)  # as it was read last
+    _running: dict[str, _Running] = field(default_factory=dict)
+    _paths: dict[str, int] = field(default_factory=dict)
+    _refused: dict[str, int] = field(default_factory=dict)  # cell -> starts that began nothing
+    _said: bool = False  # that nothing new begins
+
+    def run(self) -> dict[str, CellStanding]:
+        """Run what can be run.
+
+        Raises InterruptError when it was asked to end, HostError when cells could not be started,
+        StoreError when the store is away and nothing runs any more.
+        """
+        book = self.nights.book(self.night)
+        self._paths, most = critical_paths(book.plan.cells), book.plan.attempts
+        # what a killed scheduler of this host left without an end
+        tries = (item for items in book.attempts.values() for item in items)
+        dead = end_dead(self.nights, book, tries, self.worker)
+        standings = self._look(None if dead else book)
+        looked, fresh = time.monotonic(), True
+        noted, console = 0.0, self.worker.console
+        every = 1.0 if console.mode is ConsoleMode.TERMINAL else NOTED
+        total = len(book.plan.cells)
+        with self.signals.caught(), console.progress(self.night, total=total) as shown:
+            try:
+                while True:
+                    ended = self._reap()
+                    if ended or time.monotonic() - looked > LOOK:
+                        standings, fresh = self._look_again(standings)
+                        looked = time.monotonic()
+                    if fresh and not self.signals:
+                        self._start(standings)
+                    fresh = False
+                    if not self._running:
+                        break
+                    self._end()
+                    if time.monotonic() - noted > every:
+                        noted = time.monotonic()
+                        settled = sum(item.settled for item in standings.values())
+                        runs = [(x.cell.name, noted - x.started) for x in self._running.values()]
+                        text = ", ".join(f"{name} {duration(took)}" for name, took in runs)
+                        shown.update(settled, text=text)
+                    time.sleep(POLL)
+            finally:
+                self._stop()
+        if self.signals:
+            standings = self._look()
+            open_ = sum(not item.settled for item in standings.values())
+            raise InterruptError(
+                f"{self.night}: ended with {count(open_, 'cell')} to do",
+                hint=f"go on with: `nightly run {self.night}`",
+            )
+        lacking = [name for name, times in self._refused.items() if times >= most]
+        if lacking:
+            raise HostError(
+                f"{lacking[0]}: its process ended before an attempt began",
+                hint=f"what it printed is in {self.output.name}; then run the night again",
+            )
+        return standings
+
+    def _end(self) -> None:
+        """Do what was asked: say once that nothing new begins, or stop what runs."""
+        if self.signals and not self._said:
+            self._said = True
+            self.worker.console.info(
+                f"   interrupted: {count(len(self._running), 'cell')} may end, nothing new begins; "
+                "Ctrl-C again stops at once"
+            )
+        if self.signals.stops:
+            self._stop()
+
+    def _look_again(self, before: dict[str, CellStanding]) -> tuple[dict[str, CellStanding], bool]:
+        """Where all cells stand, and whether that is fresh: a store that is away ends nothing."""
+        try:
+            return self._look(), True
+        except StoreError as exc:
+            if not self._running:
+                raise
+            self.worker.console.warn(f"{exc}: asking again in {LOOK:.0f} s")
+            return before, False
+
+    def _look(self, book: Book | None = None) -> dict[str, CellStanding]:
+        self.book = book or self.nights.book(self.night)
+        return standing.stand(self.book, self.worker.now())
+
+    def _start(self, standings: Mapping[str, CellStanding]) -> None:
+        if standing.stopped(self.book.orders):
+            return
+        is_barred = self.worker.host in self.book.quarantined
+        waiting = [
+            item.cell
+            for item in standings.values()
+            if item.phase in {Phase.WAITING, Phase.OPEN}
+            and item.cell.name not in self._running
+            and standing.ready(standings, item.cell)
+            and not (is_barred and item.cell.needs.gpus)
+            and self._refused.get(item.cell.name, 0) < self.book.plan.attempts
+        ]
+        for cell in sorted(waiting, key=lambda cell: -self._paths[cell.name]):
+            if len(self._running) >= self.workers:
+                return
+            if self._fits(cell.needs):
+                self._launch(cell)
+
+    def _fits(self, needs: Needs) -> bool:
+        """Whether there is room beside what runs; what is larger than the machine runs alone."""
+        if not self._running:
+            return True
+        all_ = [needs, *(item.cell.needs for item in self._running.values())]
+        disk = shutil.disk_usage(self.disk).free >> 20
+        return (
+            sum(item.cpus for item in all_) <= self.cpus
+            and sum(item.memory_mib for item in all_) <= self.memory_mib
+            and sum(item.gpus for item in all_) <= max(self.gpus, needs.gpus)
+            and disk - sum(item.disk_mib for item in all_) > LEAST_DISK
+        )
+
+    def _launch(self, cell: Cell) -> None:
+        argv = (
+            *self.worker.program, "nightly", "cell", self.night, cell.name, "--leash",
+            "--engine=local", f"--program={shlex.join(self.worker.program)}", *self.target,
+        )  # fmt: skip
+        process = self.worker.runner.start(
+            Command(argv=argv),
+            output=self.output,
+            stdin=subprocess.PIPE,  # a leash: it closes when this process ends, however it ends
+            pass_fds=(self.lock,) if self.lock >= 0 else (),
+        )
+        self._running[cell.name] = _Running(process, cell, time.monotonic())
+        self.worker.console.detail(f"   start {cell.name}")
+
+    def _reap(self) -> bool:
+        """Take note of cells whose process ended; whether there was one."""
+        ended = [name for name, item in self._running.items() if item.process.poll() is not None]
+        for name in ended:
+            item = self._running.pop(name)
+            if item.process.stdin:
+                item.process.stdin.close()
+            took = duration(time.monotonic() - item.started)
+            code = item.process.returncode
+            if code and code not in STATES:  # it could not record its own end
+                self._bury_one(name, code)
+            how = "done" if code == 0 else f"exit status {code}"
+            self.worker.console.info(f"   {name}: {how} after {took}")
+        return bool(ended)
+
+    def _bury_one(self, name: str, code: int) -> None:
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
+        why = f"the cell's process ended {how} and could not say what became of it"
+        try:
+            book = self.nights.book(self.night)
+            tries = book.attempts.get(name, ())
+            buried = [lost(self.nights, book, item, self.worker, why=why) for item in tries]
+        except StoreError as exc:  # the next engine will find it
+            self.worker.console.warn(str(exc))
+            buried = []
+        if not any(buried):
+            self._refused[name] = self._refused.get(name, 0) + 1
+
+    def _stop(self) -> None:
+        """Close every leash and wait: each cell stops its command and says so."""
+        for item in self._running.values():
+            if item.process.stdin:
+                item.process.stdin.close()
+        for name, item in list(self._running.items()):
+            item.process.wait()
+            del self._running[name]
+
+
+def critical_paths(cells: tuple[Cell, ...]) -> dict[str, int]:
+    """Return seconds from the start of each cell to the end of the night, at best."""
+    own = {cell.name: 0 if cell.kept else cell.seconds for cell in cells}
+    longest = dict(own)
+    for cell in reversed(cells):  # each comes after what it depends on
+        for name in (*cell.after, *cell.settled):
+            longest[name] = max(longest[name], own[name] + longest[cell.name])
+    return longest

@@ -1,0 +1,193 @@
+"""What the store has already of what a night may do: builds, sets and verdicts, durations.
+
+What a set's verdicts and releases mean is asked of `release.status`, which `promote` asks as well.
+The newest summary tells what was built of which inputs, also when it is kept no longer.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from amdgpu_family_matrix import Family
+from rocwheel.base.parallel import each
+from rocwheel.base.store import Store
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import RocmVersion
+from rocwheel.gate.suite import history
+from rocwheel.image.runtime_recipe import ImagedSet
+from rocwheel.night import artifacts, images, summing
+from rocwheel.night.images import NightImage
+from rocwheel.night.night_summary import NightSummary
+from rocwheel.night.settings import NightSettings, Pools
+from rocwheel.records.places import Place
+from rocwheel.records.verdict import State
+from rocwheel.release import status
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger.nights import WheelRecipe
+
+RELEASED: Final = "released"
+# A set that got so far is not tested or promoted again.
+DONE: Final = frozenset({RELEASED, "rolled back", "pruned"})
+
+
+class SetSeen(Plain, frozen=True, kw_only=True):
+    """What a family's places know of one wheel set."""
+
+    state: str = ""  # "" when it was never staged; otherwise as `status` says
+    cells: Mapping[tuple[str, str], tuple[State, str]] = {}
+    # of runtime images with a record: (name of the entry, CPython) -> NAME:TAG@sha256:…
+    images: Mapping[tuple[str, str], str] = {}
+
+
+class StoreContents(Plain, frozen=True, kw_only=True):
+    """What the store has, as far as the night asks."""
+
+    manifests: Mapping[str, str] = {}  # inputs -> SHA-256
+    sets: Mapping[tuple[str, str], SetSeen] = {}  # (family, manifest)
+    tests: Mapping[tuple[str, str], int] = {}  # (family, suite) -> ms
+    seconds: Mapping[str, int] = {}  # of cells in the last night
+
+
+class PlanInput(Plain, frozen=True, kw_only=True):
+    """Everything a plan is made of besides what was seen."""
+
+    night: str
+    settings: NightSettings
+    families: Mapping[str, Family]
+    channel: Channel
+    target: tuple[str, ...]
+    ci: Path  # the folder of data in use
+    by: str
+    now: datetime
+    own: tuple[str, ...] = ()  # the option that names families of one's own
+    images: tuple[NightImage, ...] = ()
+    pools: Pools = Pools()
+
+
+class _Built(Plain, frozen=True, kw_only=True):
+    """What was built from some inputs."""
+
+    sha256: str  # of the manifest
+    major: int  # of ROCm
+
+
+def look(
+    setting: PlanInput, recipes: Sequence[WheelRecipe], store: Store, last: NightSummary | None
+) -> StoreContents:
+    """Ask the store what it has; `last` is the newest summary.
+
+    That knows what was built and is kept no longer: it is not built again where each family has
+    staged it, so that what retention removed stays removed.
+    """
+    manifests = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
+    built = {
+        recipe.inputs: _Built(sha256=one.sha256, major=RocmVersion.parse(one.rocm.version).major)
+        for recipe, one in zip(recipes, manifests, strict=True)
+        if one
+    }
+    known = {item.inputs: item for item in last.builds} if last else {}
+    gone = {
+        recipe.inputs: _Built(sha256=known[recipe.inputs].manifest, major=_major(recipe))
+        for recipe in recipes
+        if recipe.inputs in known and recipe.inputs not in built and _major(recipe)
+    }
+    sets = _sets(setting, recipes, {**built, **gone}, store)
+    for recipe in recipes:
+        item = gone.get(recipe.inputs)
+        if item and all((name, item.sha256) in sets for name in recipe.families):
+            built[recipe.inputs] = item
+    return StoreContents(
+        manifests={inputs: item.sha256 for inputs, item in built.items()},
+        sets=sets,
+        tests=_durations(setting, recipes, built, sets, store),
+        seconds=summing.seconds(last) if last else {},
+    )
+
+
+def _sets(
+    setting: PlanInput, recipes: Sequence[WheelRecipe], built: Mapping[str, _Built], store: Store
+) -> dict[tuple[str, str], SetSeen]:
+    """Return what is known of builds, each family read once."""
+    wanted: dict[tuple[str, int], set[str]] = {}
+    for recipe in recipes:
+        if item := built.get(recipe.inputs):
+            for name in recipe.families:
+                wanted.setdefault((name, item.major), set()).add(item.sha256)
+    channel = setting.channel
+
+    def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
+        (name, major), ids = item
+        family, sets = setting.families[name], {}
+        for staging, release in channel.pairs(store, name, major):
+            seen = status.read(staging, release, family, channel, now=setting.now, asks_pages=False)
+            for row in (item for item in seen.sets if item.set_id in ids):
+                own = [r for r in recipes if (b := built.get(r.inputs)) and b.sha256 == row.set_id]
+                cells = row.decision.cells if row.decision else ()
+                sets[name, row.set_id] = SetSeen(
+                    state=row.state,
+                    cells={(c.suite, c.python): (c.state, c.why) for c in cells},
+                    images=_imaged(setting, own, family, row, release),
+                )
+        return sets
+
+    parts = each(of_family, wanted.items(), threads=4)
+    return {key: seen for part in parts for key, seen in part.items()}
+
+
+def _imaged(
+    setting: PlanInput,
+    recipes: Sequence[WheelRecipe],
+    family: Family,
+    row: status.SetStatus,
+    release: Place,
+) -> Mapping[tuple[str, str], str]:
+    """Return the runtime images of a released set; without any, nothing is asked."""
+    if row.state != RELEASED:
+        return {}
+    asked = [
+        (image, python)
+        for recipe in recipes
+        for image, python in images.wanted(setting.images, recipe, family.name)
+    ]
+    wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=row.first.rocm, family=family.name)
+    return images.recorded(release, wheels, asked)
+
+
+def _durations(
+    setting: PlanInput,
+    recipes: Sequence[WheelRecipe],
+    built: Mapping[str, _Built],
+    sets: Mapping[tuple[str, str], SetSeen],
+    store: Store,
+) -> dict[tuple[str, str], int]:
+    """Return how long suites that may be cut took in all, where something of them is to be run."""
+    asked: dict[tuple[str, str], int] = {}
+    for recipe in recipes:
+        item = built.get(recipe.inputs)
+        major = item.major if item else _major(recipe)
+        if not major:  # a folder of ROCm: its version is known once it is built
+            continue
+        for name in recipe.families:
+            seen = sets.get((name, item.sha256)) if item else None
+            if seen and seen.state in DONE:
+                continue
+            family = setting.families[name]
+            for suite in family.suites:
+                if family.need(suite).shards > 1 and family.runners_for(suite):
+                    asked[name, suite] = major
+
+    def one(item: tuple[tuple[str, str], int]) -> tuple[tuple[str, str], int]:
+        (name, suite), major = item
+        place = setting.channel.staging(store, name, major)
+        past = history.read(place, suite, setting.ci)
+        return (name, suite), sum(past.tests.values())
+
+    durations = each(one, asked.items(), threads=store.connections)
+    return {key: took for key, took in durations if took}
+
+
+def _major(recipe: WheelRecipe) -> int:
+    match = re.match(r"\d+", recipe.rocm_version)
+    return int(match[0]) if match else 0

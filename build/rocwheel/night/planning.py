@@ -1,0 +1,393 @@
+"""The plan of a night: which cells there are, what each needs and depends on, and why.
+
+A function of what was resolved (`pipeline.resolving`) and of what the store has already
+(`pipeline.looking`).
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Family, RunnerPool
+from rocwheel import __version__
+from rocwheel.base.choices import CELL_KINDS
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import suggest, timestamp
+from rocwheel.gate import subject
+from rocwheel.gate.suite import suites
+from rocwheel.image.runtime_recipe import ImagedSet
+from rocwheel.night import images
+from rocwheel.night.images import NightImage
+from rocwheel.night.looking import DONE, RELEASED, PlanInput, SetSeen, StoreContents
+from rocwheel.night.settings import Cost
+from rocwheel.records.verdict import SILENT
+from rocwheel.release.ledger.nights import Cell, Needs, NightPlan, WheelRecipe
+
+HALF_HOUR: Final = 1800
+HOSTED: Final = "ubuntu-24.04"  # the label of GitHub's own machines, for what any machine can do
+HOSTED_CPUS: Final = 4
+
+
+def plan(
+    setting: PlanInput, recipes: Sequence[WheelRecipe], absent: Sequence[Cell], seen: StoreContents
+) -> NightPlan:
+    """Make the plan, without asking or writing anything; `absent` are builds that cannot be."""
+    made = _Made(setting, seen)
+    for cell in absent:
+        made.missing(cell)
+    for recipe in recipes:
+        made.recipe(recipe)
+    made.end()
+    return NightPlan(
+        night=setting.night,
+        made=timestamp(setting.now),
+        by=setting.by,
+        tool=__version__,
+        target=setting.target,
+        recipes=tuple(
+            replace(recipe, manifest=seen.manifests.get(recipe.inputs, "")) for recipe in recipes
+        ),
+        cells=tuple(made.cells),
+        attempts=setting.settings.attempts,
+        quarantine=setting.settings.quarantine,
+    )
+
+
+def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
+    """Return the plan of another night, to be run anew: the same inputs, and every cell of it."""
+    cells = tuple(
+        # not one that cannot be, nor a gate without a runner
+        cell
+        if cell.absent or (cell.kind == "gate" and not cell.needs.label)
+        else replace(cell, kept="", why=f"repeats {old.night}")
+        for cell in old.cells
+    )
+    return replace(old, night=night, made=timestamp(now), by=by, tool=__version__, cells=cells)
+
+
+class _FamilySet(Plain, frozen=True):
+    """A wheel set of the night for one family: what its cells have in common."""
+
+    recipe: WheelRecipe
+    family: Family
+    seen: SetSeen
+    words: tuple[str, ...]  # that choose set, family and store
+
+    @property
+    def name(self) -> str:
+        return f"{self.recipe.name}.{self.family.name}"
+
+    @property
+    def tags(self) -> dict[str, Any]:
+        return {"family": self.family.name, "wheels": self.recipe.name}
+
+
+class _Made:
+    """Cells as they are made, in an order in which each comes after what it needs."""
+
+    def __init__(self, setting: PlanInput, seen: StoreContents) -> None:
+        self._setting, self._seen = setting, seen
+        self._suites = {item.name: item for item in suites.load_all(setting.ci)}
+        self._pushed: dict[str, str] = {}  # where an image is pushed, as far as known -> its cell
+        self.cells: list[Cell] = []
+
+    def recipe(self, recipe: WheelRecipe) -> None:
+        """Build, and what follows for each family."""
+        cost, is_branch = self._setting.settings.build, "--jax-source-dir={checkout}" in recipe.argv
+        manifest = self._seen.manifests.get(recipe.inputs, "")
+        build = self._add(
+            f"build.{recipe.name}",
+            recipe.argv,
+            needs=self._needs(cost, "", [RunnerPool(cost.label)] if cost.label else [], 0),
+            seconds=cost.hours * 3600,
+            limit=cost.hours * 3600,
+            leave=recipe.inputs,
+            wheels=recipe.name,
+            repository=recipe.jax_repository if is_branch else "",
+            commit=recipe.jax_commit if is_branch else "",
+            why=f"built before as {manifest[:12]}" if manifest else "these inputs were never built",
+            kept="built" if manifest else "",
+        )
+        rest = (*self._setting.own, *self._setting.target)
+        chosen = f"--manifest={manifest or '{' + build.name + '}'}"
+        sets = [
+            _FamilySet(
+                recipe=recipe,
+                family=self._setting.families[name],
+                seen=self._seen.sets.get((name, manifest), SetSeen()),
+                words=(chosen, f"--family={name}", *rest),
+            )
+            for name in recipe.families
+        ]
+        is_one = self._setting.channel.is_shared  # a set for several, which names them
+        for group in [sets] if is_one else [[of] for of in sets]:
+            stage = self._stage(build, group)
+            for of in group:
+                self._family(of, stage)
+
+    def _stage(self, build: Cell, group: Sequence[_FamilySet]) -> Cell:
+        """Add the cell that stages a set; one for several is no family's own."""
+        first, states = group[0], [of.seen.state for of in group]
+        name, suffix, tags, words = first.name, "", first.tags, first.words[1:]
+        if len(group) > 1:
+            name, tags = first.recipe.name, {"wheels": first.recipe.name}
+            suffix = f", for {', '.join(of.family.name for of in group)}"
+            words = ("--family=all", *words[1:])
+        state = states[0] if all(states) else ""
+        return self._add(
+            f"stage.{name}",
+            ("stage", "{wheelhouse}", *words),
+            after=(build.name,),
+            bring=first.recipe.inputs,
+            seconds=120,
+            needs=Needs(memory_mib=1024, disk_mib=4096),
+            kept="staged" if state else "",
+            why=(f"{state} already" if state else "not staged yet") + suffix,
+            **tags,
+        )
+
+    def _family(self, of: _FamilySet, stage: Cell) -> None:
+        """Add the cells that test and release a staged set for one family."""
+        seen = of.seen
+        ends = [
+            name
+            for python in of.recipe.pythons
+            for suite, level in self._setting.channel.levels(of.family, python).items()
+            for name in self._gate(of, python, suite, level, stage)
+        ]
+        promote = self._add(
+            f"promote.{of.name}",
+            ("promote", *of.words, "--reason=night {night}"),
+            after=(stage.name,),
+            settled=tuple(ends),
+            seconds=60,
+            needs=Needs(memory_mib=1024),
+            kept=seen.state if seen.state in DONE else "",
+            why=f"{seen.state} already" if seen.state in DONE else "not released yet",
+            **of.tags,
+        )
+        for image, python in images.wanted(self._setting.images, of.recipe, of.family.name):
+            self._image(of, python, image, after=(promote.name, stage.name))
+
+    def _gate(
+        self, of: _FamilySet, python: str, suite: str, level: matrix.Level, stage: Cell
+    ) -> Iterator[str]:
+        """Add the cells of one (suite, CPython); yield the names that a promotion waits for."""
+        stem, family = f"gate.{of.name}.{python}.{suite}", of.family
+        if suite not in self._suites:
+            raise ConfigError(
+                f"{family.name}: its policy names the suite {suite!r}, and there is none",
+                hint=suggest(suite, tuple(self._suites)),
+            )
+        runners = family.runners_for(suite)
+        tags = {**of.tags, "python": python, "suite": suite}
+        kept, why = _earlier(of.seen, suite, python)
+        if not runners and kept in {"", *DONE}:  # a verdict from elsewhere does without one
+            why = f"{family.name} has no runner for {suite}"
+            cell = Cell(name=stem, kind="gate", argv=(), absent=why, why=level.value, **tags)
+            self.missing(cell, family.bypass_tests_for_releases)
+            return
+        need = family.need(suite)
+        took = self._seen.tests.get((family.name, suite), 0) // 1000
+        target = self._setting.settings.shard_minutes * 60
+        count = min(need.shards, max(1, math.ceil(took / target))) if took else need.shards
+        count = 1 if kept else count
+        limit = self._suites[suite].deadlines.shard + HALF_HOUR
+        chosen = (f"--suite={suite}", f"--python={python}", *of.words)
+        rocm = subject.rocm_option(of.recipe.rocm)
+        names = [f"{stem}.{n}-of-{count}" if count > 1 else stem for n in range(1, count + 1)]
+        for number, name in enumerate(names, 1):
+            needs = self._needs(self._setting.settings.gate, name, runners, need.gpus)
+            part = (f"--shard={number}/{count}",) if count > 1 else ()
+            last = (*part, f"--runner={needs.label}", "--output={scratch}/results")
+            self._add(
+                name,
+                ("gate", *chosen, *rocm, *last),
+                after=(stage.name,),
+                needs=needs,
+                seconds=max(60, took // count) if took else limit // 2,
+                limit=limit,
+                shard=f"{number}/{count}" if count > 1 else "",
+                kept=kept,
+                why=why if kept or why else f"{level.value}, no verdict yet",
+                **tags,
+            )
+        if count == 1:
+            yield stem
+            return
+        merge = self._add(
+            f"merge.{stem.removeprefix('gate.')}",
+            ("gate", "merge", f"--shards={count}", *chosen, "--output={scratch}/results"),
+            after=(stage.name,),
+            settled=tuple(names),
+            seconds=60,
+            why=f"one verdict of {count} shards",
+            **tags,
+        )
+        yield merge.name
+
+    def _image(
+        self, of: _FamilySet, python: str, image: NightImage, *, after: tuple[str, ...]
+    ) -> None:
+        """Add the cell of one runtime image, or the reason why there is none."""
+        recipe, family, seen = of.recipe, of.family, of.seen
+        own, cost = image.settings, self._setting.settings.image
+        name = f"image.{of.name}.{python}.{own.label}"
+        needs = ((family.need(suite).gpus, suite) for suite in image.recipe.suites)
+        gpus, suite = max(needs, default=(0, ""))  # of the suite that needs most GPUs
+        runners = family.runners_for(suite) if suite else ()
+        tags = [tag.format(family=family.name, python=python) for tag in own.tags]
+        # what the set will be called is not known yet, but which of them are the same is
+        wheels = ImagedSet(
+            set_id=recipe.inputs, jax=recipe.jax, rocm=recipe.rocm_version, family=family.name
+        )
+        pushed = (image.reference(wheels, python), *(f"{image.repository}:{tag}" for tag in tags))
+        taken = next((self._pushed[item] for item in pushed if item in self._pushed), "")
+        reasons = (
+            image.lacks(recipe, python),
+            f"{seen.state} already" if seen.state in DONE and seen.state != RELEASED else "",
+            f"{family.name} has no runner for {suite}" if suite and not runners else "",
+            f"would have a tag of {taken}: say {{family}} or {{set}} in `tag` of the recipe "
+            "(ci/images.yaml), {family} or {python} in `tags`"
+            if taken
+            else "",
+        )
+        if why := next(filter(None, reasons), ""):
+            said: dict[str, Any] = {**of.tags, "python": python, "excused": "(not wanted)"}
+            self.missing(Cell(name=name, kind="image", argv=(), absent=why, **said))
+            return
+        self._pushed |= dict.fromkeys(pushed, name)
+        there = seen.images.get((own.label, python), "")
+        self._add(
+            name,
+            (
+                "runtime_images", *of.words, f"--python={python}", f"--recipe={own.recipe}",
+                *((f"--base={own.base}",) if own.base else ()), f"--profile={own.profile}",
+                f"--engine={own.executor}", *subject.rocm_option(recipe.rocm), "--test",
+                f"--push={own.push}",
+                *(f"--tag={tag}" for tag in tags),
+                "--output={scratch}/results", "--reason=night {night}",
+            ),
+            after=after,
+            needs=self._needs(cost, name, runners, gpus),
+            seconds=HALF_HOUR,
+            limit=cost.hours * 3600,
+            kept="pushed" if there else "",
+            image=there,
+            why="made of this set already" if there else "not made of this set yet",
+            python=python,
+            **of.tags,
+        )  # fmt: skip
+
+    def _needs(
+        self, cost: Cost, name: str, runners: Sequence[matrix.RunnerPool], gpus: int
+    ) -> Needs:
+        """Return what a cell takes, on a runner that can run it; without any, everywhere."""
+        needs = Needs(cpus=cost.cpus, memory_mib=cost.memory_mib, disk_mib=cost.disk_mib, gpus=gpus)
+        if not runners:
+            return needs
+        chosen = matrix.choose(runners, f"{self._setting.night}/{name}")
+        runner = self._setting.pools.of(chosen)
+        gres = runner.gres if gpus else ""
+        return replace(needs, label=runner.label, partition=runner.partition, gres=gres)
+
+    def end(self) -> None:
+        """Add the cells that come last: pruning before the page, which says how that ended."""
+        target, notify = self._setting.target, self._setting.settings.notify
+        ends = tuple(cell.name for cell in self.cells if not cell.absent)
+        keep = f"--keep={self._setting.settings.keep_nights}"
+        families = [f"--family={f}" for f in sorted({c.family for c in self.cells} - {""})]
+        prune = ("nightly", "prune", keep, *families, *target)
+        self._add("prune", prune, settled=ends, why="retention, every night")
+        shown = f"--nights={self._setting.settings.shown_nights}"
+        page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
+        self._add("page", page, settled=(*ends, "prune"), why="every night")
+        if notify.url or notify.file:
+            how = {"url": notify.url, "secret-variable": notify.secret, "file": notify.file}
+            words = [f"--{option}={value}" for option, value in how.items() if value]
+            self._add(
+                "notify", ("nightly", "notify", "{night}", *words, *target),
+                settled=("page",), limit=300, why="people hear of a night that differs",
+            )  # fmt: skip
+
+    def missing(self, cell: Cell, bypass: matrix.Bypass | None = None) -> None:
+        """Add a cell that is expected and cannot be there, with the excuse that the data have."""
+        today = self._setting.now.date()
+        excused, ended = self._setting.settings.excuse(cell.name, today)
+        if bypass and today <= bypass.expires:
+            excused = f"(excused by {bypass.owner} until {bypass.expires}: {bypass.reason})"
+        excused = excused or cell.excused
+        self.cells.append(replace(cell, excused=excused, absent=f"{cell.absent} {ended}".strip()))
+
+    def _add(self, name: str, argv: tuple[str, ...], **fields: Any) -> Cell:
+        """Add a cell whose kind its name begins with."""
+        fields["seconds"] = self._seen.seconds.get(name, fields.get("seconds", 60))
+        excused, _ = self._setting.settings.excuse(name, self._setting.now.date())
+        kind = name.partition(".")[0]
+        cell = Cell(name=name, kind=kind, argv=argv, excused=excused, **fields)
+        self.cells.append(cell)
+        return cell
+
+
+def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
+    """Return the state that makes a gate superfluous ("" without), and what is known of it."""
+    state, why = seen.cells.get((suite, python), (None, ""))
+    if seen.state in DONE:
+        return seen.state, f"{seen.state} already"
+    if state is not None and state not in SILENT:
+        return state.value, f"has a verdict: {state.value} {why}".strip()
+    if state is not None and why != "no verdict":
+        why = f"was {state.value}: {why}"
+    return "", why
+
+
+def is_to_run(cell: Cell) -> bool:
+    """Return whether a cell has anything to run in this night."""
+    return not (cell.kept or cell.absent)
+
+
+def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
+    """Return what a workflow's jobs take from a plan: the night, its families, a matrix per kind.
+
+    Without a family only what is not a family's own: each family has a limit of jobs of its own. A
+    set for several families is staged for all of them, so that is no family's own.
+    """
+    names = sorted({cell.family for cell in plan.cells if cell.family and is_to_run(cell)})
+    values = {"night": plan.night, "families": json.dumps(names)}
+    for kind in CELL_KINDS:
+        rows = github_matrix(plan, kind, family)
+        values[kind] = json.dumps(rows)
+        values[f"{kind}_any"] = "true" if rows["include"] else "false"
+    return values
+
+
+def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
+    """Yield each cell, what is done with it, and why: first absent ones, then those that run."""
+    for cell in sorted(plan.cells, key=lambda cell: (not cell.absent, bool(cell.kept))):
+        if cell.absent:
+            yield cell.name, "absent", f"{cell.absent} {cell.excused}".strip()
+        else:
+            yield cell.name, f"kept ({cell.kept})" if cell.kept else "run", cell.why
+
+
+def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
+    """Return the cells of a kind and family, or none. Raises ConfigError above GitHub's limit."""
+    cells = [c for c in plan.cells if (c.kind, c.family) == (kind, family) and is_to_run(c)]
+    large = [c for c in cells if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
+    if large:
+        raise ConfigError(
+            f"{large[0].name}: needs {large[0].needs.cpus} CPUs, and {HOSTED} has {HOSTED_CPUS}",
+            hint="name the label of its runners: `build: {label: …}` in ci/nightly.yaml",
+        )
+    rows = [{"cell": cell.name, "runner": cell.needs.label or HOSTED} for cell in cells]
+    if len(rows) > matrix.MOST_JOBS:
+        raise ConfigError(
+            f"{plan.night}: {len(rows)} {kind} cells are more than the {matrix.MOST_JOBS} jobs "
+            "of a GitHub matrix",
+            hint="raise shard_minutes in ci/nightly.yaml, or plan fewer families or CPythons",
+        )
+    return {"include": rows}

@@ -1,0 +1,291 @@
+"""Resolving what moves (a branch, the newest tarball, an image) to digests, once for a night.
+
+What cannot be resolved leaves its own set out of the night, with the reason; the others go on.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Final
+
+import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Family
+from rocwheel import __version__, rocm, source
+from rocwheel.base import errors, files, git, home
+from rocwheel.base.download import Client, without_secrets
+from rocwheel.base.errors import ConfigError, FetchError, RocwheelError, SourceError
+from rocwheel.base.home import Home
+from rocwheel.base.process import Runner
+from rocwheel.base.values import Plain, canonical_json, replace
+from rocwheel.base.versions import RocmVersion
+from rocwheel.bazel import check_rocm
+from rocwheel.image import registry
+from rocwheel.night.night_summary import NightSummary
+from rocwheel.night.settings import Branch, NightSettings, SetSettings
+from rocwheel.release.ledger.nights import Cell, WheelRecipe
+from rocwheel.rocm import listing, tarball_name, therock
+from rocwheel.source.pins import Pin, Pins
+
+GITHUB: Final = "https://github.com/"
+COMPARE: Final = "https://api.github.com/repos/{}/compare/{}...{}"
+COMPARE_BYTES: Final = 32 << 20
+EXECUTOR: Final = "docker"  # the engine of a set's image that names no other
+
+
+class World(Plain, frozen=True, kw_only=True):
+    """The places that resolving asks: network, git, this checkout, the clock."""
+
+    ci: Path  # the folder of data in use
+    cwd: Path
+    cache: Path  # remembers the digests of tarballs
+    runner: Runner
+    client: Client
+    now: datetime
+    note: Callable[[str], None]
+    environ: Mapping[str, str]  # what requests to a registry obey
+    tool: str  # commit of rocwheel, or its version
+    tool_repository: str = ""  # that it was cloned from
+    is_shared: bool = False  # by the channel's layout: one set for all families of an entry
+    own: tuple[str, ...] = ()  # the option that names families of one's own
+
+
+class Tarball(Plain, frozen=True, kw_only=True):
+    """A ROCm tarball with its digest; "" for a folder, which has none."""
+
+    source: str
+    version: str
+    sha256: str
+
+
+def resolve(
+    settings: NightSettings, families: Mapping[str, Family], world: World
+) -> tuple[tuple[WheelRecipe, ...], tuple[Cell, ...]]:
+    """Resolve every recipe of the night; return them, and the builds that are absent."""
+    settings.check_families(families)
+    commit_of = cache(partial(git.resolve_ref, runner=world.runner))
+    image_of = cache(partial(one_image, world=world))
+    resolver = _Resolver(families, source.pins_of(world.ci), world, commit_of, image_of)
+    recipes: list[WheelRecipe] = []
+    absent: list[Cell] = []
+    for item in settings.sets:
+        try:
+            for made in resolver.of(item):
+                (recipes if isinstance(made, WheelRecipe) else absent).append(made)  # type: ignore[arg-type]
+        except ConfigError:
+            raise
+        except RocwheelError as exc:
+            world.note(f"{item.name}: {exc}")
+            names = resolver.wanted(item) if resolver.is_apart(item) else ("",)
+            absent += (_absent(item, str(exc), name) for name in names)
+    return tuple(recipes), tuple(absent)
+
+
+def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> Cell:
+    """Make the cell of a build that the settings expect and that cannot be."""
+    wheels = f"{item.name}-{family}" if family and item.rocm.tarballs else item.name
+    name = ".".join(filter(None, ("build", wheels, python)))
+    return Cell(
+        name=name, kind="build", argv=(), absent=why, wheels=wheels, family=family, python=python
+    )
+
+
+class _Resolver(Plain, frozen=True):
+    """Resolves the sets of a night; what moves is asked for once, so that all of them agree."""
+
+    families: Mapping[str, Family]
+    pins: Pins
+    world: World
+    commit_of: Callable[[str, str], str]  # of a branch
+    image_of: Callable[[str], str]
+
+    def wanted(self, item: SetSettings) -> tuple[str, ...]:
+        """Return the families that a set is for."""
+        return item.families or tuple(name for name in self.families if name in matrix.FAMILIES)
+
+    def is_apart(self, item: SetSettings) -> bool:
+        """Return whether each family has a set of its own, of its own tarball."""
+        is_one = self.world.is_shared and len(self.wanted(item)) > 1
+        return bool(item.rocm.tarballs) and not is_one
+
+    def of(self, item: SetSettings) -> Iterator[WheelRecipe | Cell]:
+        """Yield the recipes of a set, and cells for the builds that cannot be."""
+        world, wanted, pin = self.world, self.wanted(item), self._pin(item)
+        for python in item.pythons:
+            if pin and python not in pin.pythons:
+                why = f"JAX {pin.version} has no lock file for CPython {python}"
+                yield _absent(item, why, python=str(python))
+        if not item.rocm.tarballs:
+            yield self._recipe(item, item.name, wanted, item.rocm.source)
+            return
+        page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
+        newest = listing.newest(page, client=world.client, cwd=world.cwd)
+        if not self.is_apart(item):
+            every = therock.known().names.everything
+            if every not in newest:
+                why = f"{without_secrets(page)}: lists no {every} tarball, for all families"
+                raise SourceError(why, hint="name one source")
+            yield self._recipe(item, item.name, wanted, newest[every].source)
+            return
+        for name in wanted:
+            if name not in newest:
+                why = f"{without_secrets(page)}: lists no tarball of {name}"
+                if any(item.name.is_multiarch for item in newest.values()):
+                    why += "; name its multiarch tarball with `source` to build for all families"
+                yield _absent(item, why, name)
+                continue
+            try:
+                yield self._recipe(item, f"{item.name}-{name}", (name,), newest[name].source)
+            except (FetchError, SourceError, errors.StoreError, errors.HostError) as exc:
+                world.note(f"{item.name}-{name}: {exc}")
+                yield _absent(item, str(exc), name)
+
+    def _tarball(self, item: SetSettings, where: str) -> Tarball:
+        """Return a source with its digest, once its name says no ROCm that the pin is not for."""
+        name, pin = tarball_name.parse(tarball_name.base_name(where)), self._pin(item)
+        if pin and name and name.version and not isinstance(item.jax, Branch):
+            try:
+                check_rocm(name.version, pin.version, self.pins.layouts[pin.layout])
+            except ConfigError as exc:  # of this set; the others go on
+                raise SourceError(f"{exc}; {exc.hint}") from exc
+        return one_tarball(where, item.rocm.sha256, self.world, item.rocm.version)
+
+    def _recipe(self, item: SetSettings, name: str, of: tuple[str, ...], where: str) -> WheelRecipe:
+        world, pin, rocm = self.world, self._pin(item), self._tarball(item, where)
+        jax, repository, commit, argv = self._jax(item, pin)
+        known = pin.pythons if pin else item.pythons
+        pythons = tuple(str(p) for p in item.pythons or known if p in known)
+        if not pythons:
+            raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
+        image = self.image_of(item.image)
+        targets = tuple(dict.fromkeys(t for family in of for t in self.families[family].targets))
+        chosen: tuple[str, ...] = (f"--gfx-targets={','.join(targets)}",) if targets else ()
+        if world.is_shared and len(of) > 1:
+            chosen = (f"--family={','.join(of)}", *world.own)
+        date = world.now.strftime("%Y%m%d")
+        engine = f"--executor={item.executor or EXECUTOR}"
+        built_in = (engine, f"--builder-image={image}") if image else ()
+        words = (
+            "dist_wheels",
+            f"--therock-path={rocm.source}",
+            *((f"--therock-sha256={rocm.sha256}",) if rocm.sha256 else ()),
+            *((f"--rocm-version={item.rocm.version}",) if item.rocm.version else ()),
+            *argv,
+            f"--python-versions={','.join(pythons)}",
+            *chosen,
+            *built_in,
+            *(option.replace("{date}", date) for option in item.options),
+            "--wheelhouse={wheelhouse}",
+        )
+        # where things lie and which machine does it is no input; what is read is
+        inputs = {
+            "tool": world.tool,
+            "jax": [repository, commit],
+            "rocm": [rocm.sha256 or rocm.source, rocm.version],
+            "image": image,
+            "pythons": list(pythons),
+            "gfx": list(targets),
+            "argv": [w for w in words if not w.startswith(("--therock-path=", "--families="))],
+        }
+        return WheelRecipe(
+            name=name,
+            inputs=files.sha256(canonical_json(inputs)),
+            jax=jax,
+            jax_repository=repository,
+            jax_commit=commit,
+            rocm=rocm.source,
+            rocm_version=rocm.version,
+            rocm_sha256=rocm.sha256,
+            image=image,
+            families=of,
+            pythons=pythons,
+            argv=words,
+            xla_commit=(pin.xla_commit or "") if pin and not isinstance(item.jax, Branch) else "",
+            tool=world.tool,
+            tool_repository=world.tool_repository,
+        )
+
+    def _pin(self, item: SetSettings) -> Pin | None:
+        if item.jax is None:
+            return None
+        wanted = item.jax.pin if isinstance(item.jax, Branch) else item.jax
+        if wanted == "default":
+            return self.pins.default
+        return self.pins.find(wanted, allow_unverified="--allow-unverified-pin" in item.options)
+
+    def _jax(self, item: SetSettings, pin: Pin | None) -> tuple[str, str, str, tuple[str, ...]]:
+        """Return what it is called, repository, commit, and the options that say so."""
+        world = self.world
+        if isinstance(item.jax, Branch):
+            commit = self.commit_of(item.jax.repository, item.jax.name)
+            return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
+        if pin:
+            return pin.name, pin.repository, pin.commit, (f"--jax-version={pin.name}",)
+        folder = world.cwd / item.source_dir
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder", hint="correct `source_dir`")
+        tree = git.identify(folder, runner=world.runner)
+        return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
+
+
+def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> Tarball:
+    """Return a source with its digest: as given, as the file beside it says, or by reading it.
+
+    Raises ConfigError where its name says another version than the one asked for.
+    """
+    name = tarball_name.parse(tarball_name.base_name(where))
+    version = str(name.version) if name and name.version else asked
+    if asked and RocmVersion.parse(asked) != RocmVersion.parse(version):
+        raise ConfigError(f"{where}: is ROCm {version}, not {asked}", hint="correct `rocm.version`")
+    if not sha256 and "://" in where:
+        sha256 = rocm.digest_of(where, client=world.client, cache=world.cache, note=world.note)
+    elif not sha256:
+        path = (world.cwd / where).resolve()
+        if not (path.is_dir() or path.is_file()):
+            raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
+        where, sha256 = str(path), "" if path.is_dir() else files.sha256(path)
+    return Tarball(source=where, version=version, sha256=sha256)
+
+
+def one_image(name: str, world: World) -> str:
+    """Return an image by digest: as given, or what its tag is at its registry now."""
+    if not name or "@sha256:" in name:
+        return name
+    image = registry.look(*registry.parts(name), environ=world.environ)
+    if image is None:
+        raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
+    return image.reference
+
+
+def with_authors(
+    recipes: tuple[WheelRecipe, ...], last: NightSummary | None, world: World
+) -> tuple[WheelRecipe, ...]:
+    """Add who wrote the commits of JAX since each recipe's last night, where GitHub says it."""
+    past = (*last.builds, *last.recipes) if last else ()  # one may be absent in the last night
+    old = {item.name: item.jax_commit for item in past}
+    ask = cache(partial(_authors, world))
+    return tuple(
+        replace(item, authors=ask(item.jax_repository, old.get(item.name, ""), item.jax_commit))
+        for item in recipes
+    )
+
+
+def _authors(world: World, repository: str, old: str, new: str) -> tuple[str, ...]:
+    name = repository.removeprefix(GITHUB).removesuffix(".git")
+    if not (repository.startswith(GITHUB) and old and new) or old == new:
+        return ()
+    url = COMPARE.format(name, old, new)
+    try:
+        commits = json.loads(world.client.read(url, limit=COMPARE_BYTES) or b"{}")["commits"]
+        names = [item["commit"]["author"]["name"] for item in commits]
+    except (FetchError, ValueError, KeyError, TypeError) as exc:  # people can follow the link
+        world.note(f"{url}: {exc}")
+        return ()
+    return tuple(dict.fromkeys(names))
+
+
+def tool_of(ours: Home, runner: Runner) -> str:
+    """Return rocwheel's commit and the digest of what differs from it: inputs of a build."""
+    tree = home.tool(ours, partial(git.identify, runner=runner))
+    return " ".join(filter(None, (__version__, tree.commit, tree.digest)))

@@ -1,0 +1,224 @@
+"""Where each cell of a night stands: a pure function of its plan, attempts and orders.
+
+A failure in any attempt at a test counts, however late it comes: a pass beside it is `flaky`. An
+attempt that stored no verdict tested nothing, and only a hang of it counts beside a pass.
+A cell that waited for ends (a promotion, a merge, the page) is done again when one of them changed.
+An attempt that began and never ended is lost, which is the machine's fault until a person knows
+better; what the machine was at fault for is tried again, as often as the plan says.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+from rocwheel.base.choices import TEST_KINDS
+from rocwheel.base.values import Plain, replace
+from rocwheel.base.versions import moment
+from rocwheel.records.verdict import SILENT, State
+from rocwheel.release.ledger.nights import Book, Cell, CellAttempt, Ended, Order, Phase
+
+GOOD: Final = frozenset({State.PASS})
+GRACE: Final = 300  # seconds after its limit before an attempt without an end counts as lost
+
+
+class CellStanding(Plain, frozen=True, kw_only=True):
+    """One cell of a night with its attempts: its phase and its state."""
+
+    cell: Cell
+    phase: Phase
+    state: State | None  # of all attempts together; None before the first ended
+    reason: str
+    attempts: tuple[CellAttempt, ...]
+    released: bool = False  # flaky, and after a person's retry its set was released all the same
+
+    @property
+    def last(self) -> Ended | None:
+        """The newest attempt that ended."""
+        return next((item.ended for item in reversed(self.attempts) if item.ended), None)
+
+    @property
+    def passed(self) -> bool:
+        return self.state in GOOD
+
+    @property
+    def settled(self) -> bool:
+        """Return whether nothing more will happen to it unless a person asks."""
+        return self.phase in {Phase.KEPT, Phase.ENDED, Phase.BARRED, Phase.ABSENT}
+
+    @property
+    def green(self) -> bool:
+        """Return whether a person need not look: it passed, or its absence is excused."""
+        missing = self.phase is Phase.ABSENT or self.state is State.NO_RUNNER
+        return self.passed or self.released or (missing and bool(self.cell.excused))
+
+    @property
+    def word(self) -> str:
+        """The state as people read it."""
+        if self.phase in {Phase.ENDED, Phase.OPEN} and self.state:
+            return self.state.value
+        return f"kept: {self.cell.kept}" if self.phase is Phase.KEPT else self.phase.value
+
+    @property
+    def manifest(self) -> str:
+        """SHA-256 of the set that the cell left; "" when it leaves none."""
+        return self.last.manifest if self.last else ""
+
+
+def stopped(orders: tuple[Order, ...]) -> Order | None:
+    """Return the order that stopped the night and is still in force."""
+    last = next((o for o in reversed(orders) if o.action in {"stop", "go-on"}), None)
+    return last if last and last.action == "stop" else None
+
+
+def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
+    """Return every cell of the plan, in its order; a cell comes after what it depends on."""
+    standings: dict[str, CellStanding] = {}
+    for cell in book.plan.cells:
+        if cell.kept or cell.absent:  # the plan says all of it
+            phase, state = (Phase.KEPT, State.PASS) if cell.kept else (Phase.ABSENT, None)
+            why = cell.why if cell.kept else f"{cell.absent} {cell.excused}".strip()
+            one = CellStanding(cell=cell, phase=phase, state=state, reason=why, attempts=())
+        else:
+            one = _one(book, cell, standings, now)
+        standings[cell.name] = one
+        if cell.kind == "promote" and one.phase is Phase.ENDED and one.passed:
+            for name in [n for s in cell.settled for n in (s, *standings[s].cell.settled)]:
+                asked = _asked(book.orders, name) or _asked(book.orders, cell.name)
+                flaky = standings[name].state is State.FLAKY and asked is not None
+                standings[name] = replace(standings[name], released=flaky)
+    return standings
+
+
+def grouped(cells: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each text about cells, with the first of them and how many more."""
+    names: dict[str, list[str]] = {}
+    for name, text in cells:
+        names.setdefault(text, []).append(name)
+    for text, (first, *more) in names.items():
+        yield f"{first}{f' and {len(more)} more' if more else ''}: {text}"
+
+
+def nothing_built(standings: Mapping[str, CellStanding]) -> bool:
+    """Return whether every build has ended and none has wheels."""
+    builds = [item for item in standings.values() if item.cell.kind == "build"]
+    return all(item.settled and not item.passed for item in builds)
+
+
+def repeats(standings: Mapping[str, CellStanding]) -> bool:
+    """Return whether a cell that ended is to run again, such as a page that knew less."""
+    return any(i.attempts and i.phase in {Phase.WAITING, Phase.OPEN} for i in standings.values())
+
+
+def ready(standings: Mapping[str, CellStanding], cell: Cell) -> bool:
+    """Return whether a cell may start now."""
+    return all(standings[name].passed for name in cell.after) and all(
+        standings[name].settled for name in cell.settled
+    )
+
+
+def _one(
+    book: Book, cell: Cell, standings: Mapping[str, CellStanding], now: datetime
+) -> CellStanding:
+    attempts = book.attempts.get(cell.name, ())
+
+    def standing(phase: Phase, state: State | None, reason: str) -> CellStanding:
+        return CellStanding(cell=cell, phase=phase, state=state, reason=reason, attempts=attempts)
+
+    running = [item for item in attempts if not item.ended and not is_lost(item, cell, now)]
+    state, reason = _together(cell, attempts, book.sha256)
+    if running and running[-1].begun:
+        return standing(Phase.RUNNING, state, f"on {running[-1].begun.host}")
+    asked = _asked(book.orders, cell.name)
+    if asked and asked.action == "drop":
+        return standing(Phase.BARRED, State.NOT_RUN, f"dropped by {asked.by}: {asked.reason}")
+    more = bool(asked and asked.seen >= len(attempts))
+    again = outdated(book, cell, standings) if state is not None else ""
+    tries_left = state in SILENT and len(attempts) < book.plan.attempts
+    if state is None or more or again or tries_left:
+        bad = next((n for n in cell.after if standings[n].settled and not standings[n].passed), "")
+        if bad:  # what failed first, however far before it
+            root = standings[bad]
+            why = root.reason if root.phase is Phase.BARRED else f"{bad}: {root.word}"
+            return standing(Phase.BARRED, State.NOT_RUN, why)
+        if again:
+            state, reason = None, f"to be done again after {again}"
+        if more and asked:
+            return standing(Phase.WAITING, state, f"for the retry that {asked.by} asked for")
+        return standing(Phase.OPEN if state else Phase.WAITING, state, reason)
+    return standing(Phase.ENDED, state, reason)
+
+
+def wants_more(book: Book, where: CellStanding) -> bool:
+    """Return whether a person asked for another attempt at a cell after all there are."""
+    asked = _asked(book.orders, where.cell.name)
+    return bool(asked and asked.action == "retry" and asked.seen >= len(where.attempts))
+
+
+def told(book: Book, cell: Cell) -> int:
+    """Count the attempts and orders known of the cells whose ends this one waits for."""
+    tries = sum(len(book.attempts.get(name, ())) for name in cell.settled)
+    return tries + sum(order.cell in cell.settled for order in book.orders)
+
+
+def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> str:
+    """Return a cell that this one waited for and that was, or is to be, tried since; or ""."""
+    looked = [item.begun.seen for item in book.attempts.get(cell.name, ()) if item.begun]
+    open_ = next((name for name in cell.settled if not standings[name].settled), "")
+    if open_ or not looked or told(book, cell) <= max(looked):
+        return open_
+    return "what it waited for"
+
+
+def is_lost(attempt: CellAttempt, cell: Cell, now: datetime) -> bool:
+    """Return whether an attempt without an end is too old to be running still."""
+    if attempt.begun is None or attempt.unread:
+        return True
+    return (now - moment(attempt.begun.time)).total_seconds() > cell.limit + GRACE
+
+
+def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple[State | None, str]:
+    """Return what all attempts amount to."""
+    state: State | None = None
+    reason = ""
+    attempts, note = _that_tested(cell, attempts)
+    for item in attempts:
+        ended = item.ended
+        if ended is None:
+            if state is None:
+                why = item.unread or f"attempt {item.number} never said how it ended"
+                state, reason = State.INFRA, why
+            continue
+        if ended.plan != plan:
+            state, reason = State.INFRA, f"attempt {item.number} is of another plan"
+            continue
+        now, why = ended.state, ended.reason
+        if cell.kind in TEST_KINDS and state is not None:
+            if (now in SILENT and state not in SILENT) or (now in GOOD and state is State.FLAKY):
+                continue
+            if now in GOOD and state not in SILENT | GOOD:
+                now, why = State.FLAKY, f"passed after {state.value}: {reason}"
+            elif state in GOOD and now not in SILENT | GOOD:
+                why = f"{now.value} after a pass: {why}"
+        elif now in SILENT and state in GOOD:
+            continue  # an engine's requeue of what is done already
+        state, reason = now, why
+    return state, reason or note
+
+
+def _that_tested(
+    cell: Cell, attempts: tuple[CellAttempt, ...]
+) -> tuple[tuple[CellAttempt, ...], str]:
+    """Leave out, beside a pass, the attempts that failed before any test; note the last of them."""
+    ends = [item.ended for item in attempts if item.ended]
+    if cell.kind not in TEST_KINDS or not any(ended.state in GOOD for ended in ends):
+        return attempts, ""
+    says = SILENT | GOOD | {State.TIMEOUT}  # the wheels may hang
+    idle = [ended for ended in ends if not ended.link and ended.state not in says]
+    lost = [ended for ended in ends if ended in idle or ended.state in SILENT]
+    note = f"one attempt tested nothing: {lost[-1].state.value}: {lost[-1].reason}" if lost else ""
+    return tuple(item for item in attempts if item.ended not in idle), note
+
+
+def _asked(orders: tuple[Order, ...], name: str) -> Order | None:
+    """Return the last order about a cell."""
+    return next((o for o in reversed(orders) if o.cell == name), None)

@@ -1,0 +1,263 @@
+"""What is done about nights besides running them: orders, hosts, pruning, the page.
+
+Each function takes the open store and says what it did; options and output are the commands'.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any, Final
+
+from amdgpu_family_matrix import Family
+from rocwheel.base.console import Console, count, duration
+from rocwheel.base.errors import ConfigError, InterruptError, ObjectStaleError
+from rocwheel.base.store import HTML, JSON, Headers, Store
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import moment, timestamp
+from rocwheel.night import artifacts, night_feed, planning, slurm, standing, summing
+from rocwheel.night import night_page as page
+from rocwheel.night.night_summary import NightSummary
+from rocwheel.night.standing import CellStanding
+from rocwheel.release import retention
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger.nights import INDEX, LATE, Book, Ended, HostMark, Nights, Order, Phase
+from rocwheel.release.operations import Who, check_clock
+
+NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
+# In which nothing of a night began or ended, though cells could: an engine here starts them within
+# seconds, a cluster's node may have to boot.
+STALLED: Final = {"local": timedelta(minutes=2), "slurm": timedelta(minutes=15)}
+ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
+PUBLISHED: Final = 5  # times a page is made that another one overtakes
+
+
+def order(book: Book, action: str, cell: str, who: Who) -> Order:
+    """Make the order of a person about a night, or a cell of it. Raises ConfigError."""
+    night = book.plan.night
+    item = book.plan.cell(cell) if cell else None
+    if item and item.kept:
+        raise ConfigError(
+            f"{item.name}: was done before {night}: {item.why}",
+            hint=f"to do all of it anew: `nightly plan --from {night} --night NAME`",
+        )
+    seen = len(book.attempts.get(cell, ()))
+    return Order(action=action, cell=cell, seen=seen, **_signed(action, who))
+
+
+def clearance(nights: Nights, host: str, who: Who) -> HostMark:
+    """Make the record that a host gets cells again. Raises ConfigError."""
+    known = nights.quarantined()
+    if host not in known:
+        hint = f"held back: {', '.join(sorted(known)) or 'no host'}"
+        raise ConfigError(f"{host}: is not held back", hint=hint)
+    return HostMark(host=host, quarantined=False, **_signed("clear", who))
+
+
+def _signed(action: str, who: Who) -> dict[str, Any]:
+    """Return who does it, why and when. Raises ConfigError without a reason."""
+    if not who.reason.strip():
+        raise ConfigError(
+            f"{action}: no reason given", hint="add --reason; it is kept with the night"
+        )
+    return {"by": who.by, "reason": who.reason, "time": timestamp(who.now)}
+
+
+def page_url(channel: Channel, store: Store) -> str:
+    """Return where people read the page of all families."""
+    public = channel.public_url.rstrip("/")
+    return f"{public}/{page.PAGE}" if public else store.http(page.PAGE)
+
+
+def problems(
+    nights: Nights,
+    now: datetime,
+    limit: float,
+    waits: Mapping[str, slurm.Task] | None,
+    *,
+    has_slurm: bool = True,
+) -> list[str]:
+    """Say what is wrong with the newest nights: each a line that names its cause.
+
+    `limit` is the age in seconds of the newest, at most. Without `has_slurm` what waits in Slurm
+    is not known here.
+    """
+    names = nights.names()
+    if not names:
+        return [f"{nights.store.url}: has no night"]
+    night, book = names[-1], nights.book(names[-1])
+    standings = standing.stand(book, now)
+    age = (now - moment(book.plan.made)).total_seconds()
+    over = all(item.settled or item.cell.kind in summing.TELLING for item in standings.values())
+    lines = [f"{task.cell}: held by the scheduler: {task}" for task in slurm.held(waits)]
+    if age > limit:
+        lines.append(f"{night}: the newest night is {duration(age)} old")
+    if -age > LATE.total_seconds():
+        lines.append(f"{night}: is {duration(-age)} ahead of this machine's clock: set the clock")
+    started = book.attempts or not any(map(planning.is_to_run, book.plan.cells))
+    if not started and age > min(limit, NEVER_RAN):
+        lines.append(f"{night}: was planned and never ran")
+    left = count(sum(not item.settled for item in standings.values()), "cell")
+    if not over and (stop := standing.stopped(book.orders)):
+        go_on = f"`nightly retry {night} --reason=WHY`"
+        lines.append(f"{night}: was stopped by {stop.by} with {left} to do: {go_on}")
+    elif not (over or waits) and _is_stalled(book, standings, now):
+        go_on = shlex.join(("nightly", "run", night, *engine_words(book)))
+        how = f"stands still with {left} to do: `{go_on}`"
+        if waits is not None and not has_slurm:
+            how = f"nothing runs of {left} to do, and Slurm cannot be asked here: check it there"
+        lines.append(f"{night}: {how}")
+    lines += standing.grouped(
+        (name, f"absent: {item.reason}")
+        for name, item in standings.items()
+        if item.phase is Phase.ABSENT and not item.green
+    )
+    if standing.nothing_built(standings):
+        lines.append(f"{night}: nothing was built")
+    judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet
+    unread: list[str] = []
+    if judged and not summing.known(nights, judged, unread.append):
+        lines += unread or [f"{judged[0]}: has no summary: its page was never made"]
+    return lines
+
+
+def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime) -> bool:
+    """Return whether nothing of a night runs, or has for a while, though cells are to be run.
+
+    Here, a cell that was cut short has lost its engine. On GitHub a cell may wait for its runner
+    for as long as it takes.
+    """
+    tries = [item for items in book.attempts.values() for item in items]
+    moments = [item for t in tries for item in (t.begun, t.ended) if item]
+    runs = any(item.phase is Phase.RUNNING for item in standings.values())
+    engines = _engines(book)
+    if runs or not moments or "github" in engines:
+        return False
+    last = max(moments, key=lambda item: (moment(item.time), isinstance(item, Ended)))
+    cut = isinstance(last, Ended) and last.exit_code == InterruptError.exit_code
+    if cut and last.engine == "local":
+        return True
+    patience = max((STALLED[name] for name in engines if name in STALLED), default=timedelta(0))
+    return now - moment(last.time) > patience
+
+
+def _engines(book: Book) -> set[str]:
+    return {t.begun.engine for tries in book.attempts.values() for t in tries if t.begun}
+
+
+def engine_words(book: Book) -> tuple[str, ...]:
+    """Return the options of `nightly run` with which a night goes on where it began."""
+    return ("--engine=slurm",) if "slurm" in _engines(book) else ()
+
+
+class NightPruning(Plain, frozen=True, kw_only=True):
+    """The plan of a pruning: nights and wheel sets that go, and nights that are not over."""
+
+    nights: tuple[str, ...]
+    stay: tuple[str, ...]
+    sets: tuple[retention.PrunePlan, ...]
+
+    def lines(self) -> list[str]:
+        """Return what it does, for people."""
+        nights = [f"night {name}" for name in self.nights]
+        return [*nights, *(line for plan in self.sets for line in plan.lines())]
+
+
+def plan_pruning(
+    nights: Nights, channel: Channel, families: Sequence[str], keep: int, who: Who
+) -> NightPruning:
+    """Decide what retention no longer keeps. Raises ConfigError for a clock that is off."""
+    store = nights.store
+    left = chain((INDEX,), (info.key for info in store.keys(artifacts.ROOT)))
+    check_clock(store, left, now=who.clock, where=store.url)
+    old = nights.names()[:-keep]
+    stay = tuple(name for name in old if _may_go_on(nights, name, who.now))
+    every = (pair for name in families for pair in channel.pairs(store, name))
+    # what is for several families goes for all of them, once
+    pairs = {two.root: (one.of(one.family), two.of(two.family)) for one, two in every}
+    return NightPruning(
+        nights=tuple(name for name in old if name not in stay),
+        stay=stay,
+        sets=tuple(retention.plans(pairs.values(), channel, who=who, orphans=False)),
+    )
+
+
+def prune(plan: NightPruning, nights: Nights, channel: Channel, who: Who) -> int:
+    """Carry a pruning out; return how many objects of kept builds went with it."""
+    for planned in plan.sets:
+        retention.apply(planned, who=who)
+    if plan.nights:
+        nights.forget(plan.nights)
+    days = channel.retention.staging_days
+    return artifacts.forget(nights.store, who.now - timedelta(days=days)) if days else 0
+
+
+def _may_go_on(nights: Nights, name: str, now: datetime) -> bool:
+    """Return whether a night is young and has cells to run other than its own pruning."""
+    try:
+        plan, _ = nights.plan(name)
+        if now - moment(plan.made) >= ABANDONED:
+            return False
+        standings = standing.stand(nights.book(name), now).values()
+    except ConfigError:  # edited, or partly deleted: nothing goes on in it
+        return False
+    return any(not item.settled for item in standings if item.cell.kind != "prune")
+
+
+class NightPages(Plain, frozen=True, kw_only=True):
+    """Makes the summary of a night and the page of all families from the store."""
+
+    nights: Nights
+    channel: Channel
+    families: Mapping[str, Family]
+    now: datetime
+    console: Console
+    shown: int  # nights on the page
+
+    def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
+        """Sum up a night, and the newest anew; return the new page and how many it shows."""
+        shown = self.nights.names()[-self.shown :]
+        others = [name for name in shown if name != night]
+        summaries = {s.night: s for s in summing.known(self.nights, others, self.console.warn)}
+        newest = (name for name in shown[-1:] if name in summaries)
+        for name in dict.fromkeys(filter(None, (night, *newest))):
+            earlier = [item for other, item in summaries.items() if other != name]
+            summaries[name] = summing.summary(
+                self.nights.book(name),
+                self.families,
+                self.channel,
+                self.nights.store,
+                now=self.now,
+                before=earlier[-1] if earlier else None,
+            )
+            self.nights.put_summary(name, summaries[name].to_bytes())
+        wanted = [summaries[name] for name in shown if name in summaries]
+        try:
+            return self._put(wanted), len(wanted)
+        except ObjectStaleError:  # another page was published meanwhile, which may know more
+            if not tries:
+                raise
+            return self.publish(night, tries=tries - 1)
+
+    def _put(self, summaries: list[NightSummary]) -> bytes:
+        """Render the page and put it beside the index; return it."""
+        store, public = self.nights.store, self.channel.public_url
+        name = self.channel.name or "rocwheel"
+        body = page.render(
+            summaries,
+            now=self.now,
+            title=f"{name} wheels",
+            root=f"{public.rstrip('/')}/" if public else "../",
+        )
+        where = page_url(self.channel, store)
+        feed = night_feed.feed(summaries, title=f"{name} nights", page=where)
+        for key, data, kind in (
+            (page.PAGE, body, HTML),
+            (night_feed.FEED, feed, "application/atom+xml"),
+            (night_feed.BADGE, night_feed.badge(summaries), JSON),
+        ):
+            headers = Headers(content_type=kind, cache_control="public, max-age=60")
+            previous = store.info(key)
+            if not previous or store.read(key)[0] != data:
+                store.replace(key, data, previous=previous, headers=headers)
+        return body

@@ -1,0 +1,139 @@
+"""A team's own families, from a YAML file: what has no place in the GPU family matrix.
+
+`examples/miniature/families.yaml` shows the whole way on a machine without a GPU. Each family says
+what a pass must show, so that no code treats it in a special way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Literal
+
+from msgspec.structs import asdict
+
+import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, RunnerPool, Trigger
+from rocwheel.base import yaml_file
+from rocwheel.base.choices import ALL
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.values import Value
+from rocwheel.base.versions import PythonVersion, suggest
+from rocwheel.base.yaml_file import FieldError
+
+
+class _Proof(Value, frozen=True, kw_only=True):
+    backend: Literal["cpu", "rocm"]
+    devices: bool
+    rocm: bool
+    official: bool
+
+
+class _Bypass(Value, frozen=True, kw_only=True):
+    owner: str
+    reason: str
+    expires: date
+
+
+class _Excuse(_Bypass, frozen=True, kw_only=True):
+    suite: str
+
+
+class _Entry(Value, frozen=True, kw_only=True):
+    name: str
+    about: str
+    targets: tuple[str, ...]
+    suites: Mapping[str, Level]
+    proof: _Proof
+    runners: tuple[str, ...] = ()
+    bypass: _Bypass | None = None
+    uncalibrated: tuple[_Excuse, ...] = ()
+
+    def family(self) -> Family:
+        """Make the family. Raises ValueError for one that the matrix would refuse, too."""
+        gpus = int(self.proof.devices)
+        return Family(
+            self.name,
+            self.targets,
+            Trigger.NIGHTLY,
+            products=(self.about,),
+            policy=tuple(Rule(suite, level) for suite, level in self.suites.items()),
+            runners=tuple(RunnerPool(label, gpus=gpus) for label in self.runners),
+            bypass_tests_for_releases=Bypass(**asdict(self.bypass)) if self.bypass else None,
+            uncalibrated=tuple(matrix.Uncounted(**asdict(item)) for item in self.uncalibrated),
+            needs=tuple(Need(suite, gpus) for suite in self.suites),
+            proof=Proof(**asdict(self.proof)),
+        )
+
+    def __post_init__(self) -> None:
+        """Refuse what is no family, and a name that is not free."""
+        if self.name == ALL:
+            raise FieldError(f"{ALL!r} stands for all families", "name", hint="choose another")
+        self.family()
+
+
+class _File(Value, frozen=True, kw_only=True):
+    families: tuple[_Entry, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a name that stands twice, in whatever case."""
+        yaml_file.each_once((entry.name.lower() for entry in self.families), "families")
+
+
+def load(path: Path) -> dict[str, Family]:
+    """Read families by name. Raises ConfigError that says where and what."""
+    return {entry.name: entry.family() for entry in yaml_file.read(path, _File).families}
+
+
+def chosen(names: Collection[str], own: Path | None) -> tuple[Family, ...]:
+    """Return families by name; `all` are those of one's own file, or of the matrix.
+
+    Raises ConfigError for a name that neither has.
+    """
+    there = load(own) if own else {}
+    if ALL in names:
+        return tuple(item for _, item in sorted((there or matrix.FAMILIES).items()))
+    return tuple(there.get(name) or named(name, tuple(there)) for name in sorted(set(names)))
+
+
+def lacking(wanted: Mapping[str, Collection[str]], has: Collection[str]) -> str:
+    """Return the first of these families of which gfx targets are missing, and which; "" for none.
+
+    `wanted` has the targets of each family.
+    """
+    for name, targets in wanted.items():
+        if missing := [target for target in targets if target not in has]:
+            return f"{', '.join(missing)} of {name}"
+    return ""
+
+
+def refuse_lacking(wanted: Mapping[str, Collection[str]], given: Collection[str]) -> None:
+    """Refuse --gfx-targets that lack one of --family. Raises ConfigError."""
+    if missing := lacking(wanted, given):
+        raise ConfigError(
+            f"--gfx-targets: lacks {missing}, which --family names",
+            hint="drop one of the two options: --family gives all targets of each family",
+        )
+
+
+def named(name: str, others: tuple[str, ...] = ()) -> Family:
+    """Find a family of the matrix. Raises ConfigError that names the nearest one.
+
+    A rule of its policy for a CPython that does not exist is an error: it would require nothing.
+    """
+    try:
+        family = matrix.family(name)
+    except KeyError as exc:
+        problem, _, hint = str(exc.args[0]).partition("; ")
+        if "unknown" in problem:
+            hint = suggest(name, tuple(dict.fromkeys((*matrix.FAMILIES, *others))))
+        raise ConfigError(problem, hint=hint) from exc
+    for rule in family.policy:
+        for python in rule.pythons:
+            try:
+                PythonVersion.parse(python)
+            except ConfigError as exc:
+                where = f"{name}: policy: {rule.suite}"
+                raise ConfigError(f"{where}: {exc}", hint=exc.hint) from exc
+    return family

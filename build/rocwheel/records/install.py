@@ -1,0 +1,183 @@
+"""The lines that install a wheel set, for each client: pages, commands and docs show this value.
+
+The set's wheels come from its index and from nowhere else, without dependencies; then `jax`, and a
+jaxlib that the set does not bring, come from the package index by exact version. No line has
+`--extra-index-url`: with it, pip takes the newest version of a name from any index, also from one
+where a stranger registered it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from packaging.version import Version
+
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import WheelKind, project_name
+from rocwheel.records.manifest import Manifest
+
+NO_DEPS: Final = "--no-deps"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Package:
+    """One project at one version, with the SHA-256 of its files where they are known."""
+
+    project: str
+    version: str
+    hashes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.project}=={self.version}"
+
+    @property
+    def hashed(self) -> str:
+        """Return the line of a requirements file that allows these files and no others."""
+        return " ".join((str(self), *(f"--hash=sha256:{item}" for item in self.hashes)))
+
+
+class Install(Plain, frozen=True, kw_only=True):
+    """How users install one wheel set: from which index, with which jax, jaxlib and ROCm."""
+
+    index: str  # URL
+    ours: tuple[Package, ...]
+    jax: str
+    upstream: tuple[Package, ...] = ()  # a jaxlib of the package index
+    rocm: str = ""  # version
+    rocm_url: str = ""  # where the ROCm it was built with came from
+    rocm_origin: str = ""  # tarball, directory or pip
+    targets: tuple[str, ...] = ()  # gfx targets of the wheels
+    pythons: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, manifest: Manifest, index: str, *, targets: tuple[str, ...] = ()) -> Install:
+        """Return how the set of a manifest is installed from an index.
+
+        `targets` are those of the GPUs it is for, where the set has code for more.
+        """
+        files = defaultdict[tuple[bool, str, str], list[str]](list)
+        for wheel in manifest.wheels:
+            files[wheel.origin != "built", wheel.project, wheel.version].append(wheel.sha256)
+        packages: tuple[list[Package], list[Package]] = ([], [])  # ours, upstream
+        for (is_upstream, project, version), hashes in sorted(files.items()):
+            package = Package(project=project, version=version, hashes=tuple(sorted(hashes)))
+            packages[is_upstream].append(package)
+        return cls(
+            index=index,
+            ours=tuple(packages[0]),
+            upstream=tuple(packages[1]),
+            jax=manifest.jax_version,
+            rocm=manifest.rocm.version,
+            rocm_url=manifest.rocm.url,
+            rocm_origin=manifest.rocm.origin,
+            targets=targets or manifest.gfx_targets,
+            pythons=manifest.pythons,
+        )
+
+    @classmethod
+    def of_version(
+        cls, project: str, version: str, index: str, *, has_jaxlib: bool = False
+    ) -> Install:
+        """Return how plugin and pjrt of a version are installed, of which one project is known.
+
+        With them comes the set's own jaxlib, which has the same version, where it has one.
+        """
+        number = project.removeprefix("jax-rocm").partition("-")[0]
+        pair = (project_name(kind, number) for kind in (WheelKind.PJRT, WheelKind.PLUGIN))
+        own = ("jaxlib",) if has_jaxlib else ()
+        names = (*pair, *own) if project.startswith("jax-rocm") else (project,)
+        return cls(
+            index=index,
+            ours=tuple(Package(project=name, version=version) for name in names),
+            jax=Version(version).base_version,
+        )
+
+    @property
+    def pip(self) -> tuple[str, ...]:
+        return (
+            _line("pip", "install", NO_DEPS, "--index-url", self.index, *map(str, self.ours)),
+            _line("pip", "install", *self._others),
+        )
+
+    @property
+    def uv(self) -> tuple[str, ...]:
+        """Return uv's lines for an environment; a project's are in the docs."""
+        ours = (NO_DEPS, "--default-index", self.index, *map(str, self.ours))
+        return _line("uv", "pip", "install", *ours), _line("uv", "pip", "install", *self._others)
+
+    @property
+    def poetry(self) -> tuple[str, ...]:
+        """Return the lines that add the set to a Poetry project."""
+        return (
+            _line("poetry", "source", "add", "--priority=explicit", "rocm", self.index),
+            _line("poetry", "add", "--source", "rocm", *map(str, self.ours)),
+            _line("poetry", "add", *self._others),
+        )
+
+    @property
+    def pixi(self) -> str:
+        """Return the table of a `pixi.toml`."""
+        index = f'index = "{self.index}"'
+        ours = (f'{x.project} = {{ version = "=={x.version}", {index} }}' for x in self.ours)
+        others = (item.replace("==", ' = "==') + '"' for item in self._others)
+        return _file("[pypi-dependencies]", *ours, *others)
+
+    @property
+    def requirements(self) -> str:
+        """Return the file of the set's wheels by hash, for every CPython of the set."""
+        return _file(f"--index-url {self.index}", *(item.hashed for item in self.ours))
+
+    @property
+    def upstream_requirements(self) -> str:
+        """Return the file of what the package index brings by hash; "" where the set has all."""
+        return _file(*(item.hashed for item in self.upstream))
+
+    @staticmethod
+    def by_hash(*files: str) -> tuple[str, ...]:
+        """Return pip's lines for files of requirements with hashes."""
+        words = ("pip", "install", NO_DEPS, "--require-hashes", "-r")
+        return tuple(_line(*words, file) for file in files)
+
+    def rocm_lines(self) -> dict[str, str]:
+        """Return what brings the set's ROCm, by way; pip brings it for the set's GPUs."""
+        lines = {"/opt/rocm": f"# ROCm {self.rocm} in /opt/rocm is found without more"}
+        if self.rocm_origin == "pip" and self.rocm_url:
+            # a generic target has no package of its own
+            is_exact = self.targets and not any("generic" in item for item in self.targets)
+            names = self.targets if is_exact else ("all",)
+            devices = ",".join(f"device-{item}" for item in names)
+            wanted = f"rocm[libraries,{devices}]=={self.rocm}"
+            lines["pip"] = _line("pip", "install", "--index-url", self.rocm_url, wanted)
+        if self.rocm_origin == "tarball" and self.rocm_url:
+            fetch = _line("curl", "--fail", "--location", self.rocm_url)
+            lines["tarball"] = f"{fetch} | sudo tar --extract --gzip --directory /opt/rocm"
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "index_url": self.index,
+            "jax": self.jax,
+            "pythons": list(self.pythons),
+            "pip": list(self.pip),
+            "uv": list(self.uv),
+            "poetry": list(self.poetry),
+            "pixi": self.pixi,
+            "requirements": self.requirements,
+            "upstream_requirements": self.upstream_requirements,
+            "rocm": self.rocm_lines() if self.rocm else {},
+        }
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        return (f"jax=={self.jax}", *map(str, self.upstream))
+
+
+def _file(*lines: str) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _line(*words: str) -> str:
+    return shlex.join(words)

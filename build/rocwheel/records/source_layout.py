@@ -1,0 +1,211 @@
+"""What a source tree promises and how its Bazel is asked: `ci/layouts.yaml` as values.
+
+`source` checks trees against a `Layout`, `bazel` turns its recipe into options; both rooms share
+these values and nothing else. A recipe is a list of steps whose options are given when their
+conditions hold; conditions and values that do not exist are refused when the file is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Final, Literal
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from rocwheel.base.values import Value
+from rocwheel.base.versions import PythonVersion, WheelKind
+
+Linker = Literal["gold", "lld"]
+_FROM: Final = frozenset({">=", ">", "=="})  # operators that say where a range begins
+
+# What a step may depend on; a version class adds its own `features`.
+CONDITIONS: Final = frozenset({
+    "bazel-6-or-newer",  # the first with modules
+    "clang",  # a local clang compiles host code
+    "clang-16-or-newer",
+    "clang-before-19",
+    "cpu-native",
+    "cpu-release",
+    "free-threaded",
+    "git-hash",
+    "hermetic",  # the compiler the tree downloads itself
+    "rocm",  # a wheel of this invocation needs ROCm
+    "wheel-suffix",
+    "xla-dir",
+})  # fmt: skip
+
+# What a step may name; a version class adds its own `values`.
+VALUES: Final = frozenset({
+    "cc",
+    "cxx",
+    "gfx_targets",
+    "git_hash",
+    "python",
+    "rocm_path",
+    "wheel_suffix",
+    "wheel_type",
+    "xla_dir",
+})  # fmt: skip
+
+PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
+
+
+class ConditionalOptions(Value, frozen=True, kw_only=True):
+    """Options that a build gets when all of `when` holds."""
+
+    when: tuple[str, ...] = ()
+    options: tuple[str, ...]
+
+
+class Marks(Value, frozen=True, kw_only=True):
+    """What a tree of a version class has, whatever version it says it is."""
+
+    configs: tuple[str, ...] = ()  # defined in its rc files
+    without: tuple[str, ...] = ()  # not defined there
+    contains: Mapping[str, str] = {}  # file: a text in it
+
+
+class Bitcode(Value, frozen=True, kw_only=True):
+    """Where a ROCm's clang looks for its device library, and the files it wants there."""
+
+    folders: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+class RocmNeeds(Value, frozen=True, kw_only=True):
+    """What the build rules of some JAX versions look for in a ROCm tree before they compile.
+
+    A path may be a pattern, and `a|b` is satisfied by either. A library is `lib<name>.so`.
+    """
+
+    files: tuple[str, ...] = ()
+    macros: Mapping[str, str] = {}  # header: a number it must define
+    executables: tuple[str, ...] = ()
+    bitcode: Bitcode = Bitcode()
+    libraries: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()  # of the machine
+
+    def paths(self, targets: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return every file that must be there to build for these gfx targets."""
+        isa = (f"oclc_isa_version_{item.removeprefix('gfx')}.bc" for item in targets)
+        bitcode = (
+            "|".join(f"{folder}/{name}" for folder in self.bitcode.folders)
+            for name in (*self.bitcode.files, *(isa if self.bitcode.files else ()))
+        )
+        libraries = (f"lib/lib{name}.so|lib64/lib{name}.so" for name in self.libraries)
+        return (*self.files, *bitcode, *libraries)
+
+
+class VersionClass(Value, frozen=True, kw_only=True):
+    """JAX versions whose Bazel is asked in the same way."""
+
+    versions: SpecifierSet
+    rocm: SpecifierSet  # ROCm versions these sources can be built against
+    marks: Marks
+    linker: Linker  # of the ROCm toolchain, where the machine's own clang compiles
+    own_configs: tuple[str, ...] = ()  # JAX's own that a user may add, before our gfx targets
+    own_clang: str = ""  # why the machine's own clang is not the one to use; "" where it is
+    startup_files: tuple[str, ...] = ()  # rc files, relative to the workspace
+    features: frozenset[str] = frozenset()
+    values: Mapping[str, tuple[str, ...]] = {}
+    needs: RocmNeeds
+
+    def __str__(self) -> str:
+        return f"JAX {self.versions}"
+
+
+class LockFiles(Value, frozen=True, kw_only=True):
+    """Where a tree shows which CPythons it accepts: `<folder>/<prefix>3_12<suffix>`."""
+
+    folder: str
+    prefix: str
+    suffix: str
+
+    def name(self, python: PythonVersion) -> str:
+        variant = "_ft" if python.free_threaded else ""
+        return f"{self.folder}/{self.prefix}{python.major}_{python.minor}{variant}{self.suffix}"
+
+
+class Assignment(Value, frozen=True, kw_only=True):
+    """`variable = "value"` in a file of the tree."""
+
+    file: str
+    variable: str
+
+
+class XlaPin(Value, frozen=True, kw_only=True):
+    """Where a tree says which XLA it builds; paths are relative to the checkout."""
+
+    repository: str  # where its commits are
+    folder: str
+    files: tuple[str, ...]  # below `folder`; the first one that has the variable counts
+    variable: str
+    linkers: Mapping[str, Linker] = {}  # by commit, where it is another than the class's
+
+
+class FileText(Value, frozen=True, kw_only=True):
+    """A regular expression to look for in a file of the tree."""
+
+    file: str
+    pattern: re.Pattern[str]
+
+
+class Layout(Value, frozen=True, kw_only=True):
+    """The interface to one kind of source tree; paths are relative to the checkout."""
+
+    name: str = ""  # its key in the file
+    description: str
+    workspace: str
+    markers: tuple[str, ...]
+    version: Assignment
+    xla: XlaPin
+    known: SpecifierSet  # JAX versions that were compared with their sources
+    fixed_number: FileText | None = None  # where wheels carry a number instead of ROCm's major
+    lock_files: LockFiles
+    left_behind: tuple[str, ...] = ()  # rc files of earlier builds, which would leak into ours
+    personal: tuple[str, ...] = ()  # the user's own rc files
+    targets: Mapping[WheelKind, str]
+    recipe: tuple[ConditionalOptions, ...]
+    rocm_needs: Mapping[str, RocmNeeds]  # what classes name by a YAML alias
+    classes: tuple[VersionClass, ...]
+
+    @property
+    def oldest(self) -> Version:
+        """The first JAX version that has a class."""
+        bounds = [each for item in self.classes for each in item.versions]
+        return min(
+            Version(each.version.removesuffix(".*")) for each in bounds if each.operator in _FROM
+        )
+
+    def version_class(self, jax: Version) -> VersionClass | None:
+        """Find the class of a JAX version; development versions count as their release."""
+        for candidate in self.classes:
+            if candidate.versions.contains(jax.base_version, prereleases=True):
+                return candidate
+        return None
+
+
+def expand(
+    steps: tuple[ConditionalOptions, ...],
+    *,
+    conditions: frozenset[str],
+    values: Mapping[str, str | tuple[str, ...]],
+) -> tuple[str, ...]:
+    """Give the options of every step whose conditions hold, in order.
+
+    An option that names a list is repeated for each element; an empty list gives none.
+    """
+    options: list[str] = []
+    for step in steps:
+        for template in step.options if conditions.issuperset(step.when) else ():
+            parts = PLACEHOLDER.split(template)  # texts, and between them names
+            choices: list[tuple[str, ...]] = [(part,) for part in parts]
+            for at, name in enumerate(parts):
+                value = values.get(name, ())
+                if at % 2:
+                    choices[at] = (value,) if isinstance(value, str) else value
+            options += map("".join, product(*choices))
+    return tuple(options)

@@ -1,0 +1,336 @@
+"""Channels: where wheels go, and what a channel asks beyond the GPU family matrix.
+
+`ci/channels.yaml` as values. Whatever a channel says about suites may only tighten the matrix;
+unknown keys, a loosened suite or a prefix used twice are errors with file, line and key.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import asdict
+
+import amdgpu_family_matrix as matrix
+from rocwheel.base import files, yaml_file
+from rocwheel.base.choices import ALL, ROLES
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.store import Options, Store
+from rocwheel.base.store.opening import open_store
+from rocwheel.base.values import Sha256, Value, matching, replace
+from rocwheel.base.versions import RocmVersion, WheelKind, suggest
+from rocwheel.base.yaml_file import CPythons, FieldError
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import OURS, Place
+from rocwheel.records.verdict import KnownSuite
+from rocwheel.release.trust.policy import Case, KeyRole, Trust
+
+FILE: Final = "ci/channels.yaml"
+ANY_MAJOR: Final = 0
+PAGE_CACHE: Final = "no-cache"  # copies are kept, and asked about each time (RFC 9111)
+WHEEL_CACHE: Final = "public, max-age=31536000, immutable"
+MIB: Final = 1 << 20
+# One index for each family, one for all, or both from the same bytes; "by set": of a store without
+# a channel, where a set that names its families lies below `all` and another one below its own.
+Layout: TypeAlias = Literal["family", "shared", "both", "by set"]
+
+
+Prefix: TypeAlias = Annotated[
+    str,
+    matching(
+        r"\A[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?\Z", "a prefix", "write for example v2-staging"
+    ),
+]
+Url: TypeAlias = Annotated[
+    str, matching(r"\Ahttps?://.", "a URL of this kind", "write https://host")
+]
+StoreUrl: TypeAlias = Annotated[
+    str, matching(r"\A(s3|file)://.", "a URL of this kind", "write s3://bucket or file:///folder")
+]
+Arn: TypeAlias = Annotated[
+    str,
+    matching(
+        r"\Aarn:[a-z-]+:iam::\d*:role/.", "an ARN of a role", "write arn:aws:iam::ACCOUNT:role/NAME"
+    ),
+]
+FromOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Prefixes(Value, frozen=True, kw_only=True):
+    """The staging and the release prefix of one ROCm major."""
+
+    staging: Prefix
+    release: Prefix
+
+
+class Retention(Value, frozen=True, kw_only=True):
+    """How long wheels are kept; None is for ever. Pins and open operations overrule it."""
+
+    staging_days: FromOne | None = None
+    release_days: FromOne | None = None
+    keep_newest: int = 3  # of each JAX version, however old
+    pinned: tuple[Sha256, ...] = ()  # manifests that are never pruned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One channel: store, prefixes per ROCm major, policy, retention."""
+
+    name: str
+    store: str
+    prefixes: Mapping[int, Prefixes]
+    layout: Layout = "family"
+    must: tuple[str, ...] = ()  # families that list a set before `all` does; none: all of the set's
+    options: Options = field(default_factory=Options)
+    public_url: str = ""
+    # proxies and CA bundle on the way to that URL
+    public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    page_cache: str = PAGE_CACHE
+    wheel_cache: str = WHEEL_CACHE
+    retention: Retention = field(default_factory=Retention)  # keeps all
+    size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
+    policy: tuple[matrix.Rule, ...] = ()
+    # where its nights build; "" is the machine itself
+    executor: str = ""
+    builder_image: str = ""
+    roles: Mapping[str, str] = field(default_factory=dict)  # ARN of each role of release.rights
+    # what the suites are here and now; a verdict of another suite counts for nothing
+    suites: Mapping[str, KnownSuite] = field(default_factory=dict)
+    trust: Trust = field(default_factory=Trust)  # whose signatures a promotion believes
+
+    @property
+    def option(self) -> str:
+        """How a command line names it."""
+        return f"--channel {self.name}" if self.name else f"--store {self.store}"
+
+    def requires(self, role: KeyRole) -> bool:
+        """Return whether a promotion needs what a key of this role signed."""
+        return role in self.trust.rule(self.name).required
+
+    def case(self, family: str, now: datetime) -> Case:
+        """Return what statements about a family's sets are held against."""
+        return Case(trust=self.trust, channel=self.name, family=family, now=now)
+
+    def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
+        """Open the channel's store; nothing is asked of it yet."""
+        return open_store(self.store, replace(self.options, probe_key=probe_key))
+
+    def prefixes_of(self, rocm_major: int) -> Prefixes:
+        """Return the prefixes of wheels for that ROCm major. Raises ConfigError."""
+        prefixes = self.prefixes.get(rocm_major) or self.prefixes.get(ANY_MAJOR)
+        if prefixes is None:
+            hint = f"add it below channels.{self.name}.prefixes in {FILE}"
+            raise ConfigError(f"channel {self.name}: no prefix for ROCm {rocm_major}", hint=hint)
+        return prefixes
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether new sets lie below `all`, whatever families they are for."""
+        return self.layout in {"shared", "both"}
+
+    def staging(self, store: Store, family: str, rocm_major: int) -> Place:
+        """Return where new sets of a family, or of `all`, are staged."""
+        return self._places(store, family, self.prefixes_of(rocm_major))[0]
+
+    def release(self, store: Store, family: str, rocm_major: int) -> Place:
+        """Return where new sets of a family, or of `all`, are released."""
+        return self._places(store, family, self.prefixes_of(rocm_major))[1]
+
+    def pair(self, store: Store, manifest: Manifest, family: str = ALL) -> tuple[Place, Place]:
+        """Return staging and release of a set, as a family or `all` sees them.
+
+        A set that lies in its family's own log stays there, however the channel's layout changes.
+        Raises ConfigError for a set that has no place in this layout, or is not for the family.
+        """
+        prefixes = self.prefixes_of(RocmVersion.parse(manifest.rocm.version).major)
+        names = ", ".join(manifest.families)
+        if family == ALL and not names:
+            raise ConfigError(f"{manifest.sha256[:12]} is of one family", hint="add --family")
+        if family != ALL:
+            manifest.check_family(family)
+        if names and self.layout == "family":
+            raise ConfigError(
+                f"channel {self.name}: layout: family has no place for a set of several families: "
+                f"{manifest.sha256[:12]} is for {names}",
+                hint=f"write layout: both below channels.{self.name} in {FILE}",
+            )
+        own = self._places(store, family, prefixes, is_shared=False)
+        there = () if names or not self.is_shared else own
+        is_old = any(store.info(place.manifest(manifest.sha256)) for place in there)
+        is_shared = bool(names) or (self.is_shared and not is_old)
+        return self._places(store, family, prefixes, is_shared=is_shared)
+
+    def pairs(
+        self, store: Store, family: str, major: int | None = None
+    ) -> tuple[tuple[Place, Place], ...]:
+        """Staging and release of a ROCm major, or of each for commands that do not know which.
+
+        Where sets may lie below `all`, these places come first, then the family's own.
+        """
+        pairs = []
+        for item in self.prefixes.values() if major is None else (self.prefixes_of(major),):
+            shared = self._places(store, family, item, is_shared=True)
+            logs = (next(iter(store.keys(place.logs)), None) for place in shared)
+            if self.is_shared or any(logs):  # also where the layout was another one
+                pairs.append(shared)
+            if family != ALL:
+                pairs.append(self._places(store, family, item, is_shared=False))
+        return tuple(pairs)
+
+    def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
+        """Return what each suite's verdict means: the matrix, tightened by the channel."""
+        suites = dict.fromkeys((*family.suites, *(rule.suite for rule in self.policy)))
+        levels = {}
+        for suite in suites:
+            level = family.level(suite, python)
+            for rule in self.policy:
+                if rule.suite == suite and (not rule.pythons or python in rule.pythons):
+                    level = rule.level if level is not matrix.Level.REQUIRED else level
+            if level:
+                levels[suite] = level
+        return levels
+
+    def _places(
+        self, store: Store, family: str, prefixes: Prefixes, *, is_shared: bool | None = None
+    ) -> tuple[Place, Place]:
+        is_shared = self.is_shared if is_shared is None else is_shared
+        folder = ALL if is_shared else family
+        staging = Place(
+            store=store,
+            root=f"{prefixes.staging}/{folder}",
+            family=folder,
+            view=family,
+            is_split=is_shared and self.layout != "shared",
+            is_staging=True,
+            public_url=self.public_url,
+            page_cache=self.page_cache,
+            wheel_cache=self.wheel_cache,
+            public_environ=self.public_environ,
+        )
+        root = f"{prefixes.release}/{folder}"
+        return staging, replace(staging, root=root, is_staging=False)
+
+
+def of_store(url: str) -> Channel:
+    """Return what `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
+    prefixes = {ANY_MAJOR: Prefixes(staging="v2-staging", release="v2")}
+    return Channel(name="", store=url, prefixes=prefixes, layout="by set")
+
+
+class _Cache(Value, frozen=True, kw_only=True):
+    pages: str
+    wheels: str
+
+
+class _Build(Value, frozen=True, kw_only=True):
+    executor: Literal["docker", "podman"]
+    image: str
+
+
+class _Rule(Value, frozen=True, kw_only=True):
+    suite: str
+    level: matrix.Level
+    pythons: CPythons = CPythons()
+
+    def __post_init__(self) -> None:
+        """Refuse to make advisory what some family requires."""
+        rules = ((item, rule) for item in matrix.FAMILIES.values() for rule in item.policy)
+        for family, rule in rules:
+            if rule.suite == self.suite and rule.level is not self.level is matrix.Level.ADVISORY:
+                what = f"{family.name} requires {self.suite}; a channel may only tighten"
+                hint = "change amdgpu_family_matrix.py, where everybody sees it"
+                raise FieldError(what, "level", hint=hint)
+
+
+class _Entry(Value, frozen=True, kw_only=True):
+    store: StoreUrl
+    prefixes: Mapping[FromOne, Prefixes]
+    layout: Literal["family", "shared", "both"] = "family"
+    must: tuple[str, ...] = ()
+    region: str = ""
+    endpoint: Url = ""
+    public_url: Url = ""
+    cache_control: _Cache = _Cache(pages=PAGE_CACHE, wheels=WHEEL_CACHE)
+    retention: Retention = Retention()
+    size_budget_mib: Mapping[WheelKind, int] = {}
+    policy: tuple[_Rule, ...] = ()
+    build: _Build | None = None
+    roles: Mapping[str, Arn] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse a prefix with two purposes, and families that `all` cannot wait for."""
+        if not self.prefixes:
+            hint = 'add for example "7": {staging: v2-staging, release: v2}'
+            raise FieldError("no prefix", "prefixes", hint=hint)
+        for role in self.roles:
+            if role not in ROLES:
+                hint = suggest(role, ROLES)
+                raise FieldError(f"{role!r}: no such role", "roles", role, hint=hint)
+        if self.must and self.layout == "family":
+            hint = "write layout: both, or leave `must` out"
+            raise FieldError("only an index of all families waits for some", "must", hint=hint)
+        yaml_file.each_once(self.must, "must")
+        for number, name in enumerate(self.must):
+            if name not in matrix.FAMILIES:
+                hint = suggest(name, matrix.FAMILIES)
+                raise FieldError(f"{name!r}: no such family", "must", number, hint=hint)
+        used = set[str]()
+        for major, prefixes in self.prefixes.items():
+            for name, prefix in asdict(prefixes).items():
+                if prefix in used:
+                    hint = "every prefix has one purpose"
+                    at = ("prefixes", str(major), name)
+                    raise FieldError(f"{prefix!r} is used twice", *at, hint=hint)
+                used.add(prefix)
+
+    def channel(self, name: str) -> Channel:
+        return Channel(
+            name=name,
+            store=self.store.rstrip("/"),
+            prefixes=self.prefixes,
+            layout=self.layout,
+            must=tuple(sorted(self.must)),
+            options=Options(region=self.region, endpoint=self.endpoint.rstrip("/")),
+            public_url=self.public_url.rstrip("/"),
+            page_cache=self.cache_control.pages,
+            wheel_cache=self.cache_control.wheels,
+            retention=self.retention,
+            size_budget={kind: size * MIB for kind, size in self.size_budget_mib.items()},
+            policy=tuple(
+                matrix.Rule(rule.suite, rule.level, tuple(map(str, rule.pythons)))
+                for rule in self.policy
+            ),
+            executor=self.build.executor if self.build else "",
+            builder_image=self.build.image if self.build else "",
+            roles=self.roles,
+        )
+
+
+class _File(Value, frozen=True, kw_only=True):
+    channels: Mapping[str, _Entry]
+
+
+def load(path: Path) -> dict[str, Channel]:
+    """Read every channel. Raises ConfigError with file, line and key."""
+    document = yaml_file.load(path)
+    channels = document.to(_File).channels
+    suites = {item.stem for item in files.entries(path.parent / "suites")}
+    suites.update(*(family.suites for family in matrix.FAMILIES.values()))
+    for name, entry in channels.items():
+        for number, rule in enumerate(entry.policy):
+            if rule.suite not in suites:
+                at = ("channels", name, "policy", number, "suite")
+                hint = suggest(rule.suite, suites)
+                raise document.error(f"unknown value {rule.suite!r}", *at, hint=hint)
+    return {name: entry.channel(name) for name, entry in channels.items()}
+
+
+def channel(path: Path, name: str) -> Channel:
+    """Read one channel. Raises ConfigError that names the nearest one."""
+    channels = load(path)
+    if name not in channels:
+        hint = suggest(name, frozenset(channels))
+        raise ConfigError(f"{name!r}: no such channel in {path}", hint=hint)
+    return channels[name]

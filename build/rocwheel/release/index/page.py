@@ -1,0 +1,291 @@
+"""One page of an index: a value, and its two forms (PEP 691, 700, 714, 592, 740 and PEP 503).
+
+A page says which state of the log it shows: its number is a *mark* in its bytes, so that no two
+pages are ever the same bytes again, and a page that is newer than its reader is known as that.
+Keys that start with an underscore are a server's own by PEP 700.
+"""
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import escape
+from html.parser import HTMLParser
+from itertools import groupby
+from typing import Any, Final
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+import msgspec
+
+from rocwheel.base import assets
+from rocwheel.base.console import count
+from rocwheel.base.console import size as readable_size
+from rocwheel.base.values import Plain
+from rocwheel.records.entry import Entry, parsed
+
+API_VERSION: Final = "1.1"
+PROVENANCE_VERSION: Final = "1.3"  # of a page that names a provenance
+SECURE: Final = re.compile(r"https://|http://(localhost|127\.[\d.]+|\[::1\])[:/]")
+PRIVATE: Final = "_rocwheel"
+GENERATOR: Final = "rocwheel"
+MARK: Final = "rocwheel-log"
+MARK_ALL: Final = "rocwheel-log-all"  # on a family's page: of the log of several families
+_template = cache(assets.template)  # compiled once: an index has thousands of pages
+UNFOLDED: Final = 3  # versions shown at once; the others open on a click
+_MARKED: Final = {
+    name: (
+        re.compile(rb'<meta name="%b" content="(\d{1,18})">' % name.encode()),
+        re.compile(rb'"%b":(\d{1,18})\b' % name.encode()),
+    )
+    for name in (MARK, MARK_ALL)
+}
+
+
+class Page(Plain, frozen=True, kw_only=True):
+    """All listed files of one project at one place, newest version first."""
+
+    project: str
+    files: tuple[Entry, ...] = ()
+    number: int = 0  # of the log's state that it shows
+    view: str = ""  # whose page it is; "" is the log's own
+    shared: int | None = None  # on a family's page: of the state that the log of `all` has
+    # Of files of that log: where their bytes and statements lie, seen from what is above the page.
+    far: Mapping[str, tuple[str, str]] = {}
+    whole: frozenset[str] = frozenset()  # versions whose sets bring a jaxlib of their own
+
+    def __post_init__(self) -> None:
+        """Keep the order that every publisher renders alike."""
+        ordered = sorted(self.files, key=lambda file: file.filename)
+        ordered.sort(key=lambda file: parsed(file.version), reverse=True)
+        msgspec.structs.force_setattr(self, "files", tuple(ordered))
+
+    def to_json(self, *, index_url: str = "") -> bytes:
+        return _json(
+            self,
+            name=self.project,
+            versions=list(dict.fromkeys(item.version for item in self.files)),
+            files=[
+                _file(item, *self.where(item), self.provenance(item, index_url))
+                for item in self.files
+            ],
+        )
+
+    def provenance(self, entry: Entry, index_url: str) -> str:
+        """Return where a file's provenance is; "" for none, or at no secure origin (PEP 740)."""
+        if not entry.provenance or not SECURE.match(index_url):
+            return ""
+        folder = f"{self.where(entry)[0]}{PRIVATE}/attestations/{entry.manifest}"
+        name = f"../{folder}/{quote(entry.filename)}.provenance"
+        return urljoin(f"{index_url}{self.project}/", name)
+
+    def where(self, entry: Entry) -> tuple[str, str]:
+        """Return which folder above the page's has a file, and which the set's statements."""
+        return self.far.get(entry.filename, ("", f"{PRIVATE}/attestations/{entry.manifest}"))
+
+    def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
+        """Return the page as pip reads it and as a person does; `index_url` is shown."""
+        groups = [(v, list(files)) for v, files in groupby(self.files, lambda item: item.version)]
+        blocks = (
+            _version(files, self, index_url, is_open=at < UNFOLDED)
+            for at, (_, files) in enumerate(groups)
+        )
+        return _render(
+            self,
+            title=f"{self.project} · {family}",
+            project=self.project,
+            family=family,
+            count=f"{count(len(self.files), 'file')} in {count(len(groups), 'version')}",
+            versions="\n".join(blocks),
+        )
+
+    def install(self, version: str, index_url: str) -> str:
+        """Return the lines that install a version: a plugin's or pjrt's with its set, then jax."""
+        from rocwheel.records.install import Install  # and no page is made where one is only read
+
+        whole = version in self.whole
+        lines = Install.of_version(self.project, version, index_url, has_jaxlib=whole).pip
+        return "\n".join(lines if self.project.startswith("jax-rocm") else lines[:1])
+
+
+class Root(Plain, frozen=True, kw_only=True):
+    """The list of projects at one place (PEP 503 root page)."""
+
+    projects: frozenset[str] = frozenset()
+    number: int = 0
+    view: str = ""
+    shared: int | None = None
+    project: str = ""
+
+    def to_json(self, *, index_url: str = "") -> bytes:  # noqa: ARG002
+        return _json(self, projects=[{"name": name} for name in sorted(self.projects)])
+
+    def to_html(self, *, family: str, index_url: str, compat: str = "") -> bytes:  # noqa: ARG002
+        """Return the page for installers and people; `compat` is the name of a page beside it."""
+        return _render(
+            self,
+            title=f"JAX for ROCm · {family}",
+            project="",
+            family=family,
+            compat=compat,
+            projects=[(name, quote(name)) for name in sorted(self.projects)],
+        )
+
+
+class Link(Plain, frozen=True, kw_only=True):
+    """One file as an HTML page shows it to an installer."""
+
+    filename: str
+    sha256: str
+    metadata_sha256: str
+    requires_python: str
+    yanked: str | None  # the reason; None when it is not
+    url: str  # as written, without the fragment
+
+
+def links(data: bytes) -> tuple[Link, ...]:
+    """Return what an installer finds in an HTML page; reads foreign pages too."""
+    parser = _Links()
+    parser.feed(data.decode("utf-8", "replace"))
+    return tuple(parser.links)
+
+
+def mark(data: bytes, name: str = MARK) -> int | None:
+    """Return the number of the state that a page shows; None for a page of others."""
+    for pattern in _MARKED[name]:
+        if match := pattern.search(data):
+            return int(match[1])
+    return None
+
+
+def with_mark(data: bytes, number: int, name: str = MARK) -> bytes:
+    """Return a page of ours as it would be if it showed the state of this number."""
+    for pattern in _MARKED[name]:
+        if match := pattern.search(data):
+            return b"%b%d%b" % (data[: match.start(1)], number, data[match.end(1) :])
+    return data
+
+
+def _json(page: Page | Root, **values: Any) -> bytes:
+    """Return a PEP 691 page; its marks come first, where they are soon found."""
+    meta = {"api-version": _api_version(page), PRIVATE: {"generator": GENERATOR, **_marks(page)}}
+    return msgspec.json.encode({"meta": meta, **values}) + b"\n"
+
+
+def _api_version(page: Page | Root) -> str:
+    proven = isinstance(page, Page) and any(item.provenance for item in page.files)
+    return PROVENANCE_VERSION if proven else API_VERSION
+
+
+def _marks(page: Page | Root) -> dict[str, int]:
+    return {MARK: page.number, **({} if page.shared is None else {MARK_ALL: page.shared})}
+
+
+def _url(entry: Entry, folder: str) -> str:
+    """Return a file's address, relative to its page; `folder` leads to it from above that."""
+    # Names of wheels have no others that need it: `quote` is quick where all is safe.
+    name = quote(entry.filename, safe="+!").replace("+", "%2B").replace("!", "%21")
+    # pip before 23 checks the hash of a JSON page's file only when it is in the URL:
+    # https://github.com/pypa/pip/pull/11158
+    return f"../{folder}{name}#sha256={entry.sha256}"
+
+
+def _file(entry: Entry, folder: str, statements: str, provenance: str) -> dict[str, Any]:
+    """Return the file's object in a PEP 691 page."""
+    document: dict[str, Any] = {
+        "filename": entry.filename,
+        "url": _url(entry, folder),
+        "hashes": {"sha256": entry.sha256},
+        "size": entry.size,
+        "upload-time": entry.uploaded,
+        # PEP 592: true where no reason is given; an empty text would mean that it is not yanked.
+        "yanked": False if entry.yanked is None else entry.yanked or True,
+        # Not under PEP 658's own name as well: pip 22.3 to 23.0 fail on it:
+        # https://peps.python.org/pep-0714/
+        "core-metadata": {"sha256": entry.metadata_sha256} if entry.metadata_sha256 else False,
+    }
+    if entry.requires_python:
+        document["requires-python"] = entry.requires_python
+    if entry.manifest:
+        document[PRIVATE] = {"statements": f"../{statements}/bundle.jsonl"}
+    if provenance:
+        document["provenance"] = provenance
+    return document
+
+
+def _version(files: Sequence[Entry], page: Page, index_url: str, *, is_open: bool) -> str:
+    """Return the part of a page about one version: a page may have thousands of them."""
+    first = files[0]
+    facts = [first.uploaded[:10], *([f"ROCm {first.rocm}"] if first.rocm else ())]
+    yanked = all(item.yanked is not None for item in files)
+    targets = sorted({target for item in files for target in item.gfx_targets})
+    shown = "".join(f"<span class=gfx>{escape(target)}</span> " for target in targets)
+    rows = "".join(_row(item, page, index_url) for item in files)
+    install = page.install(first.version, index_url)
+    return (
+        f"<details{' open' if is_open else ''}><summary><h2>{escape(first.version)}</h2> "
+        f"<span>{escape(' · '.join(facts))}{' · <b class=yanked>yanked</b>' if yanked else ''}"
+        f"</span></summary>{f'<p>{shown}</p>' if targets else ''}"
+        f"<code tabindex=0>{escape(install)}</code><table><thead><tr><th>File<th>Python<th>Size"
+        f"<th>Uploaded (UTC)</thead><tbody>{rows}\n</tbody></table></details>"
+    )
+
+
+def _row(entry: Entry, page: Page, index_url: str) -> str:
+    """Return a file's row: its link as installers read it, and what people ask."""
+    attributes, note = f'href="{_url(entry, page.where(entry)[0])}"', ""
+    if entry.requires_python:
+        attributes += f' data-requires-python="{escape(entry.requires_python)}"'
+    if entry.metadata_sha256:
+        attributes += f' data-core-metadata="sha256={entry.metadata_sha256}"'
+    if provenance := page.provenance(entry, index_url):
+        attributes += f' data-provenance="{escape(provenance)}"'
+    if entry.yanked is not None:
+        attributes += f' data-yanked="{escape(entry.yanked)}"'
+        note = f"<p class=yanked>yanked: {escape(entry.yanked or 'no reason given')}</p>"
+    uploaded = entry.uploaded.replace("T", " ").partition(".")[0][:16]
+    return (
+        f"\n<tr><td><a {attributes}>{escape(entry.filename)}</a>{note}"
+        f'<td data-name="Python">{escape(entry.python or ("any" if entry.kind else ""))}'
+        f'<td data-name="Size">{readable_size(entry.size)}'
+        f'<td data-name="Uploaded">{escape(uploaded)}'
+    )
+
+
+def _render(page: Page | Root, **values: Any) -> bytes:
+    text = _template("release/index/assets/page.html.j2").render(
+        marks=_marks(page),
+        generator=GENERATOR,
+        api_version=_api_version(page),
+        theme=assets.style(),
+        **values,
+    )
+    return f"{text}\n".encode("utf-8", "replace")
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[Link] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        href = given.get("href") or ""
+        try:
+            parts = urlsplit(href)
+        except ValueError:  # such as `http://[bad`
+            return
+        name = posixpath.basename(unquote(parts.path))
+        if tag != "a" or not name.endswith(".whl"):
+            return
+        algorithm, _, digest = parts.fragment.partition("=")
+        metadata = given.get("data-core-metadata") or given.get("data-dist-info-metadata") or ""
+        self.links.append(
+            Link(
+                filename=name,
+                sha256=digest if algorithm == "sha256" else "",
+                metadata_sha256=metadata.removeprefix("sha256="),
+                requires_python=given.get("data-requires-python") or "",
+                yanked=(given["data-yanked"] or "") if "data-yanked" in given else None,
+                url=href.partition("#")[0],
+            )
+        )

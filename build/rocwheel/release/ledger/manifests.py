@@ -1,0 +1,77 @@
+"""Manifests in a store, written once and read by their digest, and the wheels they name."""
+
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError, ObjectDiffersError, ObjectMissingError
+from rocwheel.base.parallel import each
+from rocwheel.base.store import fetch, replaced
+from rocwheel.base.versions import is_sha256
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import Place
+from rocwheel.release.ledger.log import small
+
+THREADS: Final = 4  # wheels that are downloaded at once
+
+
+def put(place: Place, manifest: Manifest) -> None:
+    """Store a manifest; the same one again is nothing to do."""
+    key = place.manifest(manifest.sha256)
+    place.store.create(key, manifest.to_bytes(), headers=place.record_headers)
+
+
+def find(place: Place, sha256: str) -> Manifest | None:
+    """Read the manifest with this SHA-256. Raises ObjectDiffersError for other bytes."""
+    key = place.manifest(sha256)
+    try:
+        data = small(place, key, sha256=sha256)
+    except ObjectMissingError:
+        return None
+    return Manifest.from_bytes(data, name=place.store.locate(key))
+
+
+def names(place: Place, prefix: str = "") -> list[str]:
+    """SHA-256 of the stored manifests, those that start with `prefix`."""
+    start = place.manifest("").removesuffix(".json")
+    keys = (item.key for item in place.store.keys(start + prefix))
+    endings = (key.removeprefix(start).removesuffix(".json") for key in keys)
+    return [name for name in endings if is_sha256(name)]
+
+
+def of_no_set(place: Place, sets: Collection[str]) -> Iterator[Manifest]:
+    """Yield the stored manifests of none of these sets; what cannot be read names nothing.
+
+    A manifest is stored before the entry that brings its set, and before its wheels.
+    """
+    for name in set(names(place)).difference(sets):
+        with suppress(ConfigError, ObjectDiffersError):
+            yield from filter(None, [find(place, name)])
+
+
+def bring(place: Place, wheels: Mapping[str, str], folder: Path) -> dict[Path, str]:
+    """Download wheels (file name -> SHA-256) with the store's credentials; return path -> SHA-256.
+
+    What is in the folder already is hashed and used again. Raises StoreError, and
+    ObjectDiffersError where the stored bytes have another digest.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def one(name: str) -> Path:
+        path, key = folder / name, place.key(name)
+        if not (path.is_file() and files.sha256(path) == wheels[name]):
+            part = path.with_name(f".unfinished-{secrets.token_hex(6)}-{name}")
+            try:
+                with part.open("wb") as file:
+                    stored = fetch(place.store, key, file).sha256
+                if stored != wheels[name]:
+                    raise replaced(place.store.locate(key), stored, wheels[name])
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+        return path
+
+    return dict(zip(each(one, wheels, threads=THREADS), wheels.values(), strict=True))

@@ -1,0 +1,398 @@
+"""A night in the store: its plan, what happened to its cells, and what is left of it.
+
+Everything but `summary.json`, `index.json` and the clock object is written once, so two engines,
+or a person beside one, can only add. An attempt is two objects: that it began, which takes its
+number, and how it ended; one that began and never ended is lost, and is counted. See
+docs/layout.md for every key.
+"""
+
+import enum
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import ClassVar, Final, Literal
+
+from rocwheel.base import files
+from rocwheel.base.errors import ConfigError, ObjectDiffersError, ObjectMissingError
+from rocwheel.base.parallel import each
+from rocwheel.base.store import JSON, TEXT, Headers, Store, glance, swap
+from rocwheel.base.values import Plain, Value, replace
+from rocwheel.base.versions import suggest, timestamp
+from rocwheel.records.places import OURS
+from rocwheel.records.verdict import State
+
+ROOT: Final = f"{OURS}/nights"
+INDEX: Final = f"{ROOT}/index.json"
+PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may write
+HOSTS: Final = f"{OURS}/hosts"
+NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?<!\.json)\Z")
+LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
+AS_JSON: Final = Headers(content_type=JSON)
+
+
+class Phase(enum.Enum):
+    """How far a cell is."""
+
+    KEPT = "kept"  # done before this night
+    WAITING = "waiting"  # for others, or for a machine
+    RUNNING = "running"
+    ENDED = "ended"
+    OPEN = "open"  # tried, and to be tried again
+    BARRED = "barred"  # what it needs did not pass, or a person dropped it
+    ABSENT = "absent"  # expected, and cannot be there
+
+
+class Needs(Value, frozen=True, kw_only=True):
+    """What a cell takes of a machine, and which machines may run it."""
+
+    cpus: int = 1
+    memory_mib: int = 512
+    disk_mib: int = 0
+    gpus: int = 0
+    label: str = ""  # of the runner, for GitHub; "" where any machine will do
+    partition: str = ""  # of Slurm
+    gres: str = ""  # of one GPU, for Slurm
+
+
+class Cell(Value, frozen=True, kw_only=True):
+    """One command of a night. Words of it may hold `{<cell>}`: the manifest that cell left."""
+
+    name: str
+    kind: str  # build, stage, gate, merge, promote, image, page, notify, prune
+    argv: tuple[str, ...]  # without the program
+    after: tuple[str, ...] = ()  # cells that must have passed
+    settled: tuple[str, ...] = ()  # cells that must have ended, whichever way
+    needs: Needs = Needs()
+    seconds: int = 60  # expected
+    limit: int = 2400  # seconds it may take
+    wheels: str = ""  # the set: its recipe's name
+    family: str = ""
+    python: str = ""
+    suite: str = ""
+    shard: str = ""  # "2/4"
+    bring: str = ""  # digest of the build whose wheelhouse it needs
+    leave: str = ""  # digest of the inputs it builds from, under which the wheelhouse is kept
+    repository: str = ""  # a checkout it needs, and
+    commit: str = ""  # of which commit
+    why: str = ""
+    kept: str = ""  # the state it has already; "" when it is to be run
+    image: str = ""  # what it made already: NAME:TAG@sha256:…
+    absent: str = ""  # why it cannot be there, though the data expect it
+    excused: str = ""  # whose excuse for that holds, and until when
+
+
+class WheelRecipe(Value, frozen=True, kw_only=True):
+    """What one wheel set is made from, resolved: nothing in it moves any more."""
+
+    name: str
+    inputs: str  # digest of what follows
+    jax: str  # pin, or version of a branch
+    jax_repository: str
+    jax_commit: str
+    rocm: str  # source
+    rocm_version: str
+    rocm_sha256: str
+    image: str  # by digest, "" when the host builds
+    families: tuple[str, ...]
+    pythons: tuple[str, ...]
+    argv: tuple[str, ...]  # of dist_wheels
+    manifest: str = ""  # SHA-256, where it was built before
+    xla_commit: str = ""  # of the pin
+    tool: str = ""  # what of rocwheel is an input
+    tool_repository: str = ""  # of its commits
+    authors: tuple[str, ...] = ()  # of the commits of JAX since its last night
+
+
+class NightPlan(Value, frozen=True, kw_only=True):
+    """The plan of a night: all its cells, resolved, so that it can be run again anywhere."""
+
+    night: str
+    made: str  # time
+    by: str
+    tool: str  # version of rocwheel
+    target: tuple[str, ...]  # options that name the store
+    recipes: tuple[WheelRecipe, ...]
+    cells: tuple[Cell, ...]
+    attempts: int = 2  # of a cell that ends `infra`
+    quarantine: int = 3  # `infra` ends in a row before a host gets nothing more
+    schema: Literal[2] = 2
+    anew: ClassVar[str] = (
+        "run it with the rocwheel that planned it, or plan another: `nightly plan --night NAME`"
+    )
+
+    def cell(self, name: str) -> Cell:
+        """Look up a cell. Raises ConfigError that names the nearest one."""
+        there = next((cell for cell in self.cells if cell.name == name), None)
+        if there and not there.absent:
+            return there
+        if there:
+            raise ConfigError(f"{name}: not in the night {self.night}", hint=there.absent)
+        raise ConfigError(
+            f"{name!r}: no such cell in the night {self.night}",
+            hint=suggest(name, tuple(cell.name for cell in self.cells)),
+        )
+
+
+class Begun(Value, frozen=True, kw_only=True):
+    """The record that an attempt at a cell began, and on which machine."""
+
+    token: str  # unique, so that a put whose answer was lost is known again
+    cell: str
+    plan: str  # SHA-256
+    host: str
+    engine: str
+    job: str = ""  # the engine's own name for it; here, the process
+    seen: int = 0  # how much was known of the cells whose ends it waited for
+    time: str
+
+
+class Ended(Value, frozen=True, kw_only=True):
+    """The record of how an attempt at a cell ended."""
+
+    cell: str
+    plan: str
+    host: str
+    engine: str
+    state: State
+    reason: str = ""
+    exit_code: int = 0
+    began: str
+    time: str
+    milliseconds: int
+    manifest: str = ""  # SHA-256 of the set it built
+    image: str = ""  # that it pushed: NAME:TAG@sha256:…
+    link: str = ""  # key of a page about it
+    log: str = ""  # key
+    written_by: str = ""  # which engine, where the attempt itself could not
+
+
+class Order(Value, frozen=True, kw_only=True):
+    """The order of a person about a night: retry or drop a cell, stop the night or let it go on."""
+
+    action: str
+    cell: str = ""
+    by: str
+    reason: str
+    time: str
+    seen: int = 0  # attempts there were
+
+
+class HostMark(Value, frozen=True, kw_only=True):
+    """The record that a host gets no more cells, or gets them again."""
+
+    host: str
+    quarantined: bool
+    by: str
+    reason: str
+    time: str
+
+
+class Index(Value, frozen=True, kw_only=True):
+    """Names of all nights, oldest first, so that finding the newest lists no objects."""
+
+    nights: tuple[str, ...] = ()
+
+
+class CellAttempt(Plain, frozen=True, kw_only=True):
+    """One attempt at a cell: its number, and what is known of it."""
+
+    number: int
+    begun: Begun | None = None
+    ended: Ended | None = None
+    unread: str = ""  # why one of the two cannot be read
+
+
+class Book(Plain, frozen=True, kw_only=True):
+    """Everything that happened in a night so far."""
+
+    plan: NightPlan
+    sha256: str  # of the plan
+    attempts: Mapping[str, tuple[CellAttempt, ...]]
+    orders: tuple[Order, ...]
+    quarantined: Mapping[str, HostMark]
+
+
+class Nights:
+    """The nights of a store. Every method raises StoreError."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._once: dict[str, bytes] = {}  # what is written once is read once
+
+    def names(self) -> tuple[str, ...]:
+        """Return all nights, oldest first."""
+        return self._parsed(glance(self.store, INDEX)[0])
+
+    def check_clock(self, now: datetime) -> None:
+        """Refuse to write with a clock that is far off the store's. Raises ConfigError."""
+        key = f"{ROOT}/clock.json"
+        swap(self.store, key, lambda _old: f'"{timestamp(now)}"\n'.encode(), headers=AS_JSON)
+        self.compare_clocks(key, now)
+
+    def compare_clocks(self, written: str, now: datetime) -> None:
+        """Hold the store's time of an object just written against ours. Raises ConfigError."""
+        info = self.store.info(written)
+        off = abs(info.modified - now) if info else timedelta(0)
+        if off > LATE:
+            raise ConfigError(
+                f"{self.store.url}: this machine's clock is {off} off the store's",
+                hint="set the clock: times of a night, its age and bypasses depend on it",
+            )
+
+    def add(self, plan: NightPlan) -> bool:
+        """Store a plan, once; False when exactly this one was there. Raises ConfigError."""
+        check_name(plan.night)
+        fresh = self._create(self.key(plan.night, "plan.json"), plan)
+        there = self.plan(plan.night)[0] if fresh is None else None
+        # also of one that was there: the client that stored it may have been killed before this
+        self._index(lambda names: names if plan.night in names else (*names, plan.night))
+        if there:
+            raise ConfigError(
+                f"{plan.night}: this night has another plan, made by {there.by} at {there.made}",
+                hint=f"run that one (`nightly run {plan.night}`), or choose a name: --night",
+            )
+        return bool(fresh)
+
+    def plan(self, night: str) -> tuple[NightPlan, str]:
+        """Read a night's plan and its SHA-256. Raises ConfigError for an unknown or edited one."""
+        check_name(night)
+        key = self.key(night, "plan.json")
+        try:
+            data = self._read(key)[1]
+        except ObjectMissingError as exc:
+            names = self.names()
+            raise ConfigError(
+                f"{night}: no such night in {self.store.url}",
+                hint=suggest(night, names) if names else "it has none yet: `nightly plan`",
+            ) from exc
+        plan = NightPlan.from_bytes(data, name=self.store.locate(key))
+        return plan, files.sha256(data)
+
+    def book(self, night: str) -> Book:
+        """Read the plan, the attempts and the orders of a night, and which hosts are held back."""
+        plan, sha256 = self.plan(night)
+        prefix = self.key(night, "")
+        keys = [info.key for info in self.store.keys(prefix)]
+        cells = f"{prefix}cells/"
+        ordered = sorted((key for key in keys if key.startswith(f"{prefix}orders/")), key=_number)
+        wanted = [key for key in keys if key.startswith(cells) and key.endswith(".json")]
+        read = dict(each(self._read, [*wanted, *ordered], threads=self.store.connections))
+        tries: dict[str, dict[int, CellAttempt]] = defaultdict(dict)
+        for key in wanted:
+            name, _, file = key.removeprefix(cells).rpartition("/")
+            number, where = _number(file), self.store.locate(key)
+            one = tries[name].get(number, CellAttempt(number=number))
+            try:
+                if file.endswith(".begun.json"):
+                    one = replace(one, begun=Begun.from_bytes(read[key], name=where))
+                else:
+                    one = replace(one, ended=Ended.from_bytes(read[key], name=where))
+            except ConfigError as exc:  # half-written, when a disk or its power failed
+                one = replace(one, unread=str(exc))
+            tries[name][number] = one
+        orders = tuple(Order.from_bytes(read[key], name=self.store.locate(key)) for key in ordered)
+        return Book(
+            plan=plan,
+            sha256=sha256,
+            attempts={n: tuple(made[i] for i in sorted(made)) for n, made in tries.items()},
+            orders=orders,
+            quarantined=self.quarantined(),
+        )
+
+    def begin(self, night: str, begun: Begun, *, known: int = 0) -> int:
+        """Take the number after `known`, the last; return 0 when another attempt took it."""
+        key = self.key(night, f"cells/{begun.cell}/{known + 1}.begun.json")
+        return 0 if self._create(key, begun) is None else known + 1
+
+    def end(self, night: str, number: int, ended: Ended) -> bool:
+        """Record how an attempt ended; return False if an end is recorded already."""
+        key = self.key(night, f"cells/{ended.cell}/{number}.json")
+        return bool(self._create(key, ended))
+
+    def keep_log(self, night: str, cell: str, number: int, log: bytes) -> str:
+        """Store what an attempt printed; return its key."""
+        key = self.key(night, f"cells/{cell}/{number}.log")
+        self.store.create(key, log, headers=Headers(content_type=TEXT))
+        return key
+
+    def order(self, night: str, order: Order) -> None:
+        """Record the order of a person."""
+        self._append(self.key(night, "orders/"), order)
+
+    def quarantined(self) -> dict[str, HostMark]:
+        """Return hosts that get no more cells."""
+        keys = sorted((info.key for info in self.store.keys(f"{HOSTS}/")), key=_number)
+        marks = [
+            HostMark.from_bytes(data, name=self.store.locate(key))
+            for key, data in each(self._read, keys, threads=self.store.connections)
+        ]
+        last = {mark.host: mark for mark in marks}  # by number: clocks of hosts differ
+        return {host: mark for host, mark in last.items() if mark.quarantined}
+
+    def mark_host(self, mark: HostMark) -> None:
+        """Record that a host gets no more cells, or gets them again."""
+        host = re.sub(r"[^A-Za-z0-9._-]", "-", mark.host)
+        self._append(f"{HOSTS}/{host}/", mark)
+
+    def put_summary(self, night: str, body: bytes) -> None:
+        """Replace the summary that pages read."""
+        swap(self.store, self.key(night, "summary.json"), lambda _old: body, headers=AS_JSON)
+
+    def summary(self, night: str) -> bytes | None:
+        """Read the summary; None for a night that has none yet."""
+        return glance(self.store, self.key(night, "summary.json"))[0] or None
+
+    def forget(self, nights: Sequence[str]) -> None:
+        """Delete nights, the index last: what is stopped leaves them to the next try."""
+        for night in nights:
+            keys = [info.key for info in self.store.keys(self.key(night, ""))]
+            each(self.store.delete, keys, threads=self.store.connections)
+        self._index(lambda known: tuple(name for name in known if name not in nights))
+
+    def key(self, night: str, name: str) -> str:
+        """Return the key of something that belongs to a night."""
+        return f"{ROOT}/{night}/{name}"
+
+    def _read(self, key: str) -> tuple[str, bytes]:
+        """Read an object that is never written again."""
+        if key not in self._once:
+            self._once[key] = self.store.read(key)[0]
+        return key, self._once[key]
+
+    def _parsed(self, data: bytes | None) -> tuple[str, ...]:
+        return Index.from_bytes(data, name=self.store.locate(INDEX)).nights if data else ()
+
+    def _index(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
+        """Change the names of all nights."""
+        new = lambda old: Index(nights=change(self._parsed(old))).to_bytes()  # noqa: E731
+        swap(self.store, INDEX, new, headers=AS_JSON)
+
+    def _append(self, prefix: str, record: Value) -> None:
+        """Create `<prefix><n>.json` under the next free number.
+
+        A put that was applied although its answer was lost is found again by its bytes.
+        """
+        number = 1 + max((_number(info.key) for info in self.store.keys(prefix)), default=0)
+        while self._create(f"{prefix}{number}.json", record) is None:
+            number += 1
+
+    def _create(self, key: str, record: Value) -> bool | None:
+        """Return whether a record is new under a key; None where another one has it."""
+        with suppress(ObjectDiffersError):
+            return self.store.create(key, record.to_bytes(), headers=AS_JSON)
+        return None
+
+
+def check_name(night: str) -> None:
+    """Raise ConfigError for what cannot name a night: `latest` is the newest, `*.json` a file."""
+    if not NAME.match(night):
+        raise ConfigError(
+            f"{night!r}: not the name of a night", hint="write for example 2026-05-01"
+        )
+
+
+def _number(key: str) -> int:
+    match = re.search(r"/?(\d+)\.[a-z.]+\Z", key)
+    return int(match[1]) if match else 0

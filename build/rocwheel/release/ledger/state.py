@@ -1,0 +1,528 @@
+"""What a log says: the fold of its entries, a pure function from entries to a state.
+
+Below `all` a set stands for each of its families by itself. `IndexState.of` is the state as one of
+them sees it, or `all`: there a set is listed while every family that must have it lists it.
+
+A state knows every wheel set, and of each project a *listing*: the files, which sets hold them,
+and the names that are spent. What is listed (what installers see) follows from it: a file is
+listed while one of its sets is released. An entry that does not fit its state changes nothing, and
+stands in the state's `damage`.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import attrgetter
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rocwheel.base import files
+from rocwheel.base.choices import ALL
+from rocwheel.base.errors import ConfigError, ObjectDiffersError, PromotionError
+from rocwheel.base.values import Count, Plain, Value, replace
+from rocwheel.base.versions import moment
+from rocwheel.records.entry import Entry, parsed, rank, version_of
+from rocwheel.records.places import FOREIGN
+
+FORMAT: Final = 1
+NEEDS: Final = "0.1.0"  # the first rocwheel that knows this format
+FamilyId = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][0-9a-zA-Z-]*\Z")]
+SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign)\Z")]
+
+
+class Action(enum.Enum):
+    """What an entry of the log does."""
+
+    STAGE = "stage"
+    PROMOTE = "promote"
+    RESTORE = "restore"
+    ADOPT = "adopt"
+    ROLLBACK = "rollback"
+    PRUNE = "prune"
+    YANK = "yank"
+    UNYANK = "unyank"
+    SPEND = "spend"  # names of files that no set holds, before they are deleted
+    SKIP = "skip"  # stands for an entry that was lost or damaged, and changes nothing
+
+    @property
+    def adds(self) -> bool:
+        """Whether files may come to be listed by it."""
+        return self in {Action.STAGE, Action.PROMOTE, Action.RESTORE, Action.ADOPT}
+
+    @property
+    def removes(self) -> bool:
+        """Whether listed files may leave by it. No action does both."""
+        return self in {Action.ROLLBACK, Action.PRUNE}
+
+
+class Standing(enum.Enum):
+    """Where a wheel set stands at one place."""
+
+    LISTED = "listed"
+    HELD = "held"  # rolled back: not listed, and its bytes are kept
+    PRUNED = "pruned"
+
+
+class Holding(Value, frozen=True, kw_only=True):
+    """A set with its files, as an entry of the log brings it."""
+
+    set: SetId
+    files: tuple[Entry, ...]
+    jax: str = ""
+    rocm: str = ""
+    pythons: tuple[str, ...] = ()
+
+
+class Transition(Value, frozen=True, kw_only=True):
+    """One entry of the log: creating it is the commit of an operation."""
+
+    number: int
+    previous: str  # SHA-256 of the entry before; "" where there is none
+    id: str  # of the operation: tells its own entry from another's
+    action: Action
+    family: str
+    time: str  # ISO 8601, UTC
+    by: str
+    reason: str
+    sets: tuple[SetId, ...] = ()  # what it is about; for yanks "" is every set that lists the names
+    names: tuple[str, ...] = ()  # of files, where it is not about all of a set's
+    brings: tuple[Holding, ...] = ()
+    evidence: dict[str, Any] = msgspec.field(default_factory=dict)
+    # Below `all` alone: the families that the entry is for; of a set that comes, the families that
+    # `all` waits for, and those that have pages of their own.
+    families: tuple[FamilyId, ...] | UnsetType = UNSET
+    must: tuple[FamilyId, ...] | UnsetType = UNSET
+    pages: tuple[FamilyId, ...] | UnsetType = UNSET
+    needs: str = NEEDS  # the oldest rocwheel that knows the format
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time. Raises ConfigError."""
+        moment(self.time)
+
+
+class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """One wheel set as a log knows it: where it stands, since when, and its files."""
+
+    id: SetId
+    standing: Standing
+    action: Action  # the last that changed its standing
+    time: str  # when
+    by: str
+    reason: str
+    first: str  # when it came
+    jax: str
+    rocm: str
+    pythons: tuple[str, ...]
+    projects: tuple[str, ...]
+    files: Count
+    yanked: Count
+    # Below `all` alone: where it stands for each family, and what its first entry said.
+    families: dict[str, Standing] = msgspec.field(default_factory=dict)
+    must: tuple[str, ...] = ()
+    pages: tuple[str, ...] = ()
+    # Of each family the last action there, when, by whom and why.
+    last: dict[str, tuple[Action, str, str, str]] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time. Raises ConfigError."""
+        moment(self.time)
+        moment(self.first)
+
+    def of(self, view: str) -> Known | None:
+        """Return the set as a family sees it, or `all`; None where it never came for it."""
+        if not (view and self.families):
+            return self
+        kinds = {self.families.get(name) for name in (self.must if view == ALL else (view,))}
+        if self.standing is Standing.PRUNED:  # for each family, also one that it never came for
+            kinds = {Standing.PRUNED}
+        standing = kinds.pop() if len(kinds) == 1 else Standing.HELD  # not by all that must
+        own = dict(zip(_BY, self.last.get(view, ()), strict=False))
+        changed = {"standing": standing, "families": {}, "last": {}, **own}
+        return replace(self, **changed) if standing else None
+
+
+_BY: Final = ("action", "time", "by", "reason")  # of an entry, that a set keeps
+_last: Final = attrgetter(*_BY)
+_TORN: Final = "entry {} of the log follows another one than is there"
+
+
+class File(Value, frozen=True, kw_only=True):
+    """One file that sets hold."""
+
+    entry: Entry
+    sets: tuple[str, ...]
+    # Set -> reason; that of "" holds for the file itself, whichever sets come and go.
+    yanks: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Listing(Value, frozen=True, kw_only=True):
+    """The listing of one project: its files, their hashes, and the sets that hold them."""
+
+    project: str
+    files: tuple[File, ...] = ()  # by name
+    # Name -> number of the entry that took it away for ever.
+    spent: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def file(self, filename: str) -> File | None:
+        """Return the file of that name, where a set holds it."""
+        at = bisect_left(self.files, filename, key=lambda file: file.entry.filename)
+        files = (file for file in self.files[at : at + 1] if file.entry.filename == filename)
+        return next(files, None)
+
+    @property
+    def names(self) -> set[str]:
+        """The names that a set holds or that are spent."""
+        return {*(file.entry.filename for file in self.files), *self.spent}
+
+    @property
+    def sha256(self) -> str:
+        """The digest that names it in the store."""
+        return files.sha256(self.stored())
+
+    def stored(self) -> bytes:
+        """As it is stored: one line, because it may have a hundred thousand files."""
+        return msgspec.json.encode(self, order="sorted")
+
+
+class IndexState(Plain, frozen=True, kw_only=True):
+    """The fold of a log up to one number; only listings that were asked for are loaded."""
+
+    number: int = 0
+    head: str = ""  # SHA-256 of the last entry
+    sets: Mapping[str, Known] = {}
+    digests: Mapping[str, str] = {}  # project -> listing, as saved
+    listings: Mapping[str, Listing] = {}
+    saved: int = 0  # the snapshot's number: the pages show at least that state
+    spent: int = 0  # the last entry that spent names
+    below: str = ""  # of a snapshot: digest of what was listed of the entries before its last
+    # Of a release: number of each entry that the store lists -> size and ETag.
+    stored: Mapping[int, str] = {}
+    touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
+    seen: frozenset[str] = frozenset()  # families whose pages changed by that; "" is all of them
+    removes: bool = False  # the direction of the last entry that changed something
+    # Number of each entry that could not be folded as it was committed, and why.
+    damage: Mapping[int, str] = {}
+    is_whole: bool = False  # folded from the first entry on: no snapshot could be used
+    torn: bool = False  # an entry that was folded follows another one than is there
+    is_skip: bool = False  # the last entry stands for a lost one, which the next one follows
+    strays: frozenset[str] = frozenset()  # families whose pages only a lost entry named
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The families that have pages of their own beside those of `all`; they never leave."""
+        named = (name for known in self.sets.values() for name in known.pages)
+        return tuple(sorted({*named, *self.strays}))
+
+    def of(self, view: str) -> IndexState:
+        """Return the state as a family sees it, or `all`."""
+        sets = {name: own for name, known in self.sets.items() if (own := known.of(view))}
+        return replace(self, sets=sets)
+
+    @property
+    def listed(self) -> list[Known]:
+        """The sets that are listed, each with a manifest of ours."""
+        sets = (known for name, known in self.sets.items() if name != FOREIGN)
+        return [known for known in sets if known.standing is Standing.LISTED]
+
+    @property
+    def projects(self) -> frozenset[str]:
+        """Every project that was ever listed; they never leave."""
+        return frozenset((*self.digests, *self.listings))
+
+    def listing(self, project: str) -> Listing:
+        """Return a loaded listing; an empty one of a project that is not known."""
+        if project in self.digests and project not in self.listings:
+            raise KeyError(f"{project}: not loaded")  # a bug: never taken for an empty one
+        return self.listings.get(project) or Listing(project=project)
+
+    def is_listed(self, file: File) -> bool:
+        """Whether installers see a file."""
+        return any(self.lists(item) for item in file.sets)
+
+    def shown(self, project: str) -> tuple[Entry, ...]:
+        """Return the listed files of a project: its page is a function of this and the number."""
+        return tuple(
+            self._shown(file) for file in self.listing(project).files if self.is_listed(file)
+        )
+
+    def whole(self, project: str) -> frozenset[str]:
+        """Return the versions of a project whose listed sets bring a jaxlib of their own."""
+        return frozenset(
+            file.entry.version
+            for file in self.listing(project).files
+            if any(self.lists(item) and "jaxlib" in self.sets[item].projects for item in file.sets)
+        )
+
+    def files(self, set_id: str) -> tuple[Entry, ...]:
+        """Return the files a set holds, as they are listed, or would be."""
+        known = self.sets.get(set_id)
+        held = (
+            replace(file.entry, yanked=file.yanks.get(set_id))
+            for project in (known.projects if known else ())
+            for file in self.listing(project).files
+            if set_id in file.sets
+        )
+        return tuple(sorted(held, key=lambda item: item.filename))
+
+    def spent_names(self) -> tuple[str, ...]:
+        return tuple(name for item in self.listings.values() for name in sorted(item.spent))
+
+    def check_names(self, entries: Iterable[Entry], *, where: str) -> None:
+        """Raise where a name is spent (PromotionError) or other bytes' (ObjectDiffersError)."""
+        for entry in entries:
+            listing = self.listing(entry.project)
+            if entry.filename in listing.spent:
+                raise PromotionError(
+                    f"{where}/{entry.filename}: this name was pruned and is spent for ever",
+                    hint="build with a new version (--wheel-suffix or --wheel-post-release)",
+                )
+            there = listing.file(entry.filename)
+            if there and there.entry.sha256 != entry.sha256:
+                raise ObjectDiffersError(
+                    f"{where}/{entry.filename}: other bytes have this name: SHA-256 "
+                    f"{there.entry.sha256}, not {entry.sha256}",
+                    hint="a name is never used for other bytes: build with a new version "
+                    "(--wheel-suffix)",
+                )
+
+    def skipped(self, *, digest: str, problem: str) -> IndexState:
+        """Return the state after an entry that is damaged or does not fit: it changes nothing."""
+        number = self.number + 1
+        damage = {**self.damage, number: problem}
+        return replace(self, damage=damage, number=number, head=digest, is_skip=not digest)
+
+    def lists(self, set_id: str) -> bool:
+        known = self.sets.get(set_id)
+        return known is not None and known.standing is Standing.LISTED
+
+    def _shown(self, file: File) -> Entry:
+        """Return a file's entry: yanked while it is itself, or a listed set of it is."""
+        if not file.yanks:
+            return file.entry
+        own = [item for item in file.sets if self.lists(item)]
+        reasons = [file.yanks[item] for item in ("", *own) if item in file.yanks]
+        return replace(file.entry, yanked=reasons[0] if reasons else None)
+
+
+def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
+    """List the projects whose listings an entry changes. Raises ConfigError for an odd name."""
+    begins = set(entry.pages or ()) - set(state.views)  # with all that is listed for a family
+    changed = {file.project for holding in entry.brings for file in holding.files}
+    changed |= {version_of(name)[0] for name in entry.names} | (state.projects if begins else set())
+    for set_id in entry.sets:
+        changed |= set(state.sets[set_id].projects if set_id in state.sets else ())
+    return in_order(changed, removing=False)
+
+
+def in_order(projects: Iterable[str], *, removing: bool) -> tuple[str, ...]:
+    """Order projects as their pages change: what others need comes first, or last."""
+    return tuple(sorted(projects, key=lambda item: (rank(item), item), reverse=removing))
+
+
+def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
+    """Return the next state; of an entry that does not fit, the same one and a problem."""
+    try:
+        if entry.number != state.number + 1:
+            raise ValueError(f"it says that it is number {entry.number}")  # noqa: TRY301
+        changed = _CHANGES[entry.action](state, entry)
+    except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
+        problem = f"entry {state.number + 1} of the log: {exc}; it changes nothing"
+        return state.skipped(digest=digest, problem=problem)
+    wrong = dict(changed.damage)
+    if entry.previous != state.head and not state.is_skip:
+        blamed = entry.number if state.head else state.number  # or the first entries are lost
+        wrong[blamed] = _TORN.format(entry.number)
+    elif wrong.get(state.number) == _TORN.format(state.number):
+        # this entry follows the one that is there: the one before that was changed
+        wrong.setdefault(state.number - 1, wrong.pop(state.number))
+    if wrong != changed.damage:
+        changed = replace(changed, damage=wrong, torn=True)
+    direction = entry.action.adds or entry.action.removes
+    return replace(
+        changed,
+        number=state.number + 1,
+        head=digest,
+        touched=state.touched | set(touched(state, entry)),
+        seen=state.seen | {*(entry.families or ("",))} | ({*(entry.pages or ())} - {*state.views}),
+        removes=entry.action.removes if direction else state.removes,
+        spent=entry.number if entry.action in {Action.PRUNE, Action.SPEND} else state.spent,
+        is_skip=entry.action is Action.SKIP,
+    )
+
+
+# What each action does
+
+Change: TypeAlias = "Callable[[IndexState, Transition], IndexState]"
+
+
+def _bring(state: IndexState, entry: Transition) -> IndexState:
+    for holding in entry.brings:
+        state = _brought(state, entry, holding)
+    # A set that is here comes for further families; its files and who must have it stay.
+    return _stand(Standing.LISTED, only={None})(state, entry) if entry.sets else state
+
+
+def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexState:
+    known = state.sets.get(holding.set)
+    if known and not (known.standing is Standing.LISTED and entry.action is Action.ADOPT):
+        raise ValueError(f"{holding.set[:12]} is {known.standing.value} already")
+    if not holding.files:
+        raise ValueError(f"{holding.set[:12]} has no file")
+    for file in holding.files:
+        project, version = version_of(file.filename)
+        if "/" in file.filename or project != file.project:
+            raise ValueError(f"{file.filename}: not a wheel of {file.project}")
+        if parsed(version) != parsed(file.version):
+            raise ValueError(f"{file.filename}: not a wheel of version {file.version}")
+    state.check_names(holding.files, where=holding.set[:12])
+    listings, by_project = dict(state.listings), dict[str, list[Entry]]()
+    for item in holding.files:
+        by_project.setdefault(item.project, []).append(item)
+    for project, entries in by_project.items():
+        listing = state.listing(project)
+        files = {file.entry.filename: file for file in listing.files}
+        for item in entries:
+            plain = replace(item, yanked=None)
+            there = files.get(item.filename) or File(entry=plain, sets=())
+            yanks = {} if item.yanked is None else {holding.set: item.yanked}
+            files[item.filename] = File(
+                entry=there.entry,
+                sets=tuple(dict.fromkeys((*there.sets, holding.set))),
+                yanks={**there.yanks, **yanks},
+            )
+        listings[project] = _listing(listing, files.values())
+    yanked = sum(item.yanked is not None for item in holding.files)
+    standing = Known(
+        id=holding.set,
+        **_by(entry, Standing.LISTED),
+        first=known.first if known else entry.time,
+        jax=holding.jax,
+        rocm=holding.rocm,
+        pythons=holding.pythons,
+        projects=in_order({*by_project, *(known.projects if known else ())}, removing=False),
+        files=len({item.filename for item in holding.files}) + (known.files if known else 0),
+        yanked=yanked + (known.yanked if known else 0),
+        families=dict.fromkeys(entry.families or (), Standing.LISTED),
+        last=dict.fromkeys(entry.families or (), _last(entry)),
+        must=entry.must or (),
+        pages=entry.pages or (),
+    )
+    if standing.families and not standing.must:
+        raise ValueError(f"{holding.set[:12]}: no family must have it")
+    return replace(state, listings=listings, sets={**state.sets, holding.set: standing})
+
+
+def _by(entry: Transition, standing: Standing) -> dict[str, Any]:
+    """Return the fields of a set that say how it stands since an entry."""
+    return {"standing": standing, **dict(zip(_BY, _last(entry), strict=True))}
+
+
+def _stand(standing: Standing, *, only: Collection[Standing | None]) -> Change:
+    def change(state: IndexState, entry: Transition) -> IndexState:
+        if not entry.sets:
+            raise ValueError(f"{entry.action.value} of nothing")
+        sets = dict(state.sets)
+        for set_id in entry.sets:
+            known = state.sets.get(set_id)
+            if known is None:
+                raise ValueError(f"{entry.action.value}: {set_id[:12]} is not known")
+            for seen in map(known.of, entry.families or ("",)):
+                if (seen and seen.standing) not in only:
+                    what = seen.standing.value if seen else "not known"
+                    raise ValueError(f"{entry.action.value}: {set_id[:12]} is {what}")
+            changed = dict.fromkeys(entry.families or known.families, standing)
+            families = {**known.families, **changed}
+            # Of several it is listed while it is for one of them.
+            least = min(families.values(), key=list(Standing).index, default=standing)
+            by, last = _by(entry, least), known.last | dict.fromkeys(changed, _last(entry))
+            sets[set_id] = replace(known, **by, families=families, last=last)
+        return replace(state, sets=sets)
+
+    return change
+
+
+def _prune(state: IndexState, entry: Transition) -> IndexState:
+    """Let the sets go of their files; names that no set holds then are spent."""
+    leaving, listings = set(entry.sets), dict(state.listings)
+    for project in touched(state, entry):
+        listing = state.listing(project)
+        kept: list[File] = []
+        spent = dict(listing.spent)
+        for file in listing.files:
+            holders = tuple(item for item in file.sets if item not in leaving)
+            if holders:
+                yanks = {key: text for key, text in file.yanks.items() if key not in leaving}
+                kept.append(replace(file, sets=holders, yanks=yanks))
+            else:
+                spent[file.entry.filename] = state.number + 1
+        listings[project] = _listing(listing, kept, spent)
+    pruned = _stand(Standing.PRUNED, only={Standing.LISTED, Standing.HELD})(state, entry)
+    return replace(pruned, listings=listings)
+
+
+def _spend(state: IndexState, entry: Transition) -> IndexState:
+    listings = dict(state.listings)
+    for name in entry.names:
+        project = version_of(name)[0]
+        listing = listings.get(project) or state.listing(project)
+        if listing.file(name):
+            raise ValueError(f"{name}: a set holds it")
+        spent = {**listing.spent, name: listing.spent.get(name, state.number + 1)}
+        listings[project] = _listing(listing, listing.files, spent)
+    return replace(state, listings=listings)
+
+
+def _mark(state: IndexState, entry: Transition) -> IndexState:
+    """Yank or unyank: all files of the sets, or those named, in every listed set or the given."""
+    count = 0
+    listings, sets = dict(state.listings), dict(state.sets)
+    for set_id in entry.sets:
+        if not state.lists(set_id):
+            raise ValueError(f"{entry.action.value}: {set_id[:12]} is not listed")
+    for project in touched(state, entry):
+        listing, files = state.listing(project), []
+        for file in listing.files:
+            is_meant = not entry.names or file.entry.filename in entry.names
+            asked = (entry.sets or file.sets) if is_meant else ()
+            chosen = [item for item in asked if item in file.sets and state.lists(item)]
+            count += len(chosen)
+            yanks = dict(file.yanks)
+            # Where no set was named, it holds for the file itself as well.
+            for item in (*chosen, *([""] if chosen and not entry.sets else ())):
+                was_yanked = yanks.pop(item, None) is not None
+                if entry.action is Action.YANK:
+                    yanks[item] = entry.reason
+                if known := sets.get(item):
+                    yanked = known.yanked + (item in yanks) - was_yanked
+                    sets[item] = replace(known, yanked=yanked)
+            files.append(replace(file, yanks=yanks))
+        listings[project] = _listing(listing, files)
+    if not count:
+        raise ValueError(f"{entry.action.value} of nothing")
+    return replace(state, listings=listings, sets=sets)
+
+
+_CHANGES: Final[Mapping[Action, Change]] = {
+    Action.STAGE: _bring,
+    Action.PROMOTE: _bring,
+    Action.ADOPT: _bring,
+    Action.RESTORE: _stand(Standing.LISTED, only=frozenset({Standing.HELD})),
+    Action.ROLLBACK: _stand(Standing.HELD, only=frozenset({Standing.LISTED})),
+    Action.PRUNE: _prune,
+    Action.YANK: _mark,
+    Action.UNYANK: _mark,
+    Action.SPEND: _spend,
+    Action.SKIP: lambda state, _entry: state,
+}
+
+
+def _listing(
+    listing: Listing, files: Iterable[File], spent: Mapping[str, int] | None = None
+) -> Listing:
+    ordered = tuple(sorted(files, key=lambda item: item.entry.filename))
+    return replace(listing, files=ordered, spent=dict(listing.spent if spent is None else spent))

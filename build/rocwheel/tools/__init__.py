@@ -1,0 +1,1 @@
+"""Commands beside the pipeline: demo, dev, doctor, compat, pins and the cache."""

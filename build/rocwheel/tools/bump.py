@@ -1,0 +1,475 @@
+"""`bump`: how a pinned fact gets newer, by one mechanism.
+
+Each of `KINDS` says where its facts stand, where newer ones are listed and how one is verified. A
+change is the new text of files, comments kept; what cannot be verified is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+from packaging.version import Version
+
+from rocwheel import bazel, rocm, source
+from rocwheel.base import files, git, yaml_file
+from rocwheel.base.console import count
+from rocwheel.base.download import Client
+from rocwheel.base.errors import CommandError, ConfigError, FetchError, SourceError
+from rocwheel.base.process import Command
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import CPYTHONS, RocmVersion, is_sha256, suggest
+from rocwheel.gate.suite import discovery, suites
+from rocwheel.image import registry
+from rocwheel.image.building import Workplace
+from rocwheel.rocm import listing, tarball_name
+from rocwheel.source import pin_edit, tree
+
+SHOWN: Final = 40  # commits of an upstream log
+_USES: Final = re.compile(
+    r"uses: +(?P<name>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) +# +(?P<tag>v\S+)"
+)
+_PACKAGE: Final = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.MULTILINE)
+# What makes each lock: its file, and what uv is asked for beside pyproject.toml.
+# The tests' environment keeps the pip that fills it.
+LOCKS: Final = {
+    "build/requirements.lock": (),
+    "tests/requirements.lock": ("--group", "dev", "--no-emit-package", "pip"),
+}
+
+
+class Fact(Plain, frozen=True, kw_only=True):
+    """One pinned fact: what people call it, its version now, and who publishes newer ones."""
+
+    name: str
+    now: str
+    path: Path
+    upstream: str = ""  # repository, page or registry
+    at: tuple[str | int, ...] = ()  # where it stands in a YAML file
+
+
+class BumpContext(Plain, frozen=True, kw_only=True):
+    """What looking up asks, and the files as they will be."""
+
+    here: Workplace
+    client: Client
+    github: str = "https://github.com/"
+    texts: dict[Path, str] = msgspec.field(default_factory=dict)  # that differ from the disk by now
+
+    def text(self, path: Path) -> str:
+        return self.texts.get(path) or path.read_text(encoding="utf-8")
+
+    def yaml(self, name: str) -> tuple[Path, Any]:
+        path = self.here.home.ci / name
+        return path, yaml.safe_load(self.text(path))
+
+    @property
+    def pins(self) -> tuple[Path, source.Pins]:
+        return self.here.home.ci / "pins.yaml", source.pins_of(self.here.home.ci)
+
+    def set_scalars(self, path: Path, values: Mapping[tuple[str | int, ...], str]) -> None:
+        """Replace scalars of a YAML file; everything else stays as people wrote it."""
+        for at, value in values.items():
+            text = self.text(path)
+            node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+            for step in at:
+                entries = node.value
+                if not isinstance(step, int):
+                    entries = {key.value: value for key, value in entries}
+                node = entries[step]
+            start, end = node.start_mark.index, node.end_mark.index
+            new = pin_edit.scalar(value) if node.tag.endswith(":str") else value
+            self.texts[path] = f"{text[:start]}{new}{text[end:]}"
+
+
+class Kind(Plain, frozen=True, kw_only=True):
+    """A kind of facts: where they stand, where newer ones are listed, how one is verified.
+
+    `change` puts the verified new text into `BumpContext.texts` and returns the upstream log.
+    """
+
+    facts: Callable[[BumpContext], Iterable[Fact]]
+    newest: Callable[[Fact, BumpContext], str]
+    change: Callable[[Fact, str, BumpContext], Iterable[str]]
+
+
+class Bump(Plain, frozen=True, kw_only=True):
+    """A verified change of one fact."""
+
+    kind: str
+    name: str
+    now: str
+    to: str
+    log: tuple[str, ...]
+
+
+def newer(kinds: Iterable[str], context: BumpContext) -> Iterator[tuple[str, Fact, str]]:
+    """Yield every fact that something newer is listed for, with that version."""
+    for kind in kinds:
+        for fact in KINDS[kind].facts(context):
+            to = KINDS[kind].newest(fact, context)
+            if to != fact.now:
+                yield kind, fact, to
+
+
+def named(kind: str, wanted: str, context: BumpContext) -> tuple[Fact, str]:
+    """Return the fact and the version that `[NAME=]VERSION` means. Raises ConfigError."""
+    name, equals, version = wanted.partition("=")
+    facts = {fact.name: fact for fact in KINDS[kind].facts(context)}
+    if not equals and len(facts) == 1:
+        return next(iter(facts.values())), wanted
+    if not equals or name not in facts:
+        raise ConfigError(
+            f"--to {wanted}: which of {', '.join(facts) or 'none'}?",
+            hint=f"write NAME=VERSION; {suggest(name, tuple(facts))}"
+            if facts
+            else "nothing to bump",
+        )
+    return facts[name], version.removeprefix("=")
+
+
+def bump(kind: str, fact: Fact, to: str, context: BumpContext) -> Bump:
+    """Verify a newer version of a fact and edit its files in `context.texts`.
+
+    Raises the error of what contradicts: then nothing is edited.
+    """
+    log = tuple(KINDS[kind].change(fact, to, context))
+    return Bump(kind=kind, name=fact.name, now=fact.now, to=to, log=log)
+
+
+def difference(context: BumpContext) -> str:
+    """Return what the new texts change, as a unified diff."""
+    root = context.here.home.root
+    lines: list[str] = []
+    for path, text in sorted(context.texts.items()):
+        name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+        old = path.read_text(encoding="utf-8").splitlines()
+        lines += difflib.unified_diff(old, text.splitlines(), f"a/{name}", f"b/{name}", lineterm="")
+    return "\n".join(lines)
+
+
+def _log(repository: str, old: str, new: str, context: BumpContext) -> Iterator[str]:
+    """Yield the commits between two tags as far as the repository tells them."""
+    yield f"{repository}/compare/{old}...{new}"
+    try:
+        commits = git.log(repository, old, new, runner=context.here.runner)
+    except CommandError:  # such as a server without partial clones: people can follow the link
+        return
+    yield from commits[:SHOWN]
+    if len(commits) > SHOWN:
+        yield f"… {len(commits) - SHOWN} more"
+
+
+def _jax(context: BumpContext) -> Iterator[Fact]:
+    path, pins = context.pins
+    newest = [pin for pin in pins.pins if not pin.unverified and pin.layout == "upstream"][-1]
+    yield Fact(name="jax", now=newest.version, path=path, upstream=f"{context.github}jax-ml/jax")
+
+
+def _newest_jax(fact: Fact, context: BumpContext) -> str:
+    tags = git.tagged(fact.upstream, pin_edit.TAG, runner=context.here.runner)
+    return str(max((*tags, Version(fact.now))))
+
+
+def _change_jax(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
+    facts = add_pin(to, repository=fact.upstream, ref="", default=True, context=context)
+    yield f"JAX {facts.pin.name} is built as {facts.built_as}"
+    yield from _log(fact.upstream, pin_edit.TAG + fact.now, pin_edit.TAG + to, context)
+
+
+def add_pin(
+    version: str, *, repository: str, ref: str, default: bool, context: BumpContext
+) -> pin_edit.PinFacts:
+    """Look a release of JAX up and put its pin into the text of ci/pins.yaml.
+
+    Raises what `pin_edit.look_up` and `pin_edit.added` raise.
+    """
+    (path, pins), here = context.pins, context.here
+    facts = pin_edit.look_up(
+        version,
+        repository=repository,
+        ref=ref,
+        known=pins,
+        cache=here.cache,
+        runner=here.runner,
+        console=here.console,
+    )
+    context.texts[path] = pin_edit.added(path, facts, default=default, layouts=pins.layouts)
+    _count_tests(facts, context)
+    return facts
+
+
+def _count_tests(facts: pin_edit.PinFacts, context: BumpContext) -> None:
+    """Say how many tests of each suite the sources have; warn of a suite that no longer fits."""
+    here = context.here
+    for suite in suites.load_all(here.home.ci):
+        if suite.source.folder:  # ours, which are the same for every JAX
+            continue
+        try:
+            tests = discovery.find(suite.source, facts.root, discovery.Shard())
+        except ConfigError as exc:
+            here.console.warn(f"suite {suite.name}: {exc}; {exc.hint}")
+            continue
+        texts = ((name, (facts.root / name).read_text(encoding="utf-8")) for name in tests.files)
+        written = sum(1 for name, text in texts for _ in discovery.tests_of(name, text))
+        here.console.info(
+            f"   suite {suite.name}: {count(len(tests.files), 'file')}, "
+            f"{count(written, 'test function')}"
+        )
+    here.console.info("   the tests that they make are counted on GPUs: rocwheel gate calibrate")
+
+
+def _xla(context: BumpContext) -> Iterator[Fact]:
+    path, pins = context.pins
+    pin, at = pins.default, ("pins", pins.default.name, "xla_commit")
+    yield Fact(name=pin.name, now=pin.xla_commit or "", path=path, upstream=pin.repository, at=at)
+
+
+def _newest_xla(fact: Fact, context: BumpContext) -> str:
+    """Return the XLA that the tree of the default pin names: JAX alone chooses it."""
+    (_, pins), here = context.pins, context.here
+    pin = pins.find(fact.name)
+    planned = tree.at_commit(pin.repository, pin.ref, pin.commit, here.cache)
+    empty = source.Pins(path="", pins=(), layouts=pins.layouts)
+    return tree.resolve(planned, pins=empty, runner=here.runner, console=here.console).xla.commit
+
+
+def _change_xla(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
+    own = _newest_xla(fact, context)
+    if to != own:
+        raise SourceError(
+            f"JAX {fact.name} is built with XLA {own}, as its own sources say",
+            hint="another XLA is an option of a build: --xla-source-dir",
+        )
+    context.set_scalars(fact.path, {fact.at: to})
+    yield f"{context.github}openxla/xla/compare/{fact.now}...{to}"
+
+
+def _rocm(context: BumpContext) -> Iterator[Fact]:
+    path, night = context.yaml("nightly.yaml")
+    for number, item in enumerate(night["sets"]):
+        where = item["rocm"].get("source", "")
+        name = tarball_name.parse(tarball_name.base_name(where))
+        if "://" in where and name and name.version:
+            at = ("sets", number, "rocm")
+            yield Fact(name=item["name"], now=str(name.version), path=path, upstream=where, at=at)
+
+
+def _listed(fact: Fact, context: BumpContext) -> Mapping[str, listing.ListedTarball]:
+    """Return the tarballs beside the one that is pinned, of the same family, by version."""
+    name = tarball_name.parse(tarball_name.base_name(fact.upstream))
+    page = f"{fact.upstream.rpartition('/')[0]}/"
+    every = listing.every(page, client=context.client, cwd=context.here.cwd)
+    own = (item for item in every if name and item.name.group == name.group)
+    return {str(item.name.version): item for item in sorted(own, key=listing.order)}
+
+
+def _newest_rocm(fact: Fact, context: BumpContext) -> str:
+    """Return the newest ROCm that the JAX of its night is for."""
+    newest, now = fact.now, Version(Version(fact.now).public)  # a commit in it has no order
+    for version in _listed(fact, context):
+        with suppress(ConfigError):
+            _check_rocm(fact, version, context)
+            newest = version if Version(version) >= now else newest
+    return newest
+
+
+def _check_rocm(fact: Fact, version: str, context: BumpContext) -> None:
+    """Refuse a ROCm whose plugin the pinned JAX of its night never loads. Raises ConfigError."""
+    (_, night), (_, pins) = context.yaml("nightly.yaml"), context.pins
+    jax = night["sets"][fact.at[1]].get("jax")
+    if isinstance(jax, str):  # a branch is what it is on the night
+        pin = pins.default if jax == "default" else pins.find(jax, allow_unverified=True)
+        bazel.check_rocm(RocmVersion.parse(version), pin.version, pins.layouts[pin.layout])
+
+
+def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
+    listed = _listed(fact, context)
+    if to not in listed:
+        raise FetchError(
+            f"ROCm {to}: not listed beside {fact.upstream}", hint=suggest(to, tuple(listed))
+        )
+    _check_rocm(fact, to, context)
+    where = listed[to].source
+    note = context.here.console.info
+    digest = rocm.digest_of(where, client=context.client, cache=context.here.cache, note=note)
+    try:
+        context.set_scalars(fact.path, {(*fact.at, "source"): where, (*fact.at, "sha256"): digest})
+    except KeyError:
+        raise ConfigError(
+            f"{fact.path}: {fact.name}: `rocm` has no sha256",
+            hint="write `sha256:` beside `source`",
+        ) from None
+    yield f"{where}, SHA-256 {digest}"
+
+
+def _bazel(context: BumpContext) -> Iterator[Fact]:
+    path = context.here.home.ci / "bazel_binaries.yaml"
+    now = max(yaml_file.read(path, bazel.Releases).releases, key=Version)
+    yield Fact(name="bazel", now=now, path=path, upstream=f"{context.github}bazelbuild/bazel")
+
+
+def _newest_bazel(fact: Fact, context: BumpContext) -> str:
+    """Return the newest release of the major in use: JAX says when it moves to another."""
+    major = Version(fact.now).major
+    tags = git.tagged(fact.upstream, "", runner=context.here.runner)
+    return str(max((tag for tag in tags if tag.major == major), default=Version(fact.now)))
+
+
+def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
+    path, table = fact.path, yaml_file.read(fact.path, bazel.Releases)
+    known = table.releases.get(to, {})
+    lines = [f'  "{to}":']
+    for platform in dict.fromkeys(name for each in table.releases.values() for name in each):
+        url = table.url.format(version=to, platform=platform)
+        published = (context.client.read(f"{url}.sha256") or b"").decode("utf-8", "replace")
+        digest, _ = context.client.digest(url)
+        if not is_sha256(digest) or published.split()[:1] != [digest]:
+            raise FetchError(
+                f"{url}: its SHA-256 is {digest}, and {url}.sha256 does not say so",
+                hint="a release that cannot be verified is not added",
+            )
+        if platform in known and known[platform].sha256 != digest:
+            raise FetchError(
+                f"{url}: its SHA-256 is {digest}, not {known[platform].sha256} as in {path}",
+                hint="find out which of the two is wrong before the table follows",
+            )
+        if platform in known:
+            context.set_scalars(path, {("releases", to, platform, "verified"): "true"})
+        lines += [f"    {platform}:", f"      sha256: {digest}", "      verified: true"]
+        yield f"{url}, SHA-256 {digest}"
+    if not known:
+        context.texts[path] = pin_edit.inserted(context.text(path), "releases", to, lines)
+    yield from _log(fact.upstream, fact.now, to, context)
+
+
+def _images(context: BumpContext) -> Iterator[Fact]:
+    path, images = context.yaml("images.yaml")
+    places = (("builders",), images["builders"]), (("runtime", "bases"), images["runtime"]["bases"])
+    for at, recipes in places:
+        for key, item in recipes.items():
+            base, where, name = item["base"], (*at, key, "base"), f"{at[0]}.{key}"
+            yield Fact(name=name, now=base["tag"], path=path, upstream=base["name"], at=where)
+
+
+def _newest_image(fact: Fact, context: BumpContext) -> str:
+    """Return the newest tag that differs from the one in use in its numbers alone."""
+    pattern = re.sub(r"\d[\d\\.]*", lambda _: r"\d[\d.]*", re.escape(fact.now))
+    tags = registry.tags(fact.upstream, environ=context.here.environ)
+    fitting = (tag for tag in (*tags, fact.now) if re.fullmatch(pattern, tag))
+    return max(fitting, key=lambda tag: [int(part) for part in re.findall(r"\d+", tag)])
+
+
+def _change_image(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
+    image = registry.look(fact.upstream, to, environ=context.here.environ)
+    if image is None:
+        raise SourceError(
+            f"{fact.upstream}:{to}: the registry has no such image", hint="check --to"
+        )
+    context.set_scalars(fact.path, {(*fact.at, "tag"): to, (*fact.at, "digest"): image.digest})
+    yield f"{fact.upstream}:{to}, {image.digest}"
+
+
+def _workflows(context: BumpContext) -> list[Path]:
+    return sorted((context.here.home.sources / ".github" / "workflows").glob("*.yml"))
+
+
+def _actions(context: BumpContext) -> Iterator[Fact]:
+    used: dict[str, Fact] = {}
+    for path in _workflows(context):
+        for match in _USES.finditer(context.text(path)):
+            upstream = f"{context.github}{match['name']}"
+            fact = Fact(name=match["name"], now=match["tag"], path=path, upstream=upstream)
+            used.setdefault(fact.name, fact)
+    yield from used.values()
+
+
+def _newest_action(fact: Fact, context: BumpContext) -> str:
+    tags = git.tagged(fact.upstream, "v", runner=context.here.runner)
+    newest = max(tags, default=Version("0"))
+    return tags[newest] if newest > Version(fact.now) else fact.now
+
+
+def _change_action(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
+    commits = {
+        tag: git.resolve_ref(fact.upstream, f"refs/tags/{tag}", runner=context.here.runner)
+        for tag in (fact.now, to)
+    }
+    for path in _workflows(context):
+
+        def newer_line(match: re.Match[str]) -> str:
+            if match["name"] != fact.name:
+                return match[0]
+            if match["tag"] == fact.now and match["commit"] != commits[fact.now]:
+                moved = f"{fact.now} is {commits[fact.now]} now, pinned is {match['commit']}"
+                hint = "find out why the tag moved before the pin follows it"
+                raise SourceError(f"{fact.name}: {moved}", hint=hint)
+            return f"uses: {fact.name}@{commits[to]}  # {to}"
+
+        text = context.text(path)
+        if (new := _USES.sub(newer_line, text)) != text:
+            context.texts[path] = new
+    yield from _log(fact.upstream, fact.now, to, context)
+
+
+def _tools(context: BumpContext) -> Iterator[Fact]:
+    for name in LOCKS:
+        path = context.here.home.sources / name
+        yield Fact(name=name, now=_short(context.text(path)), path=path)
+
+
+def _short(text: str) -> str:
+    return files.sha256(text.encode())[:12]
+
+
+def _locked(fact: Fact, context: BumpContext, *more: str) -> str:
+    """Return the lock that uv makes of pyproject.toml: all files by hash, for each CPython."""
+    import uv
+
+    with tempfile.TemporaryDirectory(prefix="rocwheel-bump-") as scratch:
+        lock = Path(scratch) / "requirements.lock"
+        lock.write_text(context.text(fact.path), encoding="utf-8")  # what uv starts from
+        words = (
+            "pip", "compile", "pyproject.toml", *LOCKS[fact.name], "--universal", "--no-header",
+            "--generate-hashes", "-q", "-o", str(lock), "--python-version", CPYTHONS[0],
+            "--no-python-downloads", *more,  # a lock is for that CPython, and takes none to make
+        )  # fmt: skip
+        compiling = Command(argv=(uv.find_uv_bin(), *words), cwd=context.here.home.sources)
+        context.here.runner.capture(compiling)
+        return lock.read_text(encoding="utf-8")
+
+
+def _newest_tools(fact: Fact, context: BumpContext) -> str:
+    return _short(_locked(fact, context, "--upgrade"))
+
+
+def _change_tools(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
+    """Upgrade one package, NAME==VERSION, or all of them."""
+    how = ("--upgrade-package", to) if "==" in to else ("--upgrade",)
+    before = {*_PACKAGE.findall(context.text(fact.path))}
+    text = context.texts[fact.path] = _locked(fact, context, *how)
+    if "==" in to and tuple(to.split("==")) not in _PACKAGE.findall(text):
+        raise ConfigError(f"{fact.name}: {to} is no package of it", hint="write NAME==VERSION")
+    yield from (
+        f"{name} {version}"
+        for name, version in _PACKAGE.findall(text)
+        if (name, version) not in before
+    )
+
+
+KINDS: Final = {
+    "jax": Kind(facts=_jax, newest=_newest_jax, change=_change_jax),
+    "xla": Kind(facts=_xla, newest=_newest_xla, change=_change_xla),
+    "rocm": Kind(facts=_rocm, newest=_newest_rocm, change=_change_rocm),
+    "bazel": Kind(facts=_bazel, newest=_newest_bazel, change=_change_bazel),
+    "image": Kind(facts=_images, newest=_newest_image, change=_change_image),
+    "actions": Kind(facts=_actions, newest=_newest_action, change=_change_action),
+    "tools": Kind(facts=_tools, newest=_newest_tools, change=_change_tools),
+}

@@ -1,0 +1,418 @@
+"""The whole main job on the miniature workspace: a night, from a tarball over HTTP to `import`.
+
+Its store is a folder and its build cell is `demo --wheels-only`, which makes a TheRock-like tarball
+from this machine's packages, serves it on loopback and lets `rocwheel.dist` build the wheel set as
+it would for JAX. Stage, gate, promote and page are the cells of any night. Afterwards the set is
+installed from the index by hash with pip, and imported. Nothing of it is special-cased below this
+module: the only differences to a real night are its recipe, and the family, which is data
+(`examples/miniature/families.yaml`; `three_families.yaml` for one build with a gate for each).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import to_builtins
+
+import amdgpu_family_matrix as matrix
+from rocwheel import dist, rocm
+from rocwheel.base import files, git
+from rocwheel.base.console import Console, silent
+from rocwheel.base.errors import CommandError, ConfigError, HostError, WheelError
+from rocwheel.base.home import Home
+from rocwheel.base.host import debian, machine
+from rocwheel.base.process import Command, HostRunner
+from rocwheel.base.store import Store
+from rocwheel.base.store.file import FileStore
+from rocwheel.base.values import Plain, canonical_json, replace
+from rocwheel.base.versions import RocmVersion, WheelKind, module_name
+from rocwheel.dist import executor
+from rocwheel.dist.wheelhouse import IDENTITY_LENGTH
+from rocwheel.gate.suite import suites
+from rocwheel.night import looking, planning, resolving
+from rocwheel.night.night_page import PAGE
+from rocwheel.night.settings import BuildCost, Cost, NightSettings
+from rocwheel.night.standing import CellStanding
+from rocwheel.records import families
+from rocwheel.records.install import Install
+from rocwheel.records.manifest import Manifest
+from rocwheel.release.index import channels
+from rocwheel.release.index.serve import Site
+from rocwheel.release.ledger import log
+from rocwheel.release.ledger.nights import NightPlan, Nights, WheelRecipe
+from rocwheel.release.ledger.state import Standing
+from rocwheel.release.operations import Who
+
+ROCM_VERSION: Final = "7.10.0a20251120"
+RECIPE: Final = "debian_12"  # the image that has what the miniature is built with
+FAMILY: Final = "miniature"  # the family's name, and its suite's
+SEVERAL: Final = "three_families.yaml"  # of which one build has the targets of each
+TARGETS: Final = ("gfx90a", "gfx942", "gfx1100", "gfx1201")
+TARBALL: Final = f"therock-dist-linux-miniature-{ROCM_VERSION}.tar.gz"
+SCRIPT: Final = "make_therock.py"  # of the workspace, which makes it
+
+
+class Listed(Plain, frozen=True, kw_only=True):
+    """Whether an index shows the set, and the URL of that index."""
+
+    released: bool
+    index: str
+
+
+class DemoResult(Plain, frozen=True, kw_only=True):
+    """A finished demo: what was built, where it can be installed from, what can be looked at."""
+
+    wheelhouse: Path
+    manifest: Manifest
+    index: str  # URL
+    families: Mapping[str, Listed]  # where the set is for several
+    requirements: Path  # of the set, with its index and hashes, for every CPython
+    page: Path  # the page of the night, which leads to the gates' reports
+    installed: tuple[dict[str, Any], ...]  # the modules that each CPython imported
+
+    @property
+    def pip(self) -> str:
+        """The line that installs the set, by hash and from nowhere else."""
+        return Install.by_hash(str(self.requirements))[0]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the last lines for a person."""
+        yield from dist.table(self.manifest)
+        for name, listed in self.families.items():
+            yield f"{name}: {'released' if listed.released else 'not released'}: {listed.index}"
+        yield f"the page of the night: {self.page}"
+        yield f"to install the set: {self.pip}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the same for a program."""
+        contents = dist.contents(self.wheelhouse, self.manifest)
+        places = {"index": self.index, "pip": self.pip, "page": str(self.page)}
+        families = {"families": to_builtins(self.families)} if self.families else {}
+        return {**contents, **places, **families, "installed": list(self.installed)}
+
+
+def miniature(home: Home) -> Path:
+    """Return the folder of the miniature workspace. Raises HostError where the data lacks it."""
+    folder = home.root / "examples" / "miniature"
+    if not folder.is_dir():
+        raise HostError(
+            f"{folder}: not found", hint="restore it from the repository, or install rocwheel again"
+        )
+    return folder
+
+
+class Prepared(Plain, frozen=True, kw_only=True):
+    """What a demo asks of `dist`, except for where the tarball is; where it builds, with what."""
+
+    request: dist.Request
+    place: executor.BuildEnvironment
+    interpreters: tuple[machine.Interpreter, ...]
+
+
+def for_families(base: dist.Request, number: int | None) -> dist.Request:
+    """Return a request for one set of so many families, the first of `SEVERAL`; None asks none."""
+    own = miniature(base.home) / SEVERAL if number else None
+    names = tuple(families.load(own))[:number] if own else ()
+    return replace(base, families=names, own_families=own)
+
+
+def prepare(
+    base: dist.Request, *, runner: HostRunner, console: Console, pull: bool = True
+) -> Prepared:
+    """Fill in a request: the miniature's own options, and all CPythons that have headers.
+
+    CPythons that were asked for are kept. Raises HostError when one is missing, or there is none;
+    ConfigError for a free-threaded one, for which the workspace has no toolchain.
+    """
+    if free_threaded := [str(version) for version in base.pythons if version.free_threaded]:
+        raise ConfigError(
+            f"CPython {', '.join(free_threaded)}: the demo builds for no free-threaded CPython",
+            hint="choose another: --python-versions; dist_wheels builds for those of a JAX release",
+        )
+    place = executor.choose(base, runner=runner, console=console, pull=pull)
+    there = {
+        item.version: item
+        for item in place.interpreters(base, runner=runner)
+        if item.headers and not item.version.free_threaded
+    }
+    wanted = base.pythons or tuple(there)
+    missing = [str(version) for version in wanted if version not in there]
+    if missing or not wanted:
+        raise HostError(
+            f"CPython {', '.join(missing) or '3.10-3.14'}: not found with its headers (Python.h)",
+            hint="install python3-dev, or choose another: --python-versions",
+        )
+    interpreters = tuple(there[version] for version in wanted)
+    filled = replace(
+        base,
+        pythons=wanted,
+        rocm_version=ROCM_VERSION,
+        gfx_targets=base.gfx_targets or (() if base.families else TARGETS),
+        jax_source_dir=miniature(base.home) / "workspace",
+        jaxlib="built",
+        compiler="clang",
+        bazel_options=("--config=debian_bazel", *base.bazel_options),
+        machine_options=(
+            # The miniature downloads no compiler: its hermetic route takes what CC names.
+            f"--repo_env=CC={place.clang(base.environ)}",
+            *(
+                f"--repo_env=MINIATURE_PYTHON_{item.version.major}_{item.version.minor}"
+                f"={item.executable}"
+                for item in interpreters
+            ),
+        ),
+        allow_dirty=True,
+    )
+    return Prepared(request=filled, place=place, interpreters=interpreters)
+
+
+def wheels(prepared: Prepared, *, runner: HostRunner, console: Console) -> dist.Result:
+    """Build the set from a tarball that is served on loopback. Raises what the stages raise."""
+    wanted = prepared.request
+    tarball = make_tarball(wanted, runner=runner, console=console)
+    with Site(FileStore(tarball.parent)).running() as site:
+        console.info(f"serving {tarball.name} at {site.url.rstrip('/')}")
+        ready = replace(
+            wanted, therock=f"{site.url}{tarball.name}", therock_sha256=files.sha256(tarball)
+        )
+        return dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
+
+
+class DemoNight(Plain, frozen=True, kw_only=True):
+    """What a demo's night is made of, besides what was built before."""
+
+    recipe: WheelRecipe
+    setting: looking.PlanInput
+    folder: Path  # of the store, and of what is written beside it
+
+    def indexes(self, manifest: Manifest) -> dict[str, Listed]:
+        """Return by family where its users look, and whether they find the set there."""
+        channel, listed = self.setting.channel, {}
+        for name in self.recipe.families:
+            _, place = channel.pair(channel.open(), manifest, name)
+            known = log.read(place).of(name).sets.get(manifest.sha256)
+            released = known is not None and known.standing is Standing.LISTED
+            listed[name] = Listed(released=released, index=place.url)
+        return listed
+
+
+def night(
+    prepared: Prepared, tarball: Path, words: Sequence[str], *, who: Who, runner: HostRunner
+) -> DemoNight:
+    """Return the one recipe of the night; `words` are the options of `demo` that were given."""
+    base = prepared.request
+    ours = base.home
+    workspace = miniature(ours) / "workspace"
+    # a store for each number: an index of all takes no set that lacks one of its families
+    folder = base.wheelhouse / (f"demo-{len(base.families)}" if base.families else "demo")
+    source = git.identify(workspace, runner=runner)
+    pythons = tuple(str(python) for python in base.pythons)
+    argv = (
+        "demo", "--wheels-only", *words, f"--python-versions={','.join(pythons)}",
+        f"--wheelhouse={base.wheelhouse}",
+    )  # fmt: skip
+    sha256 = files.sha256(tarball)
+    inputs = [resolving.tool_of(ours, runner), source.commit, source.digest, sha256, list(argv)]
+    recipe = WheelRecipe(
+        name=FAMILY,
+        inputs=files.sha256(canonical_json(inputs)),
+        jax=FAMILY,
+        jax_repository="",
+        jax_commit=source.commit or source.digest,
+        rocm=str(tarball),
+        rocm_version=ROCM_VERSION,
+        rocm_sha256=sha256,
+        image="",
+        families=base.families or (FAMILY,),
+        pythons=pythons,
+        argv=argv,
+    )
+    own = base.own_families or miniature(ours) / "families.yaml"
+    store = (folder / "store").as_uri()
+    setting = looking.PlanInput(
+        night=who.now.strftime("demo-%Y%m%d-%H%M%S"),
+        settings=NightSettings(
+            trigger=matrix.Trigger.NIGHTLY,
+            sets=(),
+            build=BuildCost(cpus=1, memory_mib=1024, disk_mib=1024, hours=1),
+            gate=Cost(cpus=1, memory_mib=512, disk_mib=512, hours=1),
+        ),
+        families=families.load(own),
+        channel=replace(
+            channels.of_store(store),
+            layout="both" if base.families else "family",
+            suites=suites.load_known(ours, today=who.now.date()),
+        ),
+        target=(f"--store={store}",),
+        ci=ours.ci,
+        by=who.by,
+        now=who.now,
+        own=(f"--families={own}",),
+    )
+    return DemoNight(recipe=recipe, setting=setting, folder=folder)
+
+
+def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
+    """Plan the night and store it; a set without its wheelhouse is built again."""
+    seen = looking.look(what.setting, [what.recipe], nights.store, None)
+    built = seen.manifests.get(what.recipe.inputs, "")
+    if built and not (wheelhouses / built[:IDENTITY_LENGTH]).is_dir():
+        seen = replace(seen, manifests={})
+    made = planning.plan(what.setting, [what.recipe], [], seen)
+    nights.add(made)
+    return made
+
+
+def finish(
+    prepared: Prepared, what: DemoNight, built: str, *, runner: HostRunner, console: Console
+) -> DemoResult:
+    """Install what the night released, by hash, and import it. Raises CommandError, WheelError."""
+    base = prepared.request
+    folder = base.wheelhouse / built[:IDENTITY_LENGTH]
+    manifest = Manifest.load(folder)
+    major = RocmVersion.parse(manifest.rocm.version).major
+    indexes = what.indexes(manifest)
+    index = min(indexes.values(), key=lambda item: not item.released).index  # the first that has it
+    requirements = what.folder / "requirements.txt"
+    requirements.write_text(Install.of(manifest, index).requirements, encoding="utf-8")
+    fetched = rocm.plan(what.recipe.rocm, sha256=None, version=None, cache=base.cache, cwd=base.cwd)
+    modules = [module_name(kind, str(major)) for kind in WheelKind]
+    installed = []
+    with console.step("Install with pip and import, in fresh environments", key="install"):
+        tree = rocm.fetch(fetched, console=console, env=base.environ)
+        for interpreter in prepared.interpreters:
+            install(interpreter, requirements, modules, rocm=tree.root, runner=runner)
+            installed.append({"python": str(interpreter.version), "modules": modules})
+            console.info(f"   CPython {interpreter.version}: imported {', '.join(modules)}")
+    return DemoResult(
+        wheelhouse=folder,
+        manifest=manifest,
+        index=index,
+        families=indexes if base.families else {},
+        requirements=requirements,
+        page=what.folder / "store" / PAGE,
+        installed=tuple(installed),
+    )
+
+
+def dry_run(
+    base: dist.Request, *, wheels_only: bool, runner: HostRunner, console: Console
+) -> Iterator[str]:
+    """Yield what it would do, as lines; asks for CPythons and packages, changes nothing."""
+    missing = debian.missing(debian.MINIATURE_PACKAGES, runner=runner) if debian.present() else ()
+    for command in debian.install_commands(missing) if missing else ():
+        yield str(command)
+    prepared = prepare(base, runner=runner, console=silent(), pull=False)
+    wanted = prepared.request
+    tarball = wanted.cache / "demo" / TARBALL
+    yield str(_making(miniature(base.home), tarball))
+    yield "# on a free port in place of 8000, while dist_wheels runs:"
+    site = ("python3", "-m", "http.server", "--bind=localhost", f"--directory={tarball.parent}")
+    yield f"{Command(argv=(*site, '8000'))} &"
+    served = replace(wanted, therock=f"http://localhost:8000/{TARBALL}")
+    yield from dist.dry_run(dist.plan(served), runner=runner, console=console, place=prepared.place)
+    if not wheels_only and base.families:
+        yield f"# stage once, gate for each of {', '.join(base.families)}, promote for those that"
+        yield "# pass: a night, into a folder, where their indexes list the same files"
+    elif not wheels_only:
+        yield "# stage, gate (suite miniature, every CPython), promote: a night, into a folder"
+        yield "# install from that index by hash into a fresh environment per CPython, and import"
+
+
+def make_tarball(wanted: dist.Request, *, runner: HostRunner, console: Console) -> Path:
+    """Return the tarball, made again only when its script or a package it is made from changed."""
+    folder = miniature(wanted.home)
+    sources = sorted([folder / SCRIPT, *(folder / "therock").glob("*")])
+    query = ("dpkg-query", "--show", *debian.MINIATURE_PACKAGES)
+    packages = runner.capture(Command(argv=query)).encode()
+    digest = files.sha256([*(file.read_bytes() for file in sources), packages])
+    target = wanted.cache / "demo" / digest[:16] / TARBALL
+    if target.exists():
+        console.info(f"   unchanged: {target}")
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target.parent) as scratch:
+        made = Path(scratch, TARBALL)
+        runner.run(_making(folder, made), on_line=lambda line: console.detail(f"   {line}"))
+        made.replace(target)
+    return target
+
+
+def _making(folder: Path, tarball: Path) -> Command:
+    words = (str(folder / SCRIPT), "--output", str(tarball), "--rocm-version", ROCM_VERSION)
+    return Command(argv=(sys.executable, *words))
+
+
+# What an environment must be able to do with the wheels: import every module of them, call into
+# the compiled code, find the plugin through its entry point as JAX does.
+_CHECK: Final = """
+import importlib, importlib.metadata, json, sys
+jaxlib, plugin, pjrt = map(importlib.import_module, json.loads(sys.argv[1]))
+assert jaxlib.dot([1.0, 2.0], [3.0, 4.0]) == 11.0
+for name in ("_prng", "_linalg"):
+    assert importlib.import_module(f"{plugin.__name__}.{name}").registrations()
+extension = importlib.import_module(plugin.__name__ + ".rocm_plugin_extension")
+points = importlib.metadata.entry_points(group="jax_plugins")
+print(json.dumps({
+    "modules": [jaxlib.__name__, plugin.__name__, pjrt.__name__],
+    "plugins": [point.value for point in points],
+    "devices": extension.device_count(),
+}))
+"""
+
+
+def install(
+    interpreter: machine.Interpreter,
+    requirements: Path,
+    modules: Sequence[str],
+    *,
+    rocm: Path,
+    runner: HostRunner,
+) -> None:
+    """Install the set by hash into a new environment of one CPython and import it there.
+
+    The ROCm tree is linked to where the wheels' RUNPATH looks for it (`site-packages/rocm`), so
+    that no LD_LIBRARY_PATH hides a wrong RUNPATH. Raises CommandError or WheelError.
+    """
+
+    def answer(*argv: str) -> str:
+        return runner.capture(Command(argv=argv)).strip()
+
+    with tempfile.TemporaryDirectory(prefix="rocwheel-demo-") as folder:
+        python = f"{folder}/bin/python"
+        answer(str(interpreter.executable), "-m", "venv", "--without-pip", folder)
+        pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+        words = ("--isolated", "--require-hashes", "--no-deps", "-r", str(requirements))
+        answer(*pip, "--quiet", "install", *words)
+        site = answer(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+        Path(site, "rocm").symlink_to(rocm)
+        result = json.loads(answer(python, "-I", "-c", _CHECK, json.dumps(modules)))
+    if result != {"modules": list(modules), "plugins": list(modules[-1:]), "devices": 0}:
+        raise WheelError(
+            f"CPython {interpreter.version}: the installed wheels answered {result}",
+            hint="run `wheel verify` on the wheelhouse",
+        )
+
+
+def failure(standings: Mapping[str, CellStanding], store: Store) -> CommandError | None:
+    """Return the error of the first cell of the night that did not pass, with its log.
+
+    A family's own failure is no error where the set passed for another one.
+    """
+    failed = [item for item in standings.values() if not item.passed]
+    families = {item.cell.family for item in standings.values()} - {""}
+    is_shared = families > {item.cell.family for item in failed} - {""}
+    item = next((item for item in failed if not (is_shared and item.cell.family)), None)
+    if item is None:
+        return None
+    log = item.last.log if item.last else ""
+    return CommandError(
+        f"{item.cell.name}: {item.word}: {item.reason}",
+        hint="mend that and run it again: what passed is kept",
+        detail=store.read(log)[0].decode("utf-8", "replace") if log else "",
+    )

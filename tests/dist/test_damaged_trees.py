@@ -1,0 +1,153 @@
+"""ROCm trees with one thing broken: each is refused before Bazel starts, for every class of JAX.
+
+The list is made from ci/layouts.yaml, so what the data asks for cannot go untested; the rest are
+damages of other kinds: links that lead nowhere, empty files, bits that are not set.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+from support import tarballs
+
+from rocwheel import rocm, source
+from rocwheel.base.errors import RocmError
+from rocwheel.rocm import rocm_root
+
+ROOT = Path(__file__).parents[2]
+LAYOUTS = source.load_layouts(ROOT / "ci" / "layouts.yaml")
+TARGETS = ("gfx942", "gfx1100")
+NEEDS = {
+    version: LAYOUTS["upstream"].version_class(Version(version)).needs
+    for version in ("0.8.0", "0.10.1", "0.11.0", "0.11.1")
+}
+BITCODE = "lib/llvm/amdgcn/bitcode"
+
+
+def removed(path: str):
+    return lambda root: (root / path).unlink()
+
+
+def emptied(path: str):
+    return lambda root: (root / path).write_bytes(b"")
+
+
+def written(path: str, text: str):
+    return lambda root: (root / path).write_text(text)
+
+
+def dangling(path: str):
+    def damage(root: Path) -> None:
+        (root / path).unlink()
+        (root / path).symlink_to("nowhere")
+
+    return damage
+
+
+def folder(path: str):
+    def damage(root: Path) -> None:
+        (root / path).unlink()
+        (root / path).mkdir()
+
+    return damage
+
+
+def chmod(path: str):
+    return lambda root: (root / path).chmod(0o644)
+
+
+def circle(path: str):
+    def damage(root: Path) -> None:
+        (root / path).unlink()
+        (root / path).symlink_to(Path(path).name)
+
+    return damage
+
+
+def without_folder(path: str):
+    return lambda root: shutil.rmtree(root / path)
+
+
+NEWEST = NEEDS["0.11.1"]
+DAMAGES = {
+    **{
+        f"no {name}": removed(name.replace("*", "20"))
+        for name in NEWEST.files
+    },
+    **{
+        f"{name} without {macro}": written(name, f"// {macro} 7\n#define OTHER 1\n")
+        for name, macro in NEWEST.macros.items()
+    },
+    **{f"no {name}": removed(name) for name in NEWEST.executables},
+    **{f"no lib{name}.so": removed(f"lib/lib{name}.so") for name in NEWEST.libraries},
+    **{
+        f"no {name}": removed(f"{BITCODE}/{name}")
+        for name in ("ocml.bc", "ockl.bc", "oclc_abi_version_500.bc", "oclc_isa_version_942.bc",
+                     "oclc_isa_version_1100.bc")
+    },
+    "empty bitcode": emptied(f"{BITCODE}/ocml.bc"),
+    "no bitcode at all": without_folder(BITCODE),
+    "no amdgcn link, as in 7.10": removed("amdgcn"),
+    "amdgcn link to nowhere": dangling("amdgcn"),
+    "amdgcn link to itself": circle("amdgcn"),
+    "hipcc not executable": chmod("bin/hipcc"),
+    "clang++ not executable": chmod("lib/llvm/bin/clang++"),
+    "ld.lld leads nowhere": dangling("lib/llvm/bin/ld.lld"),
+    "empty clang-offload-bundler": emptied("lib/llvm/bin/clang-offload-bundler"),
+    "a folder for lld": folder("lib/llvm/bin/lld"),
+    "an empty library": emptied("lib/libMIOpen.so"),
+    "a library that leads nowhere": dangling("lib/librccl.so"),
+    "a library in circles": circle("lib/libhipfft.so"),
+    "a folder for a library": folder("lib/librocsolver.so"),
+    "an empty header": emptied("include/hip/hip_version.h"),
+    "no .info/version": removed(".info/version"),
+    ".info/version of another release": written(".info/version", "7.2.0\n"),
+    ".info/version with a sentence": written(".info/version", "seven\n"),
+    "rocm_version.h of another release": written(
+        "include/rocm-core/rocm_version.h", tarballs.HEADER.format(6, 4, 0)
+    ),
+    "rocm_version.h without a minor number": written(
+        "include/rocm-core/rocm_version.h", "#define ROCM_VERSION_MAJOR 7\n"
+    ),
+    "no include": without_folder("include"),
+    "no lib": without_folder("lib"),
+}  # fmt: skip
+
+
+def problems(root: Path, version: str) -> tuple[str, ...]:
+    try:
+        rocm_root.inspect(root, name="tree")
+    except RocmError as exc:
+        return (str(exc),)
+    return rocm.missing(root, NEEDS[version], TARGETS)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tarballs.rocm_folder(tmp_path_factory.mktemp("rocm") / "tree", targets=TARGETS)
+
+
+@pytest.mark.parametrize("version", NEEDS)
+def test_a_sound_tree_is_accepted(version: str, sound: Path) -> None:
+    assert problems(sound, version) == ()
+
+
+def test_there_are_as_many_damages_as_were_tried_by_hand() -> None:
+    assert len(DAMAGES) >= 57
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_tree_is_refused_by_every_class(damage: str, sound: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(sound, root, symlinks=True)
+    DAMAGES[damage](root)
+    only_newest = damage in (
+        "no librocm_smi64.so",
+        "no libhipblaslt.so",
+        "no librocprofiler-sdk.so",
+    )
+    for version in ["0.11.1"] if only_newest else NEEDS:
+        assert problems(root, version), f"JAX {version} accepted it"

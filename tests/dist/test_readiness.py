@@ -1,0 +1,134 @@
+"""`doctor --for dist_wheels`: what this very build needs, what it lacks, and one line to get it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import generations, tarballs
+from support.generations import GENERATIONS
+
+from rocwheel import dist
+from rocwheel.base import home
+from rocwheel.base.console import duration
+from rocwheel.base.host import cgroup
+from rocwheel.dist import readiness
+from rocwheel.dist.readiness import GIB
+from rocwheel.records.build_record import BazelRecord, BuildRecord, InvocationRecord
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def examined(tmp_path, runner):
+    def run(version="0.11.0", *, memory=1 << 40, clang=True, **changes):
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        for name in ("clang", "clang++", "git", "readelf", "python3", "bash", "which"):
+            if clang or not name.startswith("clang"):
+                program = folder / name
+                script = (
+                    '#!/bin/sh\ncase "$1" in -dumpversion) echo 19.1;; *) echo "${1#*=}";; esac\n'
+                )
+                real = '#!/bin/sh\nexec /usr/bin/git "$@"\n'
+                program.write_text(real if name == "git" else script)
+                program.chmod(0o755)
+        root = generations.write(
+            tmp_path / "jax", GENERATIONS[version], clang=str(folder / "clang")
+        )
+        rocm = tmp_path / "rocm"
+        if not rocm.is_dir():
+            tarballs.rocm_folder(rocm)
+        settings = {
+            "therock": str(rocm),
+            "gfx_targets": ("gfx942",),
+            "jax_source_dir": root,
+            "jaxlib": "built",
+            "wheelhouse": tmp_path / "wheelhouse",
+            "cache": tmp_path / "cache",
+            "home": home.find(None),
+            "cwd": tmp_path,
+            "environ": {"PATH": str(folder), "HOME": "/root"},
+            **changes,
+        }
+        planned = dist.plan(dist.Request(**settings))
+        needs = tuple(readiness.examine(planned, runner=runner, memory=memory))
+        return {need.name: need for need in needs}, readiness.install_lines(needs)
+
+    return run
+
+
+def test_everything_this_build_needs_is_a_row(examined):
+    needs, install = examined()
+    assert {"JAX", "compiler", "git", "ROCm", "disk", "memory", "time", "network"} <= needs.keys()
+    assert needs["network"].looks  # no name was looked up
+    assert needs["compiler"].found == "the one JAX downloads"
+    assert not needs["ROCm"].remedy
+    assert install == ()
+
+
+def test_a_linker_that_is_missed_comes_with_one_line_for_each_kind_of_system(examined):
+    needs, install = examined("0.10.1")
+    assert needs["request"].program == "ld.gold"
+    assert install == ("apt-get install binutils", "dnf install binutils-gold")
+
+
+def test_memory_and_the_cpus_of_the_control_group_decide_how_many_jobs_are_proposed(
+    examined, monkeypatch
+):
+    monkeypatch.setattr(cgroup, "cpus", lambda: 3)
+    assert examined(memory=8 * GIB)[0]["memory"].remedy == "add --bazel-options=--jobs=2"
+    assert examined(memory=12 * GIB)[0]["memory"].remedy == ""
+
+
+def test_an_incomplete_rocm_is_told_before_anything_is_built(examined, tmp_path):
+    examined()
+    (tmp_path / "rocm" / "include" / "miopen" / "version.h").unlink()
+    folder = tmp_path / "rocm"
+    needs, _ = examined(therock=str(folder))
+    assert "lacks include/miopen/version.h" in needs["ROCm"].found
+    assert needs["ROCm"].remedy
+
+
+def test_the_time_is_that_of_the_last_build_here(examined, tmp_path):
+    assert "hours" in examined()[0]["time"].found
+    folder = tmp_path / "wheelhouse" / "current"
+    folder.mkdir(parents=True)
+    (folder / "build.json").write_text(json.dumps({"schema": 1}))
+    assert "hours" in examined()[0]["time"].found  # a record that cannot be read is none
+
+
+def test_the_time_is_read_from_the_record_that_a_build_leaves(examined, tmp_path):
+    run = InvocationRecord(
+        command="bazel build",
+        actions_executed=12345,
+        cache_hits=5,
+        bytes_made=0,
+        bytes_cached=0,
+        notes=(),
+        warnings=(),
+        milliseconds=3_600_000,
+        critical_path_milliseconds=0,
+        critical_path=(),
+        slowest_actions=(),
+        log="/log",
+        profile="/profile",
+    )
+    record = BuildRecord(
+        manifest="0" * 64,
+        started="2026-01-01T00:00:00+00:00",
+        host="h",
+        executor="host",
+        rocm_root="/r",
+        source_root="/s",
+        command_line="ci_build",
+        bazel=BazelRecord(path="/b", version="7.7.0", invocations=(run, run)),
+        milliseconds={"bazel": 7_200_000, "wheels": 60_000},
+        findings=(),
+    )
+    folder = tmp_path / "wheelhouse" / "current"
+    folder.mkdir(parents=True)
+    (folder / "build.json").write_bytes(record.to_bytes())
+    said = examined()[0]["time"].found
+    assert said == f"the last build took {duration(7260)} for 24690 actions"

@@ -1,0 +1,1275 @@
+"""The engine against suites that pass, fail, crash, hang and worse, in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support import gate
+
+from rocwheel.base.process import Command
+from rocwheel.gate.engine import child, loop
+from rocwheel.gate.engine.outcomes import Outcomes
+from rocwheel.gate.engine.plan import Watcher
+from rocwheel.gate.machine.accelerators import Accelerator, Maker
+from rocwheel.gate.machine.slots import Slots
+from rocwheel.gate.report import gate_page
+from rocwheel.gate.setup_errors import InfraError
+from rocwheel.gate.suite.suites import Library
+from rocwheel.records.results import Attempt, Fault, LastRun, Outcome, Results
+from rocwheel.records.verdict import State
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("each_pytest")]
+
+TWO = "def test_one(): pass\ndef test_two(): pass\n"
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    return folder
+
+
+CPUS = """
+import os, threading
+def test_cpus(): assert os.sched_getaffinity(0) == {KEPT}
+def test_of_what_it_starts():
+    import subprocess, sys
+    said = subprocess.check_output([sys.executable, "-c", "import os; print(os.sched_getaffinity(0))"])
+    assert eval(said) == {KEPT}
+"""
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_worker_keeps_to_its_cpus_counted_on_beyond_those_there_are(root, number):
+    there = sorted(os.sched_getaffinity(0))
+    (lane,) = gate.lanes(1, cpus=range(number, number + 1))
+    files = {"test_cpus.py": CPUS.replace("KEPT", str(there[number % len(there)]))}
+    assert gate.run(root, files, lanes=(lane,)).verdict.state is State.PASS
+    assert sorted(os.sched_getaffinity(0)) == there, "the gate itself keeps all"
+
+
+# --- each state has a suite of its own ----------------------------------------------------------
+
+FLAKY = """
+from pathlib import Path
+def test_flaky(tmp_path_factory):
+    seen = Path(__file__).with_name("seen")
+    first = not seen.exists()
+    seen.touch()
+    assert not first, "the first time"
+"""
+
+POISON = """
+    state = {"poisoned": False}
+    def test_before(): pass
+    def test_poison(): state["poisoned"] = True
+    def test_victim_1(): assert not state["poisoned"]
+    def test_victim_2(): assert not state["poisoned"]
+    def test_victim_3(): assert not state["poisoned"]
+"""
+
+HANGS_NOW = "__import__('pathlib').Path(__file__).with_name('hangs').touch()"  # see gate.Leaper
+SLEEP = f"import time\ndef test_x(): {HANGS_NOW}; time.sleep(1000)\n"
+SKIP = "import pytest\n@pytest.mark.skip\ndef test_x(): pass\n"
+CONTRACT = {  # what a suite does: (its file, how it is run, state, exit code)
+    "passes": (TWO, {}, State.PASS, 0),
+    "needs a second try": (FLAKY, {"must_run": 0}, State.FLAKY, 21),
+    "fails": ("def test_x(): assert False\n", {}, State.FAIL, 22),
+    "poisons its worker": (POISON, {}, State.FAIL, 22),
+    "crashes": ("import os\ndef test_x(): os.abort()\n", {}, State.CRASH, 23),
+    "hangs": (SLEEP, {"retry_limit": 0}, State.TIMEOUT, 24),
+    "cannot be collected": ("import no_such_module\n", {}, State.COLLECT_ERROR, 25),
+    "has no test": ("", {}, State.NOTHING_RAN, 26),
+    "skips everything": (SKIP, {"may_skip": 9}, State.TOO_FEW_RAN, 27),
+    "runs too few": (TWO, {"must_run": 3}, State.TOO_FEW_RAN, 27),
+}  # SIGTERM, 30, is below; no-runner, 28, and infra, 29, need no suite: test_gate_run
+
+
+@pytest.mark.parametrize("case", CONTRACT.values(), ids=CONTRACT)
+def test_whatever_a_suite_does_has_its_state_and_exit_code(root, case):
+    text, options, state, code = case
+    run = gate.run_hanging(root, {"test_a.py": text}, **options)
+    assert run.verdict.state is state
+    assert run.verdict.state.exit_code == code
+    assert bool(run.verdict.message) is (state is not State.PASS)
+
+
+def test_a_suite_that_passes_is_a_pass(root):
+    run = gate.run(root, {"test_a.py": TWO})
+    assert run.verdict.state is State.PASS
+    assert run.outcomes() == {"test_a.py::test_one": "passed", "test_a.py::test_two": "passed"}
+    assert [process.ended for process in run.results.processes] == ["exit status 0"]
+
+
+def test_a_failing_test_is_tried_again_and_named_with_what_it_printed(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import sys
+            def test_good(): pass
+            def test_bad():
+                print("on stdout")
+                print("on stderr", file=sys.stderr)
+                assert 1 + 1 == 3
+            """
+        },
+    )
+    assert run.verdict.state is State.FAIL
+    assert "test_a.py::test_bad: assert (1 + 1) == 3" in run.verdict.message
+    assert run.attempts("test_a.py::test_bad") == ["failed", "failed"]
+    first = run["test_a.py::test_bad"].attempts[0]
+    assert first.output == "on stdout\non stderr\n"
+    assert ">       assert 1 + 1 == 3" in first.detail
+    assert run["test_a.py::test_bad"].line == 4
+    assert len({attempt.process for attempt in run["test_a.py::test_bad"].attempts}) == 2
+
+
+CRASHES = {
+    "segmentation fault": ("import ctypes; ctypes.string_at(0)", "signal 11 (SIGSEGV)"),
+    "abort": ("os.abort()", "signal 6 (SIGABRT)"),
+    "exit 0": ("os._exit(0)", "exit status 0"),
+    "exit 3": ("os._exit(3)", "exit status 3"),
+    "killed": ("os.kill(os.getpid(), 9)", "signal 9 (SIGKILL)"),
+}
+
+
+@pytest.mark.parametrize(("code", "how"), CRASHES.values(), ids=CRASHES)
+def test_a_crash_is_one_tests_and_the_rest_of_the_file_still_runs(root, code, how):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": f"""
+            import os
+            def test_before(): pass
+            def test_crash():
+                print("last words")
+                {code}
+            def test_after(): pass
+            """,
+            "test_b.py": TWO,
+        },
+    )
+    assert run.verdict.state is State.CRASH
+    assert run.verdict.message == f"crashed: test_a.py::test_crash: {how}"
+    assert run.results.counts.passed == 4
+    assert run.results.counts.crashed == 1
+    crash = run["test_a.py::test_crash"].attempts[0]
+    assert crash.output == "last words\n"
+    if "SIGSEGV" in how or "SIGABRT" in how:
+        assert "test_crash" in crash.detail, "the stack names the function"
+
+
+def test_a_kill_for_memory_is_called_by_its_name(root):
+    kills = iter([0, 1, 1, 2, 2])
+    run = gate.run(
+        root,
+        {"test_a.py": "import os\ndef test_big(): os.kill(os.getpid(), 9)\n"},
+        world=gate.machine(oom_kills=lambda: next(kills)),
+    )
+    assert run["test_a.py::test_big"].attempts[0].message.endswith("out of memory")
+
+
+HANGS = {
+    "in Python": "time.sleep(1000)",
+    "in C with the GIL": "import ctypes; ctypes.PyDLL(None).sleep(1000)",
+    "deaf to SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
+}
+
+
+@pytest.mark.parametrize("code", HANGS.values(), ids=HANGS)
+def test_a_hang_is_cut_with_a_stack_and_the_rest_still_runs(root, code):
+    run = gate.run_hanging(
+        root,
+        {
+            "test_a.py": f"""
+            import signal, time
+            def test_hang():
+                {HANGS_NOW}
+                {code}
+            def test_after(): pass
+            """
+        },
+        retry_limit=0,
+    )
+    assert run.verdict.state is State.TIMEOUT
+    assert run.verdict.message == "timed-out: test_a.py::test_hang: no end after 100 s"
+    assert "in test_hang" in run["test_a.py::test_hang"].attempts[0].detail
+    assert run["test_a.py::test_after"].outcome is Outcome.PASSED
+    assert run.seconds < 500, "it was cut"
+
+
+def test_stacks_that_a_busy_machine_writes_late_are_waited_for(root, monkeypatch):
+    monkeypatch.setattr(loop, "DUMP_SECONDS", 240.0)
+    code = f"""
+        import signal, time
+        def test_hang():
+            signal.pthread_sigmask(signal.SIG_BLOCK, [{child.DUMP_SIGNAL}])
+            {HANGS_NOW}
+            while {child.DUMP_SIGNAL} not in signal.sigpending(): time.sleep(0.01)
+            time.sleep(2)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [{child.DUMP_SIGNAL}])
+            time.sleep(1000)
+    """
+    run = gate.run_hanging(root, {"test_a.py": code}, retry_limit=0)
+    assert "in test_hang" in run["test_a.py::test_hang"].attempts[0].detail
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("def test_x(: pass", "SyntaxError"),
+        ("raise SystemExit(0)", "SystemExit while the file was imported"),
+        ("import ctypes; ctypes.string_at(0)", "import: signal 11"),
+        ("import os; os._exit(0)", "import: exit status 0"),
+        (f"import time; {HANGS_NOW}; time.sleep(1000)", "import: no end of its import after 100 s"),
+        ("import pytest; pytest.exit('enough')", "enough"),
+    ],
+)
+def test_a_file_that_cannot_be_collected_is_an_error_and_others_still_run(root, code, message):
+    run = gate.run_hanging(root, {"test_a.py": code, "test_b.py": TWO})
+    assert run.verdict.state is State.COLLECT_ERROR
+    assert message in run.verdict.message
+    assert run.results.collect_errors[0].file == "test_a.py"
+    assert run.results.counts.passed == 2
+
+
+def test_nothing_collected_is_nothing_ran(root):
+    run = gate.run(root, {"test_a.py": "def helper(): pass\n"})
+    assert run.verdict.state is State.NOTHING_RAN
+
+
+def test_a_file_is_collected_without_a_look_at_those_beside_it(root, each_pytest):
+    """Looking at all of a folder for each of its files would be quadratic."""
+    told = "    with Path(__file__).with_name('seen').open('a') as file: print(file_path.name, file=file)"
+    conftest = f"from pathlib import Path\ndef pytest_collect_file(file_path):\n{told}\n"
+    tests = {f"test_{name}.py": "def test(): pass\n" for name in "abc"}
+    run = gate.run(root, {"conftest.py": conftest, **tests, "sub/test_d.py": "def test(): pass\n"})
+    assert run.results.counts.passed == 4
+    assert sorted((root / "seen").read_text().split()) == [*tests, "test_d.py"]
+
+
+def test_everything_skipped_is_too_few_ran(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            @pytest.mark.skip(reason="no such device")
+            def test_one(): pass
+            def test_two(): pytest.skip("not today")
+            """,
+            "test_b.py": "import pytest\npytest.skip('needs 8', allow_module_level=True)\n",
+        },
+        may_skip=100,
+    )
+    assert run.verdict.state is State.TOO_FEW_RAN
+    assert run.verdict.message == "tests that passed: 0, must: 1; skipped: 3, expected to fail: 0"
+    assert run["test_a.py::test_one"].reason == "no such device"
+    assert run["test_b.py"].reason == "needs 8"
+
+
+def test_too_few_tests_or_too_many_skips_are_too_few_ran(root):
+    files = {"test_a.py": TWO + "import pytest\ndef test_three(): pytest.skip('why')\n"}
+    assert gate.run(root, files, must_run=3, may_skip=1).verdict.state is State.TOO_FEW_RAN
+    assert gate.run(root, files, must_run=2, may_skip=0).verdict.state is State.TOO_FEW_RAN
+    assert gate.run(root, files, must_run=2, may_skip=1).verdict.state is State.PASS
+
+
+def test_a_pass_on_the_second_try_is_flaky_and_has_a_budget(root):
+    run = gate.run(root, {"test_a.py": FLAKY}, must_run=0)
+    assert run.verdict.state is State.FLAKY
+    assert run["test_a.py::test_flaky"].outcome is Outcome.FLAKY
+    assert run.attempts("test_a.py::test_flaky") == ["failed", "passed"]
+    (root / "seen").unlink()
+    within = gate.run(root, {"test_a.py": FLAKY}, must_run=0, flaky_budget=1)
+    assert within.verdict.state is State.PASS
+    assert within.results.counts.flaky == 1
+
+
+ONCE = """
+    import ctypes, time
+    from pathlib import Path
+    import pytest
+    @pytest.mark.parametrize("n", range(3))
+    def test_once(n):
+        seen = Path(__file__).with_name(f"seen{n}")
+        if not seen.exists():
+            seen.touch()
+            BREAK
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        ("ctypes.string_at(0)", State.CRASH),
+        ("seen.with_name(f'hangs{n}').touch(); time.sleep(1000)", State.TIMEOUT),
+    ],
+)
+def test_what_crashes_or_hangs_and_passes_when_tried_again_is_never_only_flaky(root, body, state):
+    files = {"test_a.py": ONCE.replace("BREAK", body)}
+    run = gate.run_hanging(root, files, flaky_budget=10)
+    assert run.verdict.state is state
+    assert run.attempts("test_a.py::test_once[0]")[1] == "passed"
+    assert run.results.counts.flaky == 0
+
+
+def test_a_poisoner_fails_the_suite(root):
+    run = gate.run(root, {"test_a.py": POISON}, flaky_budget=10)
+    assert run.verdict.state is State.FAIL
+    assert run["test_a.py::test_poison"].victims == 2
+
+
+def test_what_a_thread_raises_later_is_not_the_failure_of_the_next_test(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import threading
+            go = threading.Event()
+            def late():
+                go.wait()
+                raise ValueError("too late")
+            thread = threading.Thread(target=late)
+            def test_starts_it(): thread.start()
+            def test_runs_by_then():
+                go.set()
+                thread.join()
+            """
+        },
+    )
+    assert set(run.outcomes().values()) == {"passed"}
+    assert run.verdict.state is State.FAIL
+    assert "that test_a.py::test_starts_it left" in run.verdict.message
+    assert "ValueError during test_a.py::test_runs_by_then: too late" in run.verdict.message
+
+
+def test_fixtures_of_the_session_are_set_up_once_per_process(root):
+    files = {
+        "conftest.py": """
+            import pytest
+            from pathlib import Path
+            @pytest.fixture(scope="session", autouse=True)
+            def costly():
+                log = Path(__file__).with_name("log")
+                with log.open("a") as file: file.write("up ")
+                yield
+                with log.open("a") as file: file.write("down ")
+            """,
+        **{f"test_{n}.py": TWO for n in range(4)},
+    }
+    assert gate.run(root, files).verdict.state is State.PASS
+    assert (root / "log").read_text() == "up down "
+
+
+def test_a_fixture_of_the_session_that_cannot_be_torn_down_is_the_fault_of_its_process(root):
+    files = {
+        "conftest.py": """
+            import pytest
+            @pytest.fixture(scope="session", autouse=True)
+            def costly():
+                yield
+                raise RuntimeError("cannot clean up")
+            """,
+        "test_a.py": TWO,
+    }
+    run = gate.run(root, files)
+    assert set(run.outcomes().values()) == {"passed"}
+    assert run.verdict.state is State.FAIL
+    assert "process 1 on gpu0: a fixture failed when it was torn down" in run.verdict.message
+
+
+def test_a_comparison_that_fails_shows_both_sides(root):
+    code = "def test_x(): assert {'a': [1, 2, 3]} == {'a': [1, 2, 4]}\n"
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    (attempt,) = run["test_a.py::test_x"].attempts
+    assert "assert {'a': [1, 2, 3]} == {'a': [1, 2, 4]}" in attempt.detail
+    assert "INTERNAL" not in attempt.detail
+    assert "get_terminal_writer" not in attempt.detail
+
+
+def test_a_plugin_that_happens_to_be_installed_is_not_loaded(root):
+    code = "def test_x(request): assert not request.config.pluginmanager.has_plugin('xdist')\n"
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    assert run.verdict.state is State.PASS, "the tests' own environment has xdist"
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("report.outcome = 'passed'", "reported as passed, but its call raised"),
+        ("report.outcome = 'skipped'; report.longrepr = ('', 1, 'x')", "reported as skipped, but"),
+        ("report.outcome = 'skipped'; report.wasxfail = 'x'", "reported as skipped, but its call"),
+        ("report.outcome = 'rerun'", "unknown outcome 'rerun'"),
+    ],
+)
+def test_a_conftest_that_rewrites_outcomes_is_outvoted(root, hook, message):
+    conftest = f"""
+        import pytest
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_makereport(item, call):
+            report = yield
+            if call.when == "call":
+                {hook}
+            return report
+    """
+    files = {"conftest.py": conftest, "test_a.py": "def test_x(): assert 0\n"}
+    run = gate.run(root, files, retry_limit=0)
+    assert run.verdict.state is State.FAIL
+    assert message in run["test_a.py::test_x"].attempts[0].message
+
+
+def test_a_conftest_that_skips_the_call_phase_makes_no_pass(root):
+    conftest = "def pytest_runtest_protocol(item, nextitem): return True\n"
+    files = {"conftest.py": conftest, "test_a.py": "def test_x(): assert 0\n"}
+    run = gate.run(root, files, retry_limit=0)
+    assert run["test_a.py::test_x"].attempts[0].message == "pytest reported no outcome"
+
+
+def test_what_is_deselected_is_counted_however_it_is_done(root):
+    conftest = """
+        def pytest_collection_modifyitems(items):
+            items[:] = [item for item in items if "silent" not in item.name]
+    """
+    tests = (
+        TWO + "import pytest\n@pytest.mark.slow\ndef test_slow(): pass\ndef test_silent(): pass\n"
+    )
+    files = {"conftest.py": conftest, "test_a.py": tests}
+    ini = ("-c", os.devnull, "-m", "not slow")
+    run = gate.run(root, files, worker={"arguments": ini})
+    assert run.results.counts.deselected == 2
+    assert run["test_a.py::test_silent"].outcome is Outcome.DESELECTED
+
+
+def test_a_file_that_must_be_alone_has_a_process_of_its_own(root):
+    code = "import os\ndef test_x(): print(os.getpid())\ndef test_y(): pass\n"
+    files = {f"test_{name}.py": code for name in "abc"}
+    run = gate.run(root, files, alone=frozenset({"test_b.py"}))
+    process = {t.test: t.attempts[0].process for t in run.results.tests}
+    assert process["test_b.py::test_x"] == process["test_b.py::test_y"]
+    others = {number for test, number in process.items() if "test_b" not in test}
+    assert process["test_b.py::test_x"] not in others
+
+
+def test_a_failure_that_quotes_a_whole_log_is_told_in_a_line_and_kept_whole(root):
+    """The page, the log of the run and annotations show the line."""
+    code = "def test_x(): raise AssertionError('wrong in ' + 2000 * 'word ' + 'end')\n"
+    run = gate.run(root, {"test_a.py": code})
+    attempt = run["test_a.py::test_x"].attempts[0]
+    assert "wrong in word" in attempt.message
+    assert len(attempt.message) <= 400
+    assert "word end" in attempt.detail
+
+
+def test_what_reads_absls_flags_does_not_depend_on_the_files_before_it(root):
+    """A file of JAX's that parses none can be the first of its process; absl is a fake here."""
+    flags = """
+        class Flags:
+            parsed = False
+            def is_parsed(self): return self.parsed
+            def mark_as_parsed(self): self.parsed = True
+        FLAGS = Flags()
+    """
+    code = "from absl import flags\ndef test_x(): assert flags.FLAGS.parsed\n"
+    files = {"absl/__init__.py": "", "absl/flags.py": flags, "test_a.py": code, "test_b.py": code}
+    run = gate.run(root, files, env={"PYTHONPATH": f"{gate.PATH}:{root}"})
+    assert set(run.outcomes().values()) == {"passed"}
+
+
+class Looker(Watcher):
+    """Lets a test wait until the engine has looked at its process, which it does each second.
+
+    A suite asks for that by a file `waits`, and waits for a file `seen`.
+    """
+
+    TURNS = 3
+
+    def __init__(self, root):
+        self._root, self._turns, self._leapt = root, 0, 0.0
+
+    def clock(self):
+        return time.monotonic() + self._leapt
+
+    def progress(self, snapshot):
+        del snapshot
+        waits = self._root / "waits"
+        if not waits.exists():
+            return
+        self._turns += 1
+        self._leapt += 2 * loop.TRIM_SECONDS
+        if self._turns > self.TURNS:
+            waits.unlink()
+            self._turns = 0
+            (self._root / "seen").touch()
+
+
+# a test that lasts until the engine has looked at its process
+LOOKED_AT = """
+    import pathlib, pytest, time
+    root = pathlib.Path(__file__).parent
+    def test_x():
+        (root / "waits").touch()
+        while not (root / "seen").exists(): time.sleep(0.01)
+        (root / "seen").unlink()
+    @pytest.mark.parametrize("number", range(9))
+    def test_y(number): pass  # the first are sent with it
+"""
+
+
+@pytest.mark.parametrize("limit", [1, 1 << 50])
+def test_a_process_that_holds_too_much_memory_is_sent_no_other_test(root, limit):
+    """Not of its file, nor of another: what a process compiled it keeps, and suites are long."""
+    looker = Looker(root)
+    run = gate.run(
+        root, {"test_a.py": LOOKED_AT, "test_b.py": LOOKED_AT}, watcher=looker,
+        world=gate.machine(clock=looker.clock), process_memory=limit,
+    )  # fmt: skip
+    assert run.verdict.state is State.PASS, run.verdict
+    process = {t.test: t.attempts[0].process for t in run.results.tests}
+    first = {process[f"test_{name}.py::test_x"] for name in "ab"}
+    assert len(first) == (2 if limit == 1 else 1)
+    same = process["test_a.py::test_x"] == process["test_a.py::test_y[8]"]
+    assert same is (limit > 1)
+    said = ["too much memory" in item.ended for item in run.results.processes]
+    assert any(said) is (limit == 1)
+    assert not said[-1], "the last had nothing left to do"
+
+
+def test_modules_that_the_installed_package_lacks_come_from_a_folder_asked_last(root):
+    installed = root.parent / "installed/package"
+    extra = root.parent / "modules/package"
+    for folder, names in ((installed, ("__init__", "there")), (extra, ("there", "lacking"))):
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / f"{name}.py").write_text(f"WHERE = {folder.parent.name!r}\n")
+    code = """
+        from package import lacking, there
+        def test_x(): assert (there.WHERE, lacking.WHERE) == ("installed", "modules")
+    """
+    path = os.pathsep.join(filter(None, (str(installed.parent), gate.PATH)))
+    worker = {"modules": extra.parent, "env": {"PYTHONPATH": path}}
+    run = gate.run(root, {"test_a.py": code}, worker=worker)
+    assert run.verdict.state is State.PASS
+    assert run.results.processes[0].extra == ("package.lacking",)
+
+
+def test_a_skipped_module_counts_every_test_it_hides(root):
+    files = {"test_a.py": "import pytest\npytest.skip('needs 8', allow_module_level=True)\n"}
+    hidden = lambda file: (f"{file}::test_one", f"{file}::test_two")  # noqa: E731
+    run = gate.run(root, files, hidden=hidden, may_skip=9)
+    assert run.outcomes() == {"test_a.py::test_one": "skipped", "test_a.py::test_two": "skipped"}
+    assert run["test_a.py::test_one"].reason == "needs 8"
+
+
+def test_node_ids_longer_than_a_pipe_stop_nobody(root):
+    code = """
+        import os, signal, pytest
+        from pathlib import Path
+        @pytest.mark.parametrize("n", range(40), ids=lambda n: f"{n}" + "x" * 20000)
+        def test_x(n):
+            if n == 3:
+                Path(__file__).with_name("hangs").touch()
+                os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    run = gate.run_hanging(root, {"test_a.py": code}, retry_limit=0)
+    assert run.results.counts.passed == 39
+    assert run.results.counts.timed_out == 1
+    assert run.seconds < 500
+
+
+def test_a_log_keeps_its_head_and_tail(root, monkeypatch):
+    monkeypatch.setattr(child, "LOG_LIMIT", 4 << 20)
+    monkeypatch.setattr(child, "LOG_HEAD", 1 << 20)
+    monkeypatch.setattr(child, "LOG_TAIL", 1 << 20)
+    code = """
+        import os, time
+        def test_x():
+            print("first words")
+            for n in range(40):
+                os.write(1, b"x" * (1 << 20))
+                time.sleep(0.05)
+            print("last words")
+            assert 0
+    """
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    output = run["test_a.py::test_x"].attempts[0].output
+    assert "first words" in output
+    assert "last words" in output
+    (process,) = run.results.processes
+    log = root.parent / "suite-logs" / process.log
+    assert log.stat().st_size < 3 << 20
+    assert "bytes left out" in log.read_text()
+
+
+def test_many_failures_in_a_row_cost_no_more_than_in_proportion():
+    book = Outcomes(retry_limit=0)
+    names = [f"a::t{n}" for n in range(40000)]
+    book.collected("a", dict.fromkeys(names, 0), tags={})
+    failed = Attempt(outcome=Outcome.FAILED, lane="g", process=1, start_ms=0, duration_ms=1)
+    started = time.process_time()
+    for name in names:
+        book.attempted(name, failed)
+    book.streak(dict(zip(names, ["", *names], strict=False)))
+    assert time.process_time() - started < 20, "it was 47 s for 36,000 tests"
+
+
+def test_a_poisoned_worker_is_replaced_and_the_poisoner_named(root):
+    run = gate.run(root, {"test_a.py": POISON, "test_b.py": TWO})
+    assert run.verdict.state is State.FAIL
+    assert run.verdict.message == (
+        "failed: test_a.py::test_poison: poisons its process: "
+        "2 tests after it failed there and pass alone"
+    )
+    assert run["test_a.py::test_victim_1"].outcome is Outcome.PASSED
+    assert run.attempts("test_a.py::test_victim_1") == ["failed", "passed"]
+    assert "test_poison" in run["test_a.py::test_victim_1"].reason
+    assert run.attempts("test_a.py::test_victim_3") == ["passed"], "it ran in the new process"
+
+
+def test_failures_in_a_row_that_are_real_accuse_nobody(root):
+    tests = "".join(f"def test_{n}(): assert {n} < 2\n" for n in range(8))
+    run = gate.run(root, {"test_a.py": tests})
+    assert run.verdict.state is State.FAIL
+    assert run.results.counts.failed == 6
+    assert run.results.counts.passed == 2
+    assert not any(test.reason for test in run.results.tests)
+
+
+def test_tests_that_wish_to_fail_are_expected_failures_and_strict(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            @pytest.mark.xfail(reason="no TF32", strict=True)
+            def test_expected(): assert False
+            @pytest.mark.xfail(reason="no int4", strict=True)
+            def test_unexpected(): pass
+            """
+        },
+    )
+    assert run["test_a.py::test_expected"].outcome is Outcome.XFAILED
+    assert run["test_a.py::test_expected"].reason == "no TF32"
+    assert run["test_a.py::test_unexpected"].outcome is Outcome.FAILED
+    assert run.verdict.state is State.FAIL
+
+
+# --- what else goes wrong -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        ("os.kill(os.getpid(), 11)", State.CRASH),
+        ("os._exit(7)", State.FAIL),
+        ("os._exit(1)", State.FAIL),
+    ],
+)
+def test_an_exit_that_contradicts_the_results_is_no_pass(root, code, state):
+    run = gate.run(
+        root, {"test_a.py": f"import atexit, os\ndef test_x(): atexit.register(lambda: {code})\n"}
+    )
+    assert run.outcomes() == {"test_a.py::test_x": "passed"}
+    assert run.verdict.state is state
+    assert "test_a.py::test_x" in run.verdict.message
+
+
+def test_failures_hidden_by_an_exit_status_of_zero_are_still_failures(root):
+    code = """
+        import atexit, os
+        atexit.register(lambda: os._exit(0))
+        def test_bad(): assert False
+    """
+    assert gate.run(root, {"test_a.py": code}).verdict.state is State.FAIL
+
+
+def test_a_test_that_stops_the_session_fails_and_the_rest_runs(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            def test_exit(): pytest.exit("enough")
+            def test_interrupt(): raise KeyboardInterrupt
+            def test_after(): pass
+            """
+        },
+    )
+    assert run.verdict.state is State.FAIL
+    assert run.results.counts.failed == 2
+    assert run["test_a.py::test_after"].outcome is Outcome.PASSED
+    assert "stopped the whole session" in run["test_a.py::test_exit"].attempts[0].message
+
+
+def test_a_broken_conftest_is_a_collect_error_not_a_loop(root):
+    run = gate.run(root, {"conftest.py": "import no_such_module\n", "test_a.py": TWO})
+    assert run.verdict.state is State.COLLECT_ERROR
+    assert "pytest did not start" in run.verdict.message
+    assert "no_such_module" in run.results.collect_errors[0].detail
+    assert len(run.results.processes) == 2
+
+
+def test_fixtures_are_shared_within_a_file_and_torn_down(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            from pathlib import Path
+            LOG = Path(__file__).with_name("log")
+            @pytest.fixture(scope="module")
+            def costly():
+                with LOG.open("a") as log: log.write("up ")
+                yield
+                with LOG.open("a") as log: log.write("down ")
+            @pytest.mark.parametrize("n", range(5))
+            def test_x(costly, n): pass
+            """,
+        },
+    )
+    assert run.verdict.state is State.PASS
+    assert (root / "log").read_text() == "up down "
+
+
+def test_a_fixture_that_fails_after_its_last_user_fails_that_test(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            @pytest.fixture(scope="module")
+            def costly():
+                yield
+                raise RuntimeError("cannot clean up")
+            def test_one(costly): pass
+            def test_two(costly): pass
+            """,
+        },
+    )
+    assert run.verdict.state is State.FAIL
+    assert run["test_a.py::test_one"].outcome is Outcome.PASSED
+    assert run.attempts("test_a.py::test_two") == ["failed", "failed"]
+
+
+def test_what_a_test_leaves_running_is_gone_with_its_worker(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import subprocess
+            from pathlib import Path
+            def test_leak():
+                child = subprocess.Popen(["sleep", "1000"])
+                Path(__file__).with_name("pid").write_text(str(child.pid))
+            """
+        },
+    )
+    assert run.verdict.state is State.PASS
+    assert _gone(int((root / "pid").read_text()))
+
+
+def test_a_forked_child_that_lives_on_keeps_nothing_waiting(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import os, time
+            def test_fork():
+                if os.fork() == 0:
+                    time.sleep(1000)
+                os._exit(9)
+            def test_after(): pass
+            """
+        },
+        retry_limit=0,
+    )
+    assert run.outcomes() == {"test_a.py::test_fork": "crashed", "test_a.py::test_after": "passed"}
+    assert run.seconds < 500, "nobody waited for it"
+
+
+HELP = "raise ImportError('no numpy\\n\\nSee https://example.org/help for more.\\n')"
+CHAINED = f"try:\n    import no_such\nexcept ImportError as exc:\n    {HELP} from exc"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (HELP, "ImportError: no numpy"),
+        (CHAINED, "ImportError: no numpy"),
+        ("def f(:", "SyntaxError: "),
+        ("raise SystemExit('no\\nGPU')", "SystemExit while the file was imported: no"),
+        ("import pytest; pytest.fail('one\\ntwo', pytrace=False)", "one"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_said_once_and_by_what_went_wrong(root, code, said):
+    run = gate.run(root, {"test_a.py": f"{code}\n", "test_b.py": TWO})
+    (error,) = run.results.collect_errors
+    assert error.message.startswith(said)
+    assert run.results.faults == (), "what pytest counts as failed is that file"
+    assert run.outcomes() == {"test_b.py::test_one": "passed", "test_b.py::test_two": "passed"}
+
+
+def test_what_somebody_is_to_read_has_blanks_where_lines_ended(root):
+    fixture = """
+    import pytest
+    @pytest.fixture(scope="session", autouse=True)
+    def own():
+        yield
+        raise ValueError("one\\n  two")
+    def test_x(): pass
+    """
+    run = gate.run(root, {"test_a.py": fixture})
+    (fault,) = run.results.faults
+    assert fault.message.endswith("ValueError: one two")
+
+
+def test_the_deadline_of_the_run_lists_what_did_not_run(root):
+    slow = f"def test_slow(): {HANGS_NOW}; time.sleep(1000)\n"
+    run = gate.run_hanging(
+        root,
+        {
+            "test_a.py": f"import time\ndef test_ok(): pass\n{slow}def test_never(): pass\n",
+            "test_b.py": TWO,
+        },
+        deadline=200.0,
+        test_deadline=float("inf"),
+    )
+    assert run.verdict.state is State.TIMEOUT
+    assert run.verdict.message == "the deadline of 200 s passed during test_a.py::test_slow"
+    (slow,) = run["test_a.py::test_slow"].attempts
+    assert slow.outcome is Outcome.TIMED_OUT
+    assert "in test_slow" in slow.detail, "its stacks were dumped"
+    left = {t.test: t.reason for t in run.results.tests if t.outcome is Outcome.NOT_RUN}
+    assert set(left) == {"test_a.py::test_never", "test_b.py"}
+    assert set(left.values()) == {"the deadline of 200 s passed"}
+
+
+def test_the_deadline_of_the_run_finds_a_process_that_does_not_end_by_its_stacks(root, monkeypatch):
+    monkeypatch.setattr(loop, "END_SECONDS", float("inf"))
+    code = f"""
+    import pytest, time
+    @pytest.fixture(scope="session", autouse=True)
+    def slow_to_end():
+        yield
+        {HANGS_NOW}
+        time.sleep(1000)
+    def test_ok(): pass
+    """
+    run = gate.run_hanging(root, {"test_a.py": code}, deadline=200.0)
+    assert run.verdict.state is State.TIMEOUT
+    first, second = (fault.message for fault in run.results.faults)
+    assert first == "the deadline of 200 s passed during the end of process 1 on gpu0"
+    assert second.endswith(
+        "the deadline of 200 s passed while it ended; its stacks: 001-gpu0.stacks"
+    )
+    stacks = (root.parent / f"{root.name}-logs/001-gpu0.stacks").read_text()
+    assert "in slow_to_end" in stacks
+    assert run.outcomes() == {"test_a.py::test_ok": "passed"}
+
+
+# nobody waits for a process that was given up
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_lane_whose_process_cannot_be_killed_is_lost_and_quarantined(root):
+    quarantined: list[tuple[Accelerator, str]] = []
+    stubborn: list[int] = []
+
+    def killpg(pid, number):
+        if (root / f"hangs-{pid}").exists():
+            stubborn.append(pid)
+            return
+        os.killpg(pid, number)
+
+    try:
+        run = gate.run(
+            root,
+            {
+                "test_a.py": """
+                import os, time
+                from pathlib import Path
+                def test_stuck():
+                    Path(__file__).with_name(f"hangs-{os.getpid()}").touch()
+                    time.sleep(1000)
+                """,
+                "test_b.py": "def test_long_name_so_that_it_is_second(): pass\n",
+            },
+            lanes=gate.lanes(2),
+            test_deadline=10.0,
+            kill_deadline=0.5,
+            retry_limit=0,
+            world=gate.machine(
+                killpg=killpg, quarantine=lambda device, why: quarantined.append((device, why))
+            ),
+        )
+    finally:
+        for pid in set(stubborn):  # by then its supervisor, without the gate, has done so
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+    assert run.verdict.state is State.INFRA
+    assert "cannot be killed" in run.verdict.message
+    assert run["test_a.py::test_stuck"].outcome is Outcome.TIMED_OUT
+    assert run.results.counts.passed == 1, "the other lane went on"
+    lost = [lane for lane in run.results.lanes if lane.lost]
+    assert [device.serial for device, _ in quarantined] == [lost[0].devices[0].serial]
+
+
+def test_a_device_that_does_not_answer_after_a_crash_is_infra(root):
+    files = {"test_a.py": "import os\ndef test_crash(): os.abort()\n" + TWO}
+    bad = Command(argv=(sys.executable, "-c", "raise SystemExit('no device')"))
+    run = gate.run(root, files, lanes=gate.lanes(1, probe=bad))
+    assert run.verdict.state is State.INFRA
+    assert "does not answer" in run.verdict.message
+    assert run.results.counts.not_run == 2
+    good = Command(argv=(sys.executable, "-c", ""))
+    run = gate.run(root, files, lanes=gate.lanes(1, probe=good))
+    assert run.verdict.state is State.CRASH
+    assert run.results.counts.passed == 2
+
+
+def test_the_last_test_runs_also_when_its_process_must_be_a_new_one(root):
+    crash = "import os\ndef test_crash(): os.abort()\ndef test_last(): pass\n"
+    good = Command(argv=(sys.executable, "-c", ""))
+    run = gate.run(root, {"test_a.py": crash}, lanes=gate.lanes(1, probe=good), retry_limit=0)
+    assert run.outcomes() == {"test_a.py::test_crash": "crashed", "test_a.py::test_last": "passed"}
+
+
+# One lane may come up much later than the other, which waits for it.
+BAD_DEVICE = """\
+import os, time
+from pathlib import Path
+def check(number):
+    if os.environ["LANE"] == "1":
+        Path(__file__).with_suffix(f".failed{number}").touch()
+        raise AssertionError
+    while len(list(Path(__file__).parent.glob("*.failed*"))) < 5: time.sleep(0.01)
+"""
+
+
+def test_tests_that_fail_on_one_device_only_are_blamed_on_the_device(root):
+    tests = BAD_DEVICE + "".join(f"def test_{n}(): check({n})\n" for n in range(10))
+    files = {"test_a.py": tests, "test_b.py": tests}
+    run = gate.run(root, files, lanes=gate.lanes(2), flaky_budget=1000, retry_limit=1000)
+    assert run.verdict.state is State.INFRA
+    assert "failed on gpu1 (serial1) and pass on other devices" in run.verdict.message
+
+
+def test_a_worker_on_another_backend_or_another_install_is_infra(root):
+    fake = {
+        "jax/__init__.py": "from jax._src import xla_bridge\n",
+        "jax/_src/__init__.py": "",
+        "jax/_src/xla_bridge.py": "_backends = {'cpu': object()}\n",
+        "test_a.py": "import jax\ndef test_x(): pass\n",
+    }
+    run = gate.run(root, fake, backend="rocm", worker={"watch": ("jax",)})
+    assert run.verdict.state is State.INFRA
+    assert "ran on cpu, not on rocm" in run.verdict.message
+    run = gate.run(root, fake, modules="/venv/lib", worker={"watch": ("jax",)})
+    assert "imported jax from" in run.verdict.message
+
+
+def test_two_lanes_share_the_work_and_one_file_is_split(root):
+    slow = """\
+        import os, time
+        from pathlib import Path
+        import pytest
+        @pytest.mark.parametrize("n", range(40))
+        def test_slow(n):
+            Path(__file__).with_name("lane" + os.environ["LANE"]).touch()
+            while len(list(Path(__file__).parent.glob("lane*"))) < 2: time.sleep(0.01)
+            time.sleep(0.1)
+    """
+    run = gate.run(root, {"test_a.py": slow, "test_b.py": TWO}, lanes=gate.lanes(2))
+    assert run.verdict.state is State.PASS
+    by_lane = Counter(a.lane for t in run.results.tests for a in t.attempts if "test_a" in t.test)
+    assert sorted(by_lane) == ["gpu0", "gpu1"]
+    assert min(by_lane.values()) >= 10
+
+
+def test_only_the_named_tests_run_and_skips_have_their_reasons(root):
+    run = gate.run(
+        root,
+        {"test_a.py": TWO + "def test_three(): pass\n"},
+        wanted=lambda test: not test.endswith("two"),
+        skip=lambda test: "known" if test.endswith("three") else "",
+        may_skip=1,
+    )
+    assert run.outcomes() == {"test_a.py::test_one": "passed", "test_a.py::test_three": "skipped"}
+    assert run["test_a.py::test_three"].reason == "known"
+
+
+def test_libraries_are_seen_in_the_process_or_in_a_trace(root):
+    libraries = (
+        Library(name="libc", mapped=("libc.so", "libc-")),
+        Library(name="absent", mapped=("librocabsent.so",)),
+        Library(name="traced", mapped=("libc.so",), trace={"TRACE_TO": "{file}", "LEVEL": "1"}),
+    )
+    files = {
+        "test_a.py": """
+        import os, pytest
+        @pytest.mark.rocm("libc", "absent")
+        def test_mapped(): pass
+        @pytest.mark.rocm("traced")
+        def test_called(): open(os.environ.get("TRACE_TO", os.devnull), "a").write("call")
+        @pytest.mark.rocm("traced")
+        def test_not_called(): pass
+        """
+    }
+    run = gate.run(root, files, worker={"libraries": libraries, "trace": True})
+    assert run["test_a.py::test_mapped"].libraries == ("libc", "absent")
+    assert run["test_a.py::test_mapped"].evidence == ("libc",)
+    assert run["test_a.py::test_called"].evidence == ("traced",)
+    assert run["test_a.py::test_not_called"].evidence == ()
+    untraced = gate.run(root, files, worker={"libraries": libraries})
+    assert untraced["test_a.py::test_not_called"].evidence == ("traced",), "it is mapped"
+
+
+def test_logs_of_an_earlier_run_are_not_shown_again(root):
+    crash = "import ctypes\ndef test_first(): ctypes.string_at(0)\n"
+    first = gate.run(root, {"test_a.py": crash}, retry_limit=0)
+    assert "test_first" in first["test_a.py::test_first"].attempts[0].detail
+    second = gate.run(root, {"test_a.py": "import os\ndef test_x(): os._exit(3)\n"}, retry_limit=0)
+    assert second["test_a.py::test_x"].attempts[0].detail == ""
+
+
+def test_unittest_subtests_and_setup_errors_are_one_outcome_each(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import unittest, pytest
+            class Case(unittest.TestCase):
+                def test_sub(self):
+                    for n in range(3):
+                        with self.subTest(n=n):
+                            if n == 0: self.skipTest("not this one")
+                            self.assertNotEqual(n, 1)
+                def test_fine(self):
+                    with self.subTest("x"): pass
+            @pytest.fixture
+            def broken(): raise RuntimeError("no setup")
+            def test_setup(broken): pass
+            """
+        },
+        retry_limit=0,
+    )
+    assert run.outcomes() == {
+        "test_a.py::Case::test_fine": "passed",
+        "test_a.py::Case::test_sub": "failed",
+        "test_a.py::test_setup": "failed",
+    }
+    assert run["test_a.py::test_setup"].attempts[0].message == "in setup: RuntimeError: no setup"
+
+
+def test_results_survive_a_round_trip(root):
+    run = gate.run(root, {"test_a.py": TWO + "def test_bad(): assert 0\n", "test_b.py": "import x"})
+    assert Results.from_bytes(run.results.to_bytes(), name="r") == run.results
+
+
+def test_text_that_utf8_cannot_hold_breaks_no_report(root):
+    code = "def test_bad(): raise ValueError('lone \\ud83d')\n"
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    assert "lone \\ud83d" in run["test_a.py::test_bad"].attempts[0].message
+    assert Results.from_bytes(run.results.to_bytes(), name="r") == run.results
+
+
+class Seen(Watcher):
+    def __init__(self, told=None):
+        self.told = told  # a file that is made once a test is seen
+        self.snapshots = []
+        self.failures = []
+
+    def progress(self, snapshot):
+        self.snapshots.append(snapshot)
+        if self.told and any("test_slow" in text for _, text, _ in snapshot.lanes):
+            self.told.touch()
+
+    def failed(self, test, attempt):
+        self.failures.append((test, attempt.message))
+
+
+def test_progress_counts_up_and_failures_are_told_at_once(root):
+    seen = Seen(root / "told")
+    code = """
+        import time
+        from pathlib import Path
+        def test_slow():
+            while not Path(__file__).with_name("told").exists(): time.sleep(0.01)
+        def test_bad(): assert 0
+    """
+    gate.run(root, {"test_a.py": code}, watcher=seen, lanes=gate.lanes(2))
+    assert seen.snapshots[-1].done == seen.snapshots[-1].total == 2
+    assert seen.told.exists()
+    assert all(0 <= seconds < 500 for s in seen.snapshots for _, _, seconds in s.lanes)
+    assert seen.failures[0][0] == "test_a.py::test_bad"
+
+
+def test_no_lane_is_ever_told_to_have_waited_less_than_nothing(root):
+    seen = Seen()  # the deadline is noticed, and the lane's new work begun, between two looks
+    code = "import time\ndef test_hangs(): time.sleep(60)\n"
+    gate.run(root, {"test_a.py": code}, watcher=seen, test_deadline=0.3, retry_limit=0)
+    waits = [seconds for s in seen.snapshots for _, _, seconds in s.lanes]
+    assert waits
+    assert min(waits) >= 0
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+PROGRAM = """\
+import signal, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from support import gate
+
+from rocwheel.gate.engine import child
+from rocwheel.gate.engine.outcomes import Outcomes
+from rocwheel.gate.verdict.judge import judge
+
+TESTS = '''
+import os, time
+from pathlib import Path
+def test_ok(): pass
+def test_long():
+    Path(__file__).with_name("pid").write_text(str(os.getpid()))
+    time.sleep(1000)
+def test_never(): pass
+'''
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGTERM, interrupt)
+run = gate.run(Path({root!r}), {{"test_a.py": TESTS}})
+print(run.verdict.state.value, run.results.counts.passed, run.results.counts.not_run)
+"""
+
+
+def _start(root, tmp_path):
+    script = tmp_path / "program.py"
+    tests = Path(__file__).parents[1]
+    path = [str(tests), str(tests.parent / "build"), str(tests.parent)]
+    script.write_text(PROGRAM.format(path=path, root=str(root)))
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 240
+    while not (root / "pid").exists() or not (root / "pid").read_text():
+        assert time.monotonic() < until, "the test did not start"
+        time.sleep(0.05)
+    return process, int((root / "pid").read_text())
+
+
+def test_sigterm_ends_the_run_with_what_it_knows(root, tmp_path):
+    process, worker = _start(root, tmp_path)
+    process.terminate()
+    out, _ = process.communicate(timeout=240)
+    assert out.split() == ["not-run", "1", "2"]
+    assert _gone(worker)
+
+
+def test_a_gate_killed_outright_leaves_no_worker_behind(root, tmp_path):
+    process, worker = _start(root, tmp_path)
+    process.kill()
+    process.communicate(timeout=240)
+    assert _gone(worker)
+
+
+HOLDER = """\
+import sys, time
+from pathlib import Path
+sys.path[:0] = {path!r}
+from support import gate
+from rocwheel.gate.machine.accelerators import Accelerator, Maker
+from rocwheel.gate.machine.slots import Slots
+
+TESTS = '''
+import os, subprocess, time
+from pathlib import Path
+def test_long():
+    daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path(__file__).with_name("pid").write_text(f"{{os.getpid()}} {{daemon.pid}}")
+    time.sleep(1000)
+'''
+device = Accelerator(maker=Maker.AMD, index=0, target="gfx942", serial="s0")
+with Slots(folder=Path({slots!r}), boot="b").take(
+    (device,), least=1, most=1, patience=0
+) as held:
+    gate.run(Path({root!r}), {{"test_a.py": TESTS}}, worker={{"locks": tuple(held.values())}})
+"""
+
+
+def test_a_gate_killed_outright_frees_its_device_only_when_nothing_uses_it(root, tmp_path):
+    script, folder = tmp_path / "holder.py", tmp_path / "slots"
+    tests = Path(__file__).parents[1]
+    path = [str(tests), str(tests.parent / "build"), str(tests.parent)]
+    script.write_text(HOLDER.format(path=path, root=str(root), slots=str(folder)))
+    process = subprocess.Popen([sys.executable, script])
+    until = time.monotonic() + 240
+    while not (root / "pid").exists() or not (root / "pid").read_text():
+        assert time.monotonic() < until, "the test did not start"
+        time.sleep(0.05)
+    worker, daemon = map(int, (root / "pid").read_text().split())
+    device = Accelerator(maker=Maker.AMD, index=0, target="gfx942", serial="s0")
+    slots = Slots(folder=folder, boot="b")
+    with pytest.raises(InfraError), slots.take((device,), least=1, most=1, patience=0):
+        pytest.fail("taken while the gate has it")
+    process.kill()
+    process.wait()
+    slots = Slots(folder=folder, boot="b", sleep=lambda _: time.sleep(0.001))
+    with slots.take((device,), least=1, most=1, patience=240):
+        assert not Path(f"/proc/{worker}").exists(), "no process of it is left by now"
+        assert not Path(f"/proc/{daemon}").exists(), "nor one in a session of its own"
+
+
+def _gone(pid):
+    """Whether a process ends, some time; a zombie counts as ended."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+MEASURES = """
+def test_a(record_property):
+    record_property("product, GFLOP/s", 1234)
+    record_property("its name", "no number")
+    record_property("wrong", -1)
+"""
+
+
+def test_a_figure_that_a_test_measured_is_in_the_results_and_on_the_page(tmp_path):
+    found = gate.run(tmp_path, {"test_a.py": MEASURES}).results
+    assert found.figures == {"product, GFLOP/s": 1234}
+    passed = Fault(state=State.PASS, message="")
+    before = LastRun.of(found, State.PASS, ended="")
+    for last, floor in ((None, "none yet"), (before, "1,234")):
+        page = gate_page.render(found, passed, {}, last).decode()
+        row = page.partition("product, GFLOP/s</th>")[2].partition("</tr>")[0]
+        assert "1,234" in row
+        assert f">{floor}<" in row
+
+
+def test_a_file_that_is_taken_over_is_collected_again_in_a_fresh_process(tmp_path):
+    """The other lane has imported it: what cannot here is spoilt by what ran before."""
+    tests = "".join(f"def test_{n}(): time.sleep(0.5)\n" for n in range(8))
+    files = {
+        "test_long.py": f"import json, time\nassert not hasattr(json, 'broken')\n{tests}",
+        "test_a.py": "import json\ndef test(): json.broken = True\n",
+    }
+    found = gate.run(tmp_path, files, lanes=gate.lanes(2)).results
+    assert found.collect_errors == ()
+    assert found.counts.passed == 9
+    assert any("could not collect test_long.py" in item.ended for item in found.processes)

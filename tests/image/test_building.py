@@ -1,0 +1,31 @@
+"""Why an engine's `build` failed, from what it said."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocwheel.base.errors import CommandError
+from rocwheel.image.building import explained
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            "#7 12.3 install.sh: this base has neither apt-get nor dnf",
+            "without its package manager",
+        ),
+        ("#9 ERROR: write /layer: no space left on device", "the disk of the engine is full"),
+        ("error during connect: Post http://docker/build: EOF", "the engine ended in mid-build"),
+        ("Cannot connect to the Docker daemon at unix:///x.sock.", "the engine ended in mid-build"),
+        ("#5 [2/2] RUN sleep 7777\nunexpected EOF", "the engine ended in mid-build"),
+        ("rpc error: code = Unavailable desc = closing transport", "the engine ended in mid-build"),
+        ("#7 0.3 Temporary failure resolving 'deb.debian.org'", "has no network"),
+        ("something new", "was not built: something new"),
+    ],
+)
+def test_a_build_that_failed_is_told_by_its_cause_with_a_remedy(said, message):
+    told = explained("builder:1", "debian:12", CommandError("exit status 1", detail=said))
+    assert message in str(told)
+    assert told.hint
+    assert told.detail == said

@@ -1,0 +1,485 @@
+"""Thirty-odd kinds of bad night on three engines: none is green, and each names its cause.
+
+What each kind leaves in the store is written here as the engines write it (their own tests hold
+that); page, message, feed, badge, status, check and exit status are the real ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from support.states import summary
+
+import amdgpu_family_matrix as matrix
+from rocwheel import __version__
+from rocwheel.base.console import silent
+from rocwheel.base.values import replace
+from rocwheel.base.versions import timestamp
+from rocwheel.night import night_feed, night_page, notify, slurm, standing, summing, upkeep
+from rocwheel.night.slurm import Task
+from rocwheel.records.verdict import State
+from rocwheel.release.index import channels
+from rocwheel.release.ledger.nights import (
+    AS_JSON,
+    Begun,
+    Cell,
+    Ended,
+    NightPlan,
+    Nights,
+    Order,
+    Phase,
+)
+
+NOW = datetime(2026, 5, 2, 9, tzinfo=timezone.utc)
+PAGE = "https://rocm.example.org/status/index.html"
+LIMIT = 36 * 3600
+
+
+OWN = {"family": "gfx90a", "wheels": "jax"}
+BUILD, STAGE, UNIT = "build.jax", "stage.jax.gfx90a", "gate.jax.gfx90a.3.12.unit"
+E2E, PROMOTE, IMAGE = "gate.jax.gfx90a.3.12.e2e", "promote.jax.gfx90a", "image.jax.gfx90a.3.12.jax"
+CELLS = (
+    Cell(name=BUILD, kind="build", argv=("dist_wheels",), wheels="jax"),
+    Cell(name=STAGE, kind="stage", argv=("stage",), after=(BUILD,), **OWN),
+    Cell(name=UNIT, kind="gate", argv=("gate",), after=(STAGE,), python="3.12", suite="unit", **OWN),
+    Cell(name=E2E, kind="gate", argv=("gate",), after=(STAGE,), python="3.12", suite="e2e", **OWN),
+    Cell(name=PROMOTE, kind="promote", argv=("promote",), after=(STAGE,), settled=(UNIT, E2E), **OWN),
+    Cell(name=IMAGE, kind="image", argv=("image",), after=(PROMOTE,), python="3.12", **OWN),
+    Cell(name="page", kind="page", argv=("report",), settled=(PROMOTE, IMAGE)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of bad night: how cells ended (None: never), and the words that name the cause."""
+
+    cause: str
+    ends: dict[str, tuple[State | None, str]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)  # cell -> why
+    orders: tuple[tuple[str, str], ...] = ()  # action, cell
+    check: bool = False  # whether `nightly check` fails as well, and names it
+
+
+def ended(cell: str, state: State | None, reason: str, **more) -> Kind:
+    return Kind(cause=reason, ends={cell: (state, reason)}, **more)
+
+
+def of_slurm(cell: str, word: str) -> Kind:
+    return ended(cell, *slurm.ENDS[word])
+
+
+LOST = "never said how it ended"
+KINDS = {
+    "the page of tarballs is gone": Kind(
+        "there is no such page", absent={BUILD: "https://rocm/: there is no such page"}, check=True),
+    "no ROCm for a family": Kind(
+        "lists no tarball of gfx90a", absent={BUILD: "https://rocm/: lists no tarball of gfx90a"},
+        check=True),
+    "a pin moved": Kind("is another commit now", absent={BUILD: "main is another commit now"}, check=True),
+    "one CPython absent": Kind(
+        "no lock file for CPython 3.15", check=True,
+        absent={"build.jax.3.15": "JAX 0.9.1 has no lock file for CPython 3.15"}),
+    "no runner": Kind("has no runner for unit", absent={UNIT: "gfx90a has no runner for unit"}, check=True),
+    "an excuse that ended": Kind(
+        "the excuse of ann ended", absent={UNIT: "no runner (the excuse of ann ended on 2026-01-01)"},
+        check=True),
+    "all builds fail": Kind(
+        "error: no member named", check=True,
+        ends={BUILD: (State.FAIL, "a.cc:1: error: no member named 'x'")}),
+    "a build that hangs": Kind("no end after 18000 s", {BUILD: (State.TIMEOUT, "no end after 18000 s")}, check=True),
+    "a git server that hangs": Kind("no answer for 18000 s", {BUILD: (State.TIMEOUT, "https://git/: no answer for 18000 s")}, check=True),
+    "the builder's disk is full": Kind("No space left", {BUILD: (State.INFRA, "/scratch: No space left on device")}, check=True),
+    "stage is refused": ended(STAGE, State.FAIL, "jaxlib.whl: over the channel's budget"),
+    "the store is away for an hour": ended(STAGE, State.INFRA, "s3://bucket: no answer"),
+    "tests fail": ended(UNIT, State.FAIL, "3 tests failed"),
+    "tests crash": ended(UNIT, State.CRASH, "a_test.py::test_b: SIGSEGV"),
+    "a suite that hangs": ended(UNIT, State.TIMEOUT, "no end after 7200 s"),
+    "tests that cannot be collected": ended(UNIT, State.COLLECT_ERROR, "ImportError: jax"),
+    "no test ran": ended(UNIT, State.NOTHING_RAN, "no test was collected"),
+    "too few ran": ended(UNIT, State.TOO_FEW_RAN, "tests that passed: 3, must: 900"),
+    "flaky tests": ended(UNIT, State.FLAKY, "passed after fail: 2 tests"),
+    "a GPU that is lost": ended(UNIT, State.INFRA, "no device: /dev/kfd"),
+    "a skewed clock on a node": ended(UNIT, State.INFRA, "this machine's clock is 1 day off the store's"),
+    "infra on the last gate": ended(E2E, State.INFRA, "hipErrorNoDevice"),
+    "a killed cell": ended(UNIT, State.INFRA, "ended by SIGKILL: killed; was memory short?"),
+    "a cell that never ended": ended(UNIT, None, LOST),
+    "a node that failed": of_slurm(UNIT, "NODE_FAIL"),
+    "memory ran out": of_slurm(UNIT, "OUT_OF_MEMORY"),
+    "preempted": of_slurm(UNIT, "PREEMPTED"),
+    "a job's time limit": of_slurm(UNIT, "TIMEOUT"),
+    "a cancelled job": of_slurm(UNIT, "CANCELLED"),
+    "dropped by a person": Kind("dropped by me: known", orders=(("drop", UNIT),)),
+    "stopped by a person": Kind("me: known", ends={UNIT: (State.NOT_RUN, "me: known")}, orders=(("stop", ""),)),
+    "a promotion that is blocked": ended(PROMOTE, State.FAIL, "unit on 3.12: no verdict"),
+    "the registry is away": ended(IMAGE, State.INFRA, "ghcr.io: no answer"),
+    "an image without an engine": ended(IMAGE, State.INFRA, "docker: no such program"),
+}  # fmt: skip
+
+
+def night(
+    nights: Nights,
+    name: str,
+    engine: str,
+    kind: Kind | None,
+    made: datetime,
+    *,
+    attempts: int = 1,
+) -> None:
+    """Leave a night as an engine does: every cell has passed but those of the kind."""
+    kind = kind or Kind("")
+    cells = [replace(c, absent=kind.absent.get(c.name, "")) for c in CELLS]
+    known = {cell.name for cell in cells}
+    cells[1:1] = [
+        Cell(name=n, kind="build", argv=(), absent=why, wheels="jax")
+        for n, why in kind.absent.items()
+        if n not in known
+    ]
+    gone = {cell.name for cell in cells if cell.absent}
+    if BUILD in gone:  # what would follow it is not in the plan
+        cells = [cell for cell in cells if cell.name in {*gone, "page"}]
+    names = {cell.name for cell in cells if not cell.absent}
+    cells = [
+        replace(
+            c,
+            after=tuple(n for n in c.after if n in names),
+            settled=tuple(n for n in c.settled if n in names),
+        )
+        for c in cells
+    ]
+    plan = NightPlan(
+        night=name, made=timestamp(made), by="me", tool=__version__, target=(), recipes=(),
+        cells=tuple(cells), attempts=attempts,
+    )  # fmt: skip
+    nights.add(plan)
+    digest = nights.plan(name)[1]
+    for action, cell in kind.orders:
+        nights.order(
+            name, Order(action=action, cell=cell, by="me", reason="known", time=timestamp(made))
+        )
+    dropped = {cell for _, cell in kind.orders}
+    for cell in cells:
+        state, reason = kind.ends.get(cell.name, (State.PASS, ""))
+        book = nights.book(name)
+        where = standing.stand(book, NOW)[cell.name]
+        if cell.absent or cell.kind == "page" or cell.name in dropped or where.settled:
+            continue
+        said = {"cell": cell.name, "plan": digest, "host": "h", "engine": engine}
+        number = nights.begin(
+            name,
+            Begun(token=cell.name, time=timestamp(made), seen=standing.told(book, cell), **said),
+        )
+        if state is not None:
+            nights.end(
+                name, number,
+                Ended(state=state, reason=reason, began=timestamp(made), time=timestamp(made),
+                      milliseconds=1, **said),
+            )  # fmt: skip
+
+
+@pytest.fixture
+def places(tmp_path):
+    channel = channels.of_store((tmp_path / "store").as_uri())
+    nights = Nights(channel.open())
+    return nights, upkeep.NightPages(
+        nights=nights,
+        channel=channel,
+        families=matrix.FAMILIES,
+        now=NOW,
+        console=silent(),
+        shown=30,
+    )
+
+
+ENGINES = ("local", "slurm", "github")
+ALL = [  # a merge tries each kind on one engine
+    pytest.param(kind, engine, marks=() if (i + j) % 3 == 0 else pytest.mark.soak)
+    for i, kind in enumerate(KINDS)
+    for j, engine in enumerate(ENGINES)
+]
+
+
+@pytest.mark.parametrize(("name", "engine"), ALL)
+def test_a_bad_night_is_not_green_anywhere_and_names_its_cause(places, name, engine):
+    nights, pages = places
+    kind = KINDS[name]
+    night(nights, "one", engine, None, NOW - timedelta(hours=30))
+    pages.publish("one")
+    night(nights, "two", engine, kind, NOW - timedelta(hours=6))
+    body, _ = pages.publish("two")
+    summaries = [item for n in nights.names() if (item := summing.read(nights, n))]
+    newest = summaries[-1]
+    assert newest.colour in {"bad", "warn", "idle"}
+    page = body.decode().replace("&#39;", "'")
+    assert kind.cause in page
+    assert "What did not pass, by cause" in page
+    assert page.index(kind.cause) < page.index('id="families"'), "where people look first"
+    message = notify.message(nights, "two", PAGE, [].append, now=NOW)
+    assert message
+    assert kind.cause in message.markdown
+    assert PAGE in message.markdown
+    assert kind.cause.encode() in night_feed.feed(summaries, title="x", page=PAGE)
+    assert b"brightgreen" not in night_feed.badge(summaries)
+    standings = standing.stand(nights.book("two"), NOW)
+    bad = [item for item in standings.values() if not item.green and item.cell.kind != "page"]
+    assert bad, "`status` and `run` end with 5"
+    assert any(kind.cause in item.reason for item in bad)
+    assert all(item.reason for item in bad if item.settled), "a reason on all that did not pass"
+    problems = upkeep.problems(nights, NOW, LIMIT, {})
+    assert bool(problems) is kind.check, problems
+    if kind.check and kind.absent:
+        assert any(kind.cause in line for line in problems)
+    nothing = not standings[BUILD].passed
+    assert newest.nothing_built is nothing
+    assert ("Nothing was built" in page) is nothing
+    assert any("nothing was built" in line for line in problems) is nothing
+
+
+def test_a_green_night_is_green_everywhere_and_says_nothing(places):
+    nights, pages = places
+    for number, name in enumerate(("one", "two")):
+        night(nights, name, "local", None, NOW - timedelta(hours=30 - 24 * number))
+        pages.publish(name)
+    summary = summing.read(nights, "two")
+    assert summary.colour == "good"
+    assert {cell.word for cell in summary.cells} == {"pass"}
+    assert notify.message(nights, "two", PAGE, [].append, now=NOW) is None
+    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
+    assert b"brightgreen" in night_feed.badge([summary])
+
+
+def test_green_again_is_told_once(places):
+    nights, pages = places
+    night(nights, "one", "local", KINDS["tests fail"], NOW - timedelta(hours=60))
+    pages.publish("one")
+    night(nights, "two", "local", None, NOW - timedelta(hours=30))
+    pages.publish("two")
+    assert "fixed" in notify.message(nights, "two", PAGE, [].append, now=NOW).markdown
+    night(nights, "three", "local", None, NOW - timedelta(hours=6))
+    pages.publish("three")
+    assert notify.message(nights, "three", PAGE, [].append, now=NOW) is None
+
+
+def test_a_failure_that_stays_is_told_once_and_shown_with_the_night_since_which_it_is_there(places):
+    nights, pages = places
+    for number, name in enumerate(("one", "two")):
+        night(nights, name, "local", KINDS["tests fail"], NOW - timedelta(hours=30 - 24 * number))
+        body, _ = pages.publish(name)
+    assert notify.message(nights, "two", PAGE, [].append, now=NOW) is None
+    assert b"still failing" in body
+    assert b"since one" in body
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("summed_up", [True, False])
+def test_a_page_that_was_killed_is_told_whether_or_not_it_had_summed_up_the_night(
+    places, engine, summed_up
+):
+    """On GitHub a job is not started again, so that its cell stays open for another attempt."""
+    nights, pages = places
+    night(nights, "one", engine, None, NOW - timedelta(hours=30))
+    pages.publish("one")
+    made, kind = NOW - timedelta(hours=6), None if summed_up else KINDS["tests fail"]
+    night(nights, "two", engine, kind, made, attempts=2 if engine == "github" else 1)
+    if summed_up:
+        pages.publish("two")
+    assert notify.message(nights, "two", PAGE, [].append, now=NOW) is None, "it is still to come"
+    said = {
+        "cell": "page", "plan": nights.plan("two")[1], "host": "h", "engine": engine,
+        "time": timestamp(made),
+    }  # fmt: skip
+    number = nights.begin("two", Begun(token="t", seen=9, **said))
+    why = "ended by SIGKILL: killed; was memory short?"
+    nights.end(
+        "two",
+        number,
+        Ended(state=State.INFRA, reason=why, began=said["time"], milliseconds=1, **said),
+    )
+    assert standing.stand(nights.book("two"), NOW)["page"].settled is (engine != "github")
+    message = notify.message(nights, "two", PAGE, [].append, now=NOW)
+    assert f"1 cell infra: {why}" in message.markdown
+    assert "green" not in message.markdown
+    lines = upkeep.problems(nights, NOW, LIMIT, {})
+    assert lines == ([] if summed_up else ["two: has no summary: its page was never made"])
+    body, _ = pages.publish("two")
+    assert why in body.decode()
+
+
+def test_a_night_is_held_against_the_last_that_left_a_summary(places):
+    nights, pages = places
+    for number, name in enumerate(("one", "two", "three")):
+        night(nights, name, "local", KINDS["tests fail"], NOW - timedelta(hours=60 - 20 * number))
+        if name != "two":
+            pages.publish(name)
+    assert notify.message(nights, "three", PAGE, [].append, now=NOW) is None, "nothing changed"
+    warned: list[str] = []
+    nights.put_summary("two", b'{"half')
+    assert notify.message(nights, "three", PAGE, warned.append, now=NOW) is None
+    assert len(warned) == 1
+    assert "two/summary.json: not JSON" in warned[0]
+
+
+def test_a_family_that_the_data_have_no_more_stays_with_what_its_users_have(places):
+    nights, pages = places
+    night(nights, "one", "local", None, NOW - timedelta(hours=30))
+    pages.publish("one")
+    before = summing.read(nights, "one")
+    left = replace(summary(1).families[0], family="gfx803")
+    nights.put_summary("one", replace(before, families=(*before.families, left)).to_bytes())
+    night(nights, "two", "local", None, NOW - timedelta(hours=6))
+    pages.publish("two")
+    assert left in summing.read(nights, "two").families
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [(b'{"night": "on', "summary.json: not JSON"), (b'{"schema": 1}', "schema: is 1, and this")],
+)
+def test_a_summary_that_cannot_be_read_is_none_for_check(places, spoilt, said):
+    nights, pages = places
+    night(nights, "one", "local", None, NOW - timedelta(hours=6))
+    pages.publish("one")
+    nights.put_summary("one", spoilt)
+    (problem,) = upkeep.problems(nights, NOW, LIMIT, {})
+    assert said in problem
+
+
+def test_a_clock_that_is_behind_cannot_say_how_old_a_night_is(places):
+    nights, pages = places
+    night(nights, "one", "local", None, NOW - timedelta(hours=6))
+    pages.publish("one")
+    assert upkeep.problems(nights, NOW - timedelta(hours=6, minutes=59), LIMIT, {}) == []
+    lines = upkeep.problems(nights, NOW - timedelta(days=3), LIMIT, {})
+    assert lines == ["one: is 66 h 0 min ahead of this machine's clock: set the clock"]
+
+
+def test_check_says_what_no_cell_says(places):
+    nights, pages = places
+    assert "has no night" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    night(nights, "one", "slurm", None, NOW - timedelta(hours=6))
+    assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    pages.publish("one")
+    held = {UNIT: Task(UNIT, "", 0, "12", "PENDING", "launch failed requeued held")}
+    assert "requeued held" in upkeep.problems(nights, NOW, LIMIT, held)[0]
+    assert "old" in upkeep.problems(nights, NOW + timedelta(days=2), LIMIT, {})[0]
+    plan = nights.plan("one")[0]
+    nights.add(replace(plan, night="two", made=timestamp(NOW - timedelta(hours=3))))
+    assert "never ran" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "waits", "said", "young"),
+    [("slurm", {}, "nightly run one --engine=slurm", 14), ("local", None, "nightly run one", 1),
+     ("slurm", {UNIT: Task(UNIT, "", 0, "7", "PENDING", "Resources")}, "", 14), ("github", None, "", 14)],
+)  # fmt: skip
+def test_a_night_whose_client_or_engine_was_killed_says_the_line_that_goes_on(
+    places, engine, waits, said, young
+):
+    """Half of it was submitted or run, and nothing runs or waits now."""
+    nights, _ = places
+    kind = Kind("", ends={UNIT: (State.INFRA, "no device")})
+    plan_only = {STAGE, UNIT, E2E, PROMOTE, IMAGE}
+    night(nights, "one", engine, kind, NOW - timedelta(hours=1))
+    for key in [info.key for info in nights.store.keys(nights.key("one", "cells/"))]:
+        if any(f"/{name}/" in key for name in plan_only):
+            nights.store.delete(key)
+    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits)
+    assert lines == ([f"one: stands still with 6 cells to do: `{said}`"] if said else [])
+    blind = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits, has_slurm=False)
+    assert [("Slurm cannot be asked here" in text, "stands still" in text) for text in blind] == (
+        [(True, False)] if waits == {} else [(False, True)] if said else []
+    )
+    nights.order("one", Order(action="stop", by="ann", reason="disk", time=timestamp(NOW), seen=0))
+    stopped = upkeep.problems(Nights(nights.store), NOW, LIMIT, waits)
+    go_on = "`nightly retry one --reason=WHY`"
+    assert stopped == [f"one: was stopped by ann with 6 cells to do: {go_on}"], "at once"
+    nights.order(
+        "one", Order(action="go-on", by="ann", reason="mended", time=timestamp(NOW), seen=0)
+    )
+    early = NOW - timedelta(minutes=60 - young)
+    assert upkeep.problems(Nights(nights.store), early, LIMIT, waits) == []
+
+
+@pytest.mark.parametrize("record", ["1.begun.json", "1.json"])
+@pytest.mark.parametrize("left", [b"", b'{"cell": "gate.'])
+def test_a_record_that_is_half_written_is_an_attempt_that_counts_as_infra(places, record, left):
+    """A disk or its power failed: the cell is tried again, and nothing has to be deleted."""
+    nights, _ = places
+    night(nights, "one", "local", None, NOW, attempts=2)  # too young to count as lost by its age
+    key = nights.key("one", f"cells/{UNIT}/{record}")
+    store = nights.store
+    store.replace(key, left, previous=store.info(key), headers=AS_JSON)
+    book = Nights(store).book("one")
+    where = standing.stand(book, NOW)[UNIT]
+    if record == "1.begun.json":
+        assert where.passed, "how it ended is known"
+        return
+    assert (where.phase, where.state) == (Phase.OPEN, State.INFRA)
+    assert f"{UNIT}/1.json" in where.reason
+    again = Begun(
+        token="t", cell=UNIT, plan=book.sha256, host="h", engine="local", time=timestamp(NOW)
+    )
+    assert nights.begin("one", again, known=1) == 2
+    good = Ended(
+        cell=UNIT, plan=book.sha256, host="h", engine="local", state=State.PASS,
+        began=timestamp(NOW), time=timestamp(NOW), milliseconds=1,
+    )  # fmt: skip
+    assert nights.end("one", 2, good)
+    assert standing.stand(Nights(store).book("one"), NOW)[UNIT].passed
+
+
+@pytest.mark.parametrize(("engine", "at_once"), [("local", True), ("slurm", False)])
+def test_an_interrupted_night_is_named_at_once_where_nothing_else_can_go_on_with_it(
+    places, engine, at_once
+):
+    nights, _ = places
+    plan = NightPlan(
+        night="one", made=timestamp(NOW), by="me", tool=__version__, target=(), recipes=(), cells=CELLS,
+    )  # fmt: skip
+    nights.add(plan)
+    said = {"cell": BUILD, "plan": nights.plan("one")[1], "host": "h", "engine": engine}
+    number = nights.begin("one", Begun(token="t", time=timestamp(NOW), **said))
+    assert upkeep.problems(nights, NOW, LIMIT, None) == []
+    cut = Ended(
+        state=State.NOT_RUN, reason="got SIGINT", exit_code=130, began=timestamp(NOW),
+        time=timestamp(NOW), milliseconds=1, **said,
+    )  # fmt: skip
+    nights.end("one", number, cut)
+    lines = upkeep.problems(Nights(nights.store), NOW, LIMIT, None)
+    assert [item for item in lines if "stands still with 7 cells" in item] == lines
+    assert bool(lines) is at_once
+
+
+def test_an_excused_absence_is_shown_and_is_not_red(places):
+    nights, pages = places
+    plan = NightPlan(
+        night="one", made=timestamp(NOW), by="me", tool=__version__, target=(), recipes=(),
+        cells=(
+            replace(CELLS[0], kept="built"),
+            replace(CELLS[2], after=(), absent="no runner", excused="(excused by ann until 2026-12-31: new)"),
+        ),
+    )  # fmt: skip
+    nights.add(plan)
+    body, _ = pages.publish("one")
+    assert all(item.green for item in standing.stand(nights.book("one"), NOW).values())
+    assert b"excused by ann until 2026-12-31" in body
+    assert summing.read(nights, "one").colour == "good"
+    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
+
+
+def test_failures_with_one_signature_are_one_cause_and_a_family_that_is_released_stays():
+    from support.states import red_morning
+
+    from rocwheel.night import night_summary
+
+    nights = red_morning()
+    causes = night_summary.causes(nights[-1])
+    assert [len(c.cells) for c in causes if "test_qr" in c.first.reason] == [4]
+    (build,) = [c for c in causes if "ncclConfig" in c.first.reason]
+    assert build.held == 13
+    text = night_page.render(nights, now=NOW, title="x", root="../").decode()
+    assert text.index("ncclConfig") < text.index('id="families"')
+    assert "https://github.com/jax-ml/jax/compare/" in text
+    assert "bigger" in text
+    assert "slower" in text

@@ -1,0 +1,474 @@
+"""Nights on one machine, through the command line: what runs, what is held back, what survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from support.night import World
+
+from rocwheel.base.container.owner import owner
+from rocwheel.base.store.opening import open_store
+from rocwheel.base.versions import timestamp
+from rocwheel.night import standing
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger.nights import Begun, Nights
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
+KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 30 in the whole campaign
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path, (tmp_path / "store").as_uri())
+
+
+def released(world: World, family: str = "gfx90a") -> bool:
+    return (Path(world.store.removeprefix("file://")) / "v2" / family / "jaxlib").exists()
+
+
+def page(world: World) -> str:
+    return (Path(world.store.removeprefix("file://")) / "status" / "index.html").read_text()
+
+
+@pytest.mark.soak  # with real parts: tests/e2e/test_nights.py
+def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
+    world.plan("one", check=True)
+    done = world.local("one")
+    assert done.code == 0, done.err
+    assert "8 of 8 cells passed" in done.out
+    assert released(world)
+    text = page(world)
+    assert "jax-rocm7-plugin==0.9.1+rocm7.1" in text
+    assert "pip install --no-deps --index-url" in text
+
+    world.settings(suffix="+rocm7.1.1")
+    world.script(gate={"*unit*": "fail"})
+    world.plan("two", check=True)
+    before = sorted(p for p in (world.folder / "store" / "v2").rglob("*"))
+    failed = world.local("two")
+    assert failed.code == 5
+    held = r"promote\.jax\.gfx90a: fail: \w{12} on gfx90a: unit on CPython 3\.12 is fail"
+    assert re.search(held, failed.err)
+    assert sorted(p for p in (world.folder / "store" / "v2").rglob("*")) == before
+    text = page(world)
+    assert "new failure" in text
+    assert "unit on 3.12: fail" in text, "the page says what holds the set up, as status does"
+    assert re.search(r"jax-rocm7-plugin==0\.9\.1\+rocm7\.1(?!\.)", text), "the last green set stays"
+    status = world.run("--json", "status", "--family=gfx90a", *world.target)
+    (held,) = [s for s in json.loads(status.out)["sets"] if s["state"] != "released"]
+    assert held["blocked_by"][0]["suite"] == "unit"
+
+    world.plan("three", check=True)
+    for action in ("retry", "drop"):
+        done = world.nightly(action, "three", "build.jax", "--reason=x")
+        assert done.code == 3
+        assert "build.jax: was done before three: built before as" in done.err
+    again = json.loads(
+        world.run(
+            "--json",
+            "nightly",
+            "plan",
+            "--dry-run",
+            "--night=x",
+            f"--config={world.folder}/nightly.yaml",
+            *world.target,
+        ).out
+    )
+    assert {c["cell"] for c in again["cells"] if c["what"] == "run"} == {
+        "promote.jax.gfx90a", "page", "prune",
+    }  # fmt: skip
+
+
+@pytest.mark.soak  # with real parts: tests/e2e/test_families.py
+def test_a_shared_channel_has_one_build_and_stage_and_each_family_goes_its_own_way(tmp_path):
+    world = World(
+        tmp_path, (tmp_path / "store").as_uri(), layout="both",
+        families="gfx90a, gfx1151, gfx120X-all",
+    )  # fmt: skip
+    world.remember("gfx120X-all")
+    world.script(gate={"gfx1151.*unit*": "fail"})
+    world.plan("one", check=True)
+    done = world.local("one")
+    assert done.code == 5
+    assert re.findall(r"^(\S+): fail", done.err, re.MULTILINE) == [
+        "gate.jax.gfx1151.3.12.unit", "promote.jax.gfx1151",
+    ]  # fmt: skip
+    states = world.states("one")
+    assert [name for name in states if name.startswith(("build", "stage"))] == [
+        "build.jax",
+        "stage.jax",
+    ]
+    bad = {name for name, state in states.items() if state != "pass"}
+    assert bad == {"gate.jax.gfx1151.3.12.unit", "promote.jax.gfx1151"}
+    assert released(world, "gfx90a")
+    assert released(world, "gfx120X-all")
+    wheels = {path.relative_to(tmp_path / "store").parts[:2]: 1
+              for path in (tmp_path / "store").rglob("*.whl") if "builds" not in path.parts}  # fmt: skip
+    assert set(wheels) == {("v2", "all"), ("v2-staging", "all")}, "once in each"
+    text = page(world)
+    assert "One set for 3 families: jax" in text
+
+    # a verdict of a person's own run, and the next night adds the family; nothing is built again
+    world.script()
+    world.nightly("retry", "one", "gate.jax.gfx1151.3.12.unit", "--reason=mended", check=True)
+    assert world.local("one").code in {0, 5}
+    status = world.run("--json", "status", "--family=gfx1151", *world.target, check=True)
+    (held,) = json.loads(status.out)["sets"]
+    assert held["blocked_by"][0]["state"] == "flaky", "a pass beside a failure"
+    approved = world.run(
+        "promote", f"--manifest={held['set']}", "--family=gfx1151", "--approve=unit:3.12",
+        "--by=me", "--reason=node", *world.target,
+    )  # fmt: skip
+    assert approved.code == 0, approved.err
+    assert released(world, "gfx1151")
+    again = world.plan("two", "--dry-run", "--json", check=True)
+    runs = {c["cell"] for c in json.loads(again.out)["cells"] if c["what"] == "run"}
+    assert runs == {"page", "prune"}
+
+
+def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_new_page(world):
+    cell = "gate.jax.gfx90a.3.12.smoke"
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": f"count:{world.folder}/left"})
+    (world.folder / "left").write_text("2")
+    assert world.local("one").code == 5
+    assert not released(world)
+    assert "infra" in page(world)
+    forgotten = world.nightly("retry", "one", "--reason=node repaired")
+    assert forgotten.code == 3
+    assert f" --store={world.store} one`" in forgotten.err
+    retried = world.nightly("retry", "one", cell, "--reason=node repaired", check=True)
+    assert f" nightly run --ci-dir={world.folder}/ci --store={world.store} one" in retried.err
+    waiting = world.nightly("status", "one")
+    assert re.search(rf"{cell} +waiting .*for the retry that", waiting.out)
+    assert re.search(r"promote.jax.gfx90a +waiting .*to be done again after gate", waiting.out)
+    done = world.local("one")
+    assert done.code == 0, done.err
+    book = Nights(open_store(world.store)).book("one")
+    assert [a.ended.state.value for a in book.attempts[cell]] == ["infra", "infra", "pass"]
+    assert [a.ended.state.value for a in book.attempts["promote.jax.gfx90a"]] == ["fail", "pass"]
+    assert released(world)
+    assert "Released: JAX" in page(world)
+    assert world.local("one").code == 0, "and nothing again"
+    assert len(Nights(open_store(world.store)).book("one").attempts["page"]) == 2
+
+
+def test_what_another_users_engine_runs_here_is_not_told_as_killed(world):
+    """Its lock lies in its own cache: only the process says whether the attempt goes on."""
+    world.plan("one", check=True)
+    nights = Nights(open_store(world.store))
+    marks = {"build.jax": owner(), "prune": owner().replace(":", ":1", 1)}
+    for name, mark in marks.items():
+        begun = Begun(
+            token=name, cell=name, plan=nights.plan("one")[1], host=socket.gethostname(),
+            engine="local", job=mark, time=timestamp(datetime.now(tz=timezone.utc)),
+        )  # fmt: skip
+        nights.begin("one", begun)
+    done = world.local("one")
+    assert "build.jax: running: on" in done.err
+    attempts = Nights(open_store(world.store)).book("one").attempts
+    assert [item.ended for item in attempts["build.jax"]] == [None]
+    assert attempts["prune"][0].ended.reason == "its process was killed"
+
+
+def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(world):
+    world.plan("one", check=True)
+    assert "no reason given" in world.nightly("stop", "one").err
+    world.nightly("stop", "one", "--reason=maintenance", "--by=me", check=True)
+    refused = world.local("one")
+    assert refused.code == 3
+    assert "was stopped by me: maintenance" in refused.err
+    late = world.nightly("cell", "one", "build.jax", f"--program={program()}")  # as Slurm starts it
+    assert late.code == State.NOT_RUN.exit_code
+    assert "not run: the night was stopped by me" in late.err
+    assert not Nights(open_store(world.store)).book("one").attempts
+    world.nightly("retry", "one", "--reason=done", check=True)
+    drop = ("drop", "one", "gate.jax.gfx90a.3.12.e2e", "--reason=known")
+    assert (
+        f" nightly run --ci-dir={world.folder}/ci --store={world.store} one"
+        in world.nightly(*drop, check=True).err
+    )
+    done = world.local("one")
+    assert "gate.jax.gfx90a.3.12.e2e: barred: dropped by" in done.err
+    assert released(world), "an advisory suite that was dropped holds nothing up"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "code"),
+    [
+        (["run", "nothing"], "no such night", 3),
+        (["cell", "one", "build.jaxx"], "did you mean build.jax", 3),
+        (["run", "bad name"], "not the name of a night", 3),
+        (["plan", "--night=bad name", "--dry-run"], "not the name of a night", 3),
+        (["plan", "--from=nothing", "--night=two"], "no such night", 3),
+        (["clear", "nowhere", "--reason=x"], "is not held back", 3),
+        (["retry", "one", "gate.jax.gfx90a.3.12.unitt", "--reason=x"], "no such cell", 3),
+        (["check", "--max-age=soon"], "not an age", 3),
+        (["check", "--max-age=²h"], "not an age", 3),
+        (["notify", "nothing"], "no such night", 3),
+        (["notify", "one"], "give --url URL or --file PATH", 2),
+        (["notify", "one", "--max-age=36h"], "give --url URL or --file PATH", 2),
+        (["retry", "one", "--reason=x"], "is not stopped, and no cell to retry is named", 3),
+        (["run", "one", "--engine=github", "--only=gfx90b"], "did you mean gfx90a", 3),
+        (["plan", "--from=one", "--night=two", "--pools=x.yaml"], "as it was planned", 3),
+    ],
+)
+def test_one_error_each_and_nothing_written(world, words, problem, code):
+    world.plan("one", check=True)
+    before = sorted((world.folder / "store").rglob("*"))
+    done = world.nightly(*words)
+    assert done.code == code, done.err
+    assert problem in done.err
+    assert "Traceback" not in done.err
+    assert sorted((world.folder / "store").rglob("*")) == before
+
+
+def test_the_newest_night_is_repeated_whole_and_a_cell_is_shown_as_lines_to_paste(world):
+    world.plan("one", check=True)
+    again = world.nightly("plan", "--from=latest", "--night=two", check=True)
+    assert "8 cells to run, 0 kept" in again.out
+    assert world.local("two").code == 0
+    shown = world.nightly("reproduce", "latest", "stage.jax.gfx90a", check=True)
+    assert "--run brings it first" in shown.out
+    done = world.run(
+        "nightly", "reproduce", "two", "stage.jax.gfx90a", "--run", *world.target, check=True
+    )
+    assert "nothing-to-do" in done.out + done.err
+    told = world.folder / "store" / "_rocwheel" / "nights"
+    (told / "two" / "summary.json").unlink()
+    world.nightly("plan", "--from=latest", "--night=three", check=True)
+    world.nightly("retry", "two", "page", "--reason=again", check=True)
+    assert world.local("two").code == 0
+    assert (told / "two" / "summary.json").exists(), "a night's page is about that night"
+    assert not (told / "three" / "summary.json").exists()
+    assert "Night <b>two</b>" in page(world)
+    done = world.nightly("prune", "--keep=1", check=True)
+    assert "one: is not over, stays" in done.err
+    assert sorted(path.parent.name for path in told.glob("*/plan.json")) == ["one", "three"]
+
+
+def test_two_plans_for_one_night_are_refused(world):
+    world.plan("one", check=True)
+    time.sleep(1.1)
+    again = world.plan("one")
+    assert again.code == 3
+    assert "has another plan" in again.err
+
+
+def test_an_edited_plan_or_one_of_another_version_is_refused(world):
+    world.plan("one", check=True)
+    file = world.folder / "store" / "_rocwheel" / "nights" / "one" / "plan.json"
+    text = file.read_text()
+    file.write_text(text.replace('"tool": "', '"tool": "9.'))
+    other = world.local("one")
+    assert other.code == 3
+    assert "planned by rocwheel 9." in other.err
+    file.write_text(text.replace('"attempts": 2', '"attempts":  2'))
+    edited = world.local("one")
+    assert edited.code == 3
+    assert "edited" in edited.err
+
+
+def ahead(world, *words, days):
+    """The command line on a machine whose clock is so many days ahead of the store's."""
+    code = (
+        "import sys; from datetime import timedelta; from rocwheel.cli import app, main\n"
+        f"now = app.App.now; app.App.now = lambda self: now(self) + timedelta(days={days})\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, "nightly", *words], env=world.environ(),
+        cwd=world.folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_clock_a_day_off_is_refused_by_the_plan_and_the_machines_fault_in_a_cell(world):
+    settings = f"--config={world.folder}/nightly.yaml"
+    done = ahead(world, "plan", "--night=one", settings, *world.target, days=1)
+    assert done.returncode == 3, done.stderr
+    assert "clock is" in done.stderr
+    assert not (world.folder / "store" / "_rocwheel" / "nights" / "one").exists()
+    world.plan("one", check=True)
+    words = ("cell", "one", "build.jax", f"--program={program()}")
+    done = ahead(world, *words, *world.target, days=1)
+    assert done.returncode == State.INFRA.exit_code, done.stderr
+    assert "clock is" in done.stdout
+    (attempt,) = Nights(open_store(world.store)).book("one").attempts["build.jax"]
+    assert attempt.ended.state is State.INFRA
+
+
+@pytest.mark.parametrize("left", ["nights", "builds"])
+def test_nothing_of_a_night_is_pruned_by_a_clock_that_is_off(world, left):
+    (world.folder / "channels.yaml").write_text(
+        f"channels:\n  own:\n    store: {world.store}\n    retention: {{staging_days: 1}}\n"
+        '    prefixes:\n      "7": {staging: v2-staging, release: v2}\n'
+    )
+    kept = world.folder / "store" / "_rocwheel" / "builds" / ("1" * 64) / "manifest.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("built just now")
+    if left == "nights":
+        for night in ("one", "two"):
+            world.plan(night, check=True)
+    before = sorted((world.folder / "store").rglob("*"))
+    words = ("prune", "--keep=1", "--channel=own", "--channels-file=channels.yaml")
+    done = ahead(world, *words, days=4)  # by which a night that is not over is nobody's any more
+    assert done.returncode == 3, done.stdout
+    assert "this machine's clock says" in done.stderr
+    assert (
+        "hint:  set the clock: the log keeps times, and what is pruned is gone for ever"
+        in done.stderr
+    )
+    assert sorted((world.folder / "store").rglob("*")) == before
+
+
+def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
+    world.plan("one", check=True)
+    world.script(gate={"*": "sleep:900"})
+    process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+    wait_for(world, "gate.jax.gfx90a.3.12.smoke")
+    os.kill(process.pid, signal.SIGINT)
+    asked = "may end, nothing new begins; Ctrl-C again stops at once"
+    assert any(asked in line for line in process.stderr)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 130
+    assert f" nightly run --ci-dir={world.folder}/ci --store={world.store} one`" in err
+    assert not alive(world)
+    world.script()
+    done = world.local("one")
+    assert done.code == 0, done.err
+    book = Nights(open_store(world.store)).book("one")
+    assert all(item.ended for items in book.attempts.values() for item in items)
+
+
+def test_a_terminal_shows_what_runs_and_for_how_long(world):
+    world.plan("one", check=True)
+    world.script(build={"*": "sleep:900"})
+    ours, its = pty.openpty()
+    words = ("nightly", "run", "one", f"--program={program()}", *world.target)
+    world.env["TERM"] = "xterm"
+    process = world.start(*words, stderr=its)
+    os.close(its)
+    shown, deadline = "", time.monotonic() + 240
+    while not re.search(r"one .*0/\d+.*build\.\S+ \d+ s", shown):
+        assert time.monotonic() < deadline, shown
+        shown = (shown + os.read(ours, 4096).decode(errors="replace"))[-20_000:]
+    for _ in range(2):
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(0.5)
+    with suppress(OSError):  # it has ended
+        while os.read(ours, 4096):
+            pass
+    os.close(ours)
+    process.communicate(timeout=240)
+    assert process.returncode == 130
+
+
+def test_an_image_that_no_engine_can_make_is_infra_and_leaves_the_release_as_it_is(world):
+    """What `runtime_images` says is played here; a real engine is in tests/e2e."""
+    image = "image.jax.gfx90a.3.12.jax"
+    settings = (world.folder / "nightly.yaml").read_text()
+    world.settings(settings + "images: [{recipe: jax, push: here.io}]\n")
+    world.script(image={"*": "no-engine"})
+    world.plan("one", check=True)
+    done = world.local("one")
+    assert done.code == 5
+    assert f"{image}: infra: docker: no such program" in done.err
+    assert released(world)
+    assert "docker: no such program" in page(world)
+    states = world.states("one")
+    assert {name for name, state in states.items() if state != "pass"} == {image}
+    book = Nights(open_store(world.store)).book("one")
+    assert len(book.attempts[image]) == book.plan.attempts, "as often as any cell that is infra"
+    assert not book.quarantined
+
+    world.script()
+    world.nightly("retry", "one", image, "--reason=engine installed", check=True)
+    assert world.local("one").code == 0
+    world.plan("two", check=True)
+    assert world.states("two")[image] == "kept: pushed"
+
+
+@pytest.mark.soak
+def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(world):
+    """`NIGHT_KILLS=30 pytest tests/night/test_local.py -k killed` is all of them."""
+    world.settings(quarantine=1000)
+    world.plan("one", check=True)
+    chance = random.Random(os.environ.get("NIGHT_SEED", "1"))
+    nights, kills = ["one"], 0
+    while kills < KILLS:
+        process = world.start("nightly", "run", nights[-1], f"--program={program()}", *world.target)
+        try:
+            process.wait(chance.uniform(1.0, 14.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            kills += 1
+        else:  # it is over, and there is nothing to kill in it any more
+            nights.append(f"again-{len(nights)}")
+            world.nightly("plan", "--from=one", f"--night={nights[-1]}", check=True)
+        process.communicate()
+        seen = {name: [a.number for a in items] for name, items in attempts(world, nights[-1])}
+        assert all(numbers == [*range(1, len(numbers) + 1)] for numbers in seen.values()), seen
+    assert not alive(world), "what a killed engine left tells its end by itself"
+    for name, items in attempts(world, nights[-1]):
+        if items and not settled_pass(world, nights[-1], name):
+            world.nightly("retry", nights[-1], name, "--reason=killed", check=True)
+    done = world.local(nights[-1])
+    assert done.code == 0, done.err
+    assert released(world)
+    for night in nights:
+        assert all(a.ended for _, items in attempts(world, night) for a in items), "none forgotten"
+    assert not alive(world)
+
+
+def attempts(world: World, night: str):
+    return Nights(open_store(world.store)).book(night).attempts.items()
+
+
+def settled_pass(world: World, night: str, cell: str) -> bool:
+    book = Nights(open_store(world.store)).book(night)
+    found = standing.stand(book, datetime.now(tz=timezone.utc))[cell]
+    return found.passed
+
+
+def program() -> str:
+    from support.night import PROGRAM
+
+    return PROGRAM
+
+
+def wait_for(world: World, cell: str, seconds: float = 600) -> None:
+    deadline = time.monotonic() + seconds
+    folder = world.folder / "store" / "_rocwheel" / "nights" / "one" / "cells" / cell
+    while not folder.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def alive(world: World) -> list[str]:
+    """Processes that still work in this world; a cell may need a moment to go."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if str(world.folder) in line and int(entry.name) != os.getpid():
+                    found.append(line)
+        if not found:
+            return []
+        time.sleep(0.2)
+    return found

@@ -1,0 +1,201 @@
+"""What a night asks of its store: all it must, and nothing twice that cannot have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.wheelset import FAMILY, NOW, Shop, make_set, pass_gate
+
+from rocwheel.base.console import silent
+from rocwheel.base.store.file import FileStore
+from rocwheel.base.values import replace
+from rocwheel.base.versions import timestamp
+from rocwheel.cli import main
+from rocwheel.image.runtime_recipe import ImagedSet
+from rocwheel.night import artifacts, images, looking, summing
+from rocwheel.night import runtime_record as record
+from rocwheel.night import settings as settings_file
+from rocwheel.night.runtime_record import ImageRecord
+from rocwheel.night.settings import ImageSettings
+from rocwheel.records.build_record import BUILD_RECORD
+from rocwheel.release.ledger.nights import Book, NightPlan, WheelRecipe
+from rocwheel.release.ledger.state import Action
+
+ROOT = Path(__file__).parents[2]
+TOMORROW = NOW + timedelta(days=1)
+RECIPE = WheelRecipe(
+    name="jax", inputs="1" * 64, jax="0.9.1", jax_repository="", jax_commit="", rocm="/rocm.tar.gz",
+    rocm_version="7.10.0", rocm_sha256="", image="", families=(FAMILY.name,),
+    pythons=("3.11", "3.12"), argv=("dist_wheels",),
+)  # fmt: skip
+
+
+class Nightly:
+    """One family's set in a store, built and staged by an earlier night."""
+
+    def __init__(self, folder: Path, **changes) -> None:
+        self.shop = Shop((folder / "store").as_uri(), silent(), **changes)
+        self.house = folder / "house"
+        self.manifest = make_set(self.house)
+        (self.house / BUILD_RECORD).write_bytes(b"{}\n")
+        artifacts.keep(self.shop.store, RECIPE.inputs, self.house)
+        self.shop.stage(self.house)
+
+    def release(self) -> None:
+        pass_gate(self.shop.staging, self.manifest)
+        self.shop.promote(self.manifest)
+
+    def sum_up(self, before=None, *, now=NOW):
+        plan = NightPlan(
+            night="one", made=timestamp(NOW), by="me", tool="0", target=(), cells=(),
+            recipes=(replace(RECIPE, manifest=self.manifest.sha256),),
+        )  # fmt: skip
+        book = Book(plan=plan, sha256="", attempts={}, orders=(), quarantined={})
+        return summing.summary(
+            book, {FAMILY.name: FAMILY}, self.shop.channel, self.shop.store, now=now, before=before
+        )
+
+    def look(self, last, *, now=TOMORROW, made_of=()) -> looking.StoreContents:
+        setting = looking.PlanInput(
+            night="two", settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
+            families={FAMILY.name: FAMILY}, channel=self.shop.channel, target=(), ci=ROOT / "ci",
+            by="me", now=now, images=made_of,
+        )  # fmt: skip
+        return looking.look(setting, [RECIPE], self.shop.store, last)
+
+
+@pytest.fixture
+def night(tmp_path):
+    return Nightly(tmp_path)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Every request from here on, by its key: what reads an object or asks about it ends in one."""
+    keys: list[str] = []
+    for name in ("stream", "keys"):
+        real = getattr(FileStore, name)
+
+        def seen(store, key, *rest, real=real):
+            keys.append(key)
+            return real(store, key, *rest)
+
+        monkeypatch.setattr(FileStore, name, seen)
+    return keys
+
+
+def state_of(night: Nightly, seen: looking.StoreContents) -> str:
+    return seen.sets[FAMILY.name, night.manifest.sha256].state
+
+
+def test_what_happened_since_is_on_the_page(night):
+    night.release()
+    last = night.sum_up()
+    assert last.families[0].green == night.manifest.sha256
+    night.shop.change(Action.ROLLBACK, night.manifest)
+    assert night.sum_up(last).families[0].green == ""
+
+
+def test_a_released_set_whose_build_is_kept_no_longer_is_not_built_again(night):
+    night.release()
+    last = night.sum_up()
+    assert artifacts.forget(night.shop.store, TOMORROW + timedelta(days=9999)) > 0
+    seen = night.look(last)
+    assert seen.manifests == {RECIPE.inputs: night.manifest.sha256}
+    assert state_of(night, seen) == "released"
+    assert night.look(None).manifests == {}, "without a summary nobody knows it"
+
+
+def test_a_set_that_a_family_never_staged_is_built_again_once_its_build_is_gone(night):
+    last = night.sum_up()
+    other = replace(last.builds[0], manifest="f" * 64)  # built, and staged nowhere
+    assert night.look(replace(last, builds=(other,))).manifests == {
+        RECIPE.inputs: night.manifest.sha256
+    }, "what is kept is what counts"
+    artifacts.forget(night.shop.store, TOMORROW + timedelta(days=9999))
+    assert night.look(replace(last, builds=(other,))).manifests == {}
+
+
+def test_what_another_set_was_built_as_is_remembered_beside_this_nights(night):
+    last = night.sum_up()
+    other = replace(last.builds[0], name="other", inputs="2" * 64)
+    again = night.sum_up(replace(last, builds=(other, *last.builds)))
+    assert {item.name for item in again.builds} == {"jax", "other"}
+
+
+# --- runtime images ------------------------------------------------------------------------------
+
+
+def wanted_images() -> tuple[images.NightImage, ...]:
+    entry = ImageSettings(name="jax", recipe="jax", push="here.io")
+    base = settings_file.load(ROOT / "ci" / "nightly.yaml")
+    settings = replace(base, images=(entry,))
+    return images.load(settings, ROOT / "ci", (FAMILY.name,))
+
+
+def pushed(night: Nightly, **changes) -> ImageRecord:
+    """The record that `runtime_images --push here.io` leaves of that set."""
+    made = ImageRecord(
+        reference="here.io/rocm/jax:rocm7.10.0-jax0.9.1-py3.12", digest=f"sha256:{'1' * 64}",
+        config=f"sha256:{'2' * 64}", inputs="3" * 64, manifest=night.manifest.sha256,
+        released=True, recipe="jax", profile="runtime", python="3.12", base="ubuntu",
+        base_config=f"sha256:{'4' * 64}", rocm="7.10.0", rocm_sha256="", layers={}, blobs=(),
+        packages={}, verdicts=(), time=timestamp(NOW), by="me", tool="",
+    )  # fmt: skip
+    made = replace(made, **changes)
+    record.put(night.shop.release, made)
+    return made
+
+
+def images_of(night: Nightly, made_of) -> Mapping[tuple[str, str], str]:
+    seen = night.look(night.sum_up(), made_of=made_of)
+    return seen.sets[FAMILY.name, night.manifest.sha256].images
+
+
+def test_an_image_is_there_once_its_record_names_that_very_set(night):
+    night.release()
+    assert not images_of(night, wanted_images())
+    other = "rocm7.10.0-jax0.9.1-py3.12"
+    pushed(night, manifest="f" * 64, config=f"sha256:{'6' * 64}")
+    pushed(night, reference=f"there.io/rocm/jax:{other}", config=f"sha256:{'7' * 64}")
+    assert not images_of(night, wanted_images()), "another set's, and another registry's"
+    made = pushed(night)
+    where = f"here.io/rocm/jax:{other}@{made.digest}"
+    assert images_of(night, wanted_images()) == {("jax", "3.12"): where}
+
+
+def test_images_are_asked_for_only_of_a_released_set_and_read_only_by_their_name(night, asked):
+    last = night.sum_up()
+    asked.clear()
+    night.look(last, made_of=wanted_images())
+    assert not [key for key in asked if "/images/" in key]
+    night.release()
+    pushed(night, reference="here.io/rocm/jax:of-another-day", config=f"sha256:{'6' * 64}")
+    pushed(night)
+    last = night.sum_up()
+    asked.clear()
+    night.look(last, made_of=wanted_images())
+    folder = night.shop.release.key("_rocwheel/images/")
+    name = "here.io_rocm_jax_rocm7.10.0-jax0.9.1-py3.12"
+    assert list(dict.fromkeys(key for key in asked if key.startswith(folder))) == [
+        folder, f"{folder}{'2' * 64}/{name}/record.json",
+    ]  # fmt: skip
+
+
+def test_the_plan_looks_for_the_very_name_that_the_command_pushes_to(night, capsys):
+    night.release()
+    status = main(
+        ["runtime_images", "--store", night.shop.store.url, "--family", FAMILY.name, "--manifest",
+         night.manifest.sha256, "--python", "3.12", "--dry-run"]
+    )  # fmt: skip
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    (image,) = wanted_images()
+    found = night.look(night.sum_up()).sets[FAMILY.name, night.manifest.sha256]
+    assert found.state == "released"
+    wheels = ImagedSet(set_id=night.manifest.sha256, jax="0.9.1", rocm="7.10.0", family=FAMILY.name)
+    reference = image.reference(wheels, "3.12").removeprefix("here.io/")
+    assert f"image: {reference}" in said.out.splitlines()

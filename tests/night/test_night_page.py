@@ -1,0 +1,214 @@
+"""The page of all families: made of summaries, one file, the same truth as `status`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import msgspec
+import pytest
+from support.states import DIGEST, FIRST, of_one_set, red_morning, summary, with_images
+
+from rocwheel.base.values import replace
+from rocwheel.night import night_page, night_summary
+from rocwheel.night.night_summary import CellChange, CellSummary, NightSummary, changes
+from rocwheel.night.summing import seconds
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger.nights import Phase
+
+
+def render(nights: int = 5, **kwargs) -> str:
+    found = [summary(number, **kwargs) for number in range(nights)]
+    now = FIRST + timedelta(days=nights)
+    return night_page.render(found, now=now, title="nightly wheels", root="../").decode()
+
+
+def with_state(base: NightSummary, **states: str) -> NightSummary:
+    cells = tuple(
+        msgspec.structs.replace(cell, state=State(states.get(cell.suite, "pass")))
+        for cell in base.cells
+    )
+    return msgspec.structs.replace(base, cells=cells)
+
+
+def test_it_is_one_file_that_needs_nothing_from_outside():
+    text = render(families=3)
+    assert not re.search(r'(src|href)="(?!\.\./|#|data:,)', text)
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_every_cell_is_readable_without_a_script():
+    text = re.sub(r"<script>.*?</script>", "", render(families=2), flags=re.DOTALL)
+    newest = summary(4, families=2)
+    for cell in newest.cells:
+        if cell.kind == "gate" and cell.state is not State.PASS:
+            assert cell.reason in text
+    assert "pip install --no-deps --index-url https://rocm.example.org/v2/gfx94X-dcgpu/" in text
+    assert "uv pip install --no-deps --default-index https" in text
+    assert "--extra-index-url" not in text
+    assert "no runner" in render(families=16)
+
+
+def test_what_somebody_wrote_cannot_become_markup():
+    base = summary(0, families=1)
+    evil = "<script>alert(1)</script>"
+    cells = tuple(msgspec.structs.replace(c, state=State.FAIL, reason=evil) for c in base.cells)
+    text = night_page.render(
+        [msgspec.structs.replace(base, cells=cells)], now=FIRST, title=evil, root="../"
+    ).decode()
+    assert evil not in text
+
+
+def test_without_any_night_there_is_a_page_that_says_so():
+    assert "No night yet" in night_page.render([], now=FIRST, title="x", root="../").decode()
+
+
+@pytest.mark.parametrize(
+    ("before", "here", "change"),
+    [
+        ("pass", "fail", CellChange.NEW),
+        ("fail", "pass", CellChange.FIXED),
+        ("fail", "crash", CellChange.STILL),
+        ("pass", "flaky", CellChange.FLAKY),
+        ("fail", "infra", CellChange.INFRA),
+        ("pass", "pass", CellChange.SAME),
+        ("infra", "pass", CellChange.FIXED),
+        ("pass", "not-run", CellChange.NOT_RUN),
+        ("infra", "infra", CellChange.STILL),
+        ("not-run", "pass", CellChange.FIXED),
+    ],
+)
+def test_a_cell_is_compared_with_the_same_cell_of_the_night_before(before, here, change):
+    base = summary(0, families=1)
+    found = changes([with_state(base, unit=before), with_state(base, unit=here)])
+    kinds = {item.change for item in found if item.cell.suite == "unit"}
+    assert kinds == ({change} - {CellChange.SAME})
+
+
+def test_a_cell_that_passed_and_that_nothing_expects_any_more_is_absent():
+    before = summary(1)
+    left = next(cell for cell in before.cells if cell.kind == "gate" and cell.state is State.PASS)
+    before = replace(before, cells=(*before.cells, replace(left, python="3.9", excused=True)))
+    (row,) = [item for item in changes([before, summary(2)]) if item.cell.python == "3.9"]
+    assert row.change is CellChange.ABSENT
+    assert (row.cell.colour, row.cell.log, row.cell.link) == ("bad", "", "")
+    assert row.cell.reason.startswith(f"was in the night {before.night}; ")
+
+
+def test_images_are_listed_with_their_family_and_change_each_by_itself():
+    base = with_state(summary(0, families=2))
+    before = with_images(base, runtime="pass", devel="fail")
+    here = with_images(base, runtime="fail", devel="pass")
+    text = night_page.render([before, here], now=FIRST, title="x", root="../").decode()
+    first, second = (text.index(f'id="family-{item.family}"') for item in base.families)
+    assert text.count("Runtime images") == 1
+    assert text.index("Runtime images") > min(first, second)
+    assert "why runtime" in text
+    assert "<code>here.io:5000/rocm/jax:rocm7.10.0-jax0.9.1-py3.12-devel</code>" in text
+    assert text.count("docker pull") == 1
+    assert f"<pre>docker pull here.io:5000/rocm/jax@{DIGEST}</pre>" in text
+    family = base.families[0].family
+    found = {item.cell.name: item.change for item in changes([before, here])}
+    assert found[f"image.jax.{family}.3.12.runtime"] is CellChange.NEW
+    assert found[f"image.jax.{family}.3.12.devel"] is CellChange.FIXED
+
+
+def test_new_failures_come_first():
+    base = summary(0, families=1)
+    nights = [with_state(base, unit="fail", e2e="pass"), with_state(base, unit="fail", e2e="fail")]
+    text = night_page.render(nights, now=FIRST, title="x", root="../").decode()
+    assert text.index("new failure") < text.index("still failing")
+
+
+def test_a_summary_reads_back_and_tells_the_next_plan_how_long_cells_took():
+    made = summary(3)
+    assert NightSummary.from_bytes(made.to_bytes(), name="s") == made
+    assert seconds(made)["build.jax"] == 3060
+
+
+def test_it_grows_with_the_nights_shown_and_stays_small():
+    assert len(render(30)) < 2_000_000
+
+
+def test_two_sets_of_one_family_have_a_row_each():
+    base = summary(0, families=1, pythons=("3.12",))
+    (unit,) = [cell for cell in base.cells if cell.suite == "unit"]
+    other = msgspec.structs.replace(
+        unit, name=f"{unit.name}.main", wheels="jax-main", state=State.FAIL, reason="of main"
+    )
+    good = msgspec.structs.replace(unit, state=State.PASS, reason="")
+    cells = (*(cell for cell in base.cells if cell is not unit), good, other)
+    two = msgspec.structs.replace(base, cells=cells)
+    text = night_page.render([base, two], now=FIRST, title="x", root="../").decode()
+    table = text[text.index('id="cells"') :]
+    for name in (unit.wheels, "jax-main"):
+        assert f'<th scope="row">unit <span class="note">{name}</span></th>' in table
+    assert "of main" in table
+    changed = text[text.index('id="changes"') : text.index('id="cells"')]
+    assert "CPython 3.12, jax-main" in changed
+    alone = render(families=1)
+    assert '<th scope="row">unit</th>' in alone
+
+
+def test_a_set_of_several_families_has_one_table_of_family_suite_and_cpython():
+    base = of_one_set(summary(3, families=4, pythons=("3.14-ft", "3.12", "3.11")))
+    text = night_page.render([base], now=FIRST, title="x", root="../").decode()
+    table = text[text.index('id="set-jax"') : text.index('<h2 id="changes"')]
+    assert "One set for 4 families: jax" in table
+    assert "<code>dddddddddddd</code>" in table
+    heads = re.findall(r'<th scope="col">([\d.]+(?:-ft)?)</th>', table)
+    suites = re.findall(r'colspan="3">(\w+)</th>', table)
+    assert heads == ["3.11", "3.12", "3.14-ft"] * len(suites)
+    rows = [re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", row)) for row in table.split("<tr>")[3:]]
+    names = [family.family for family in base.families]
+    released = ("in all", f"in {names[1]}", "no: unit on 3.12: fail: test_qr", "no")
+    for row, name, where in zip(rows, names, released, strict=True):
+        assert re.match(rf" {name} {where} (pass|fail|flaky|infra|absent)", row)
+    for row, name in zip(table.split("<tr>")[3:], names, strict=True):
+        assert row.count("<td>") == 3 * len(suites) + 1
+        own = [c for c in base.cells if c.family == name]
+        words = re.findall(r'<span class="s \w+">([\w -]+)</span>', row)
+        assert sorted(words) == sorted(cell.word for cell in own)
+    assert "One set for" not in render(families=4), "each family has a set of its own"
+
+
+def test_a_stage_for_several_families_that_fails_is_red_for_each_of_them():
+    made = of_one_set(summary(3, families=4))
+    names = [family.family for family in made.families]
+    stage = CellSummary(name="stage.jax", kind="stage", wheels="jax", state=State.FAIL)
+    staged = replace(made, cells=(*made.cells, stage))
+    for name in names:
+        assert stage in staged.of_family(name)
+        assert stage not in made.of_family(name)
+    text = night_page.render([staged], now=FIRST, title="x", root="../").decode()
+    assert text.count("stage.jax") >= len(names)
+
+
+def test_what_a_build_is_made_from_is_told_as_ranges_with_links():
+    old = replace(
+        red_morning()[0].recipes[0], rocm_version="7.13.0", rocm_sha256="a" * 64,
+        tool="0.2.0 " + "a" * 40, tool_repository="https://github.com/me/rocwheel",
+    )  # fmt: skip
+    new = replace(
+        old, rocm_version="7.14.0", jax_commit="c" * 40, tool="0.2.0 " + "b" * 40 + " " + "d" * 64,
+    )  # fmt: skip
+    links = {what: link for what, _, link in night_summary.ranges(new, old)}
+    assert links == {
+        "JAX": f"https://github.com/jax-ml/jax/compare/{'a' * 40}...{'c' * 40}",
+        "ROCm": "https://github.com/ROCm/TheRock/compare/therock-7.13...therock-7.14",
+        "rocwheel": f"https://github.com/me/rocwheel/compare/{'a' * 40}...{'b' * 40}",
+    }
+    installed = replace(new, tool="0.3.0")  # no checkout, so no commit
+    assert {link for _, _, link in night_summary.ranges(installed, new)} == {""}
+
+
+def test_a_dropped_cell_is_called_on_the_page_what_status_calls_it():
+    made = summary(3)
+    why = "dropped by me: known"
+    dropped = replace(made.cells[0], phase=Phase.BARRED, state=State.NOT_RUN, reason=why)
+    night = replace(made, cells=(dropped, *made.cells[1:]))
+    text = night_page.render([night], now=FIRST, title="x", root="../").decode()
+    assert dropped.word == "barred"
+    assert re.search(r">barred<", text)
+    assert "not-run" not in text

@@ -1,0 +1,229 @@
+"""A night's ROCm from several sources: what is wrong with one is one error, and the others go on."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from support.faultserver import FaultServer
+
+import amdgpu_family_matrix as matrix
+from rocwheel import dist
+from rocwheel.base import home
+from rocwheel.base.download import Client, Retry
+from rocwheel.base.errors import ConfigError, RocwheelError
+from rocwheel.night import resolving
+from rocwheel.night import settings as settings_file
+
+CI = Path(__file__).parents[2] / "ci"
+VERSION = "7.15.0a20260630"
+SETS = """
+sets:
+  - {{name: listed, source_dir: jax, pythons: ["3.12"], families: [gfx90a, gfx94X-dcgpu],
+     rocm: {{tarballs: "{page}"}}}}
+  - {{name: all, source_dir: jax, pythons: ["3.12"], families: [gfx90a],
+     rocm: {{tarballs: "{together}"}}}}
+  - {{name: gone, source_dir: jax, pythons: ["3.12"], families: [gfx90a], rocm: {{source: "{gone}"}}}}
+  - {{name: local, source_dir: jax, pythons: ["3.12"], families: [gfx90a],
+     rocm: {{source: rocm, version: 7.12.0}}}}
+"""
+
+
+def name_of(group: str) -> str:
+    return f"therock-dist-linux-{group}-{VERSION}.tar.gz"
+
+
+def resolve(folder, runner, **world):
+    """Resolve the night that a folder's `nightly.yaml` asks for, on a day in July."""
+    usual = {
+        "ci": CI, "cwd": folder, "cache": folder, "runner": runner, "client": None, "note": print,
+        "now": datetime(2026, 7, 1, tzinfo=timezone.utc), "environ": {}, "tool": "",
+    }  # fmt: skip
+    setting = settings_file.load(folder / "nightly.yaml")
+    return resolving.resolve(setting, matrix.FAMILIES, resolving.World(**(usual | world)))
+
+
+def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, runner):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "rocm").mkdir()
+    listed = [name_of("gfx90a"), name_of("gfx94X-dcgpu")]
+    with (
+        FaultServer() as server,
+        Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
+    ):
+        page = server.add("tarball/", "".join(f"<a href={name}>" for name in listed).encode())
+        there = server.add(f"tarball/{listed[1]}", b"ROCm")  # and the other one was removed
+        together = server.add("multi/", f"<a href={name_of('multiarch')}>".encode())
+        gone = server.url("mine/rocm-7.10.0.tar.gz")
+        (tmp_path / "nightly.yaml").write_text(
+            SETS.format(page=page, together=together, gone=gone), encoding="utf-8"
+        )
+        recipes, absent = resolve(
+            tmp_path, runner, cache=tmp_path / "cache", client=client, note=lambda _: None
+        )
+    assert {recipe.name: (recipe.rocm, recipe.rocm_sha256) for recipe in recipes} == {
+        "listed-gfx94X-dcgpu": (there, hashlib.sha256(b"ROCm").hexdigest()),
+        "local": (str(tmp_path / "rocm"), ""),
+    }
+    assert {cell.name: cell.absent for cell in absent} == {
+        "build.listed-gfx90a": f"{page}{listed[0]}: 404 Not Found",
+        "build.all-gfx90a": f"{together}: lists no tarball of gfx90a; name its multiarch tarball "
+        "with `source` to build for all families",
+        "build.gone": f"{gone}: 404 Not Found",
+    }
+    assert {recipe.name: recipe.rocm_version for recipe in recipes} == {
+        "listed-gfx94X-dcgpu": VERSION,
+        "local": "7.12.0",  # which the build asks for, too
+    }
+    asked = [[w for w in recipe.argv if "--rocm-version" in w] for recipe in recipes]
+    assert asked == [[], ["--rocm-version=7.12.0"]]
+
+
+@pytest.mark.parametrize(
+    ("rocm", "problem"),
+    [
+        (f"{{source: {name_of('gfx90a')}, version: 7.12.0}}", f"is ROCm {VERSION}, not 7.12.0"),
+        ("{source: rocm, version: newest}", "'newest': not a ROCm version"),
+        ("{tarballs: nightly, version: 7.12.0}", "belongs to source"),
+    ],
+)
+def test_a_version_that_cannot_be_is_refused_by_the_plan(rocm, problem, tmp_path, runner):
+    (tmp_path / "rocm").mkdir()
+    (tmp_path / "nightly.yaml").write_text(
+        f"sets:\n  - {{name: x, jax: default, families: [gfx90a], rocm: {rocm}}}\n"
+    )
+    with pytest.raises(ConfigError, match=problem):
+        resolve(tmp_path, runner)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, "gfx targets: neither given nor in the tarball's name"),
+        ({"therock_index": "https://rocm.example/whl/"}, "a ROCm, and --therock-index-url names"),
+        (
+            {"rocm_version": "7.10.0"},
+            rf"multiarch-{VERSION}\.tar\.gz: is ROCm {VERSION}, not 7\.10",
+        ),
+    ],
+)
+def test_a_multiarch_tarball_has_no_family_and_tolerates_no_second_source(
+    changes, problem, tmp_path
+):
+    url = f"https://rocm.example/{name_of('multiarch')}"
+    asked = dist.Request(
+        therock=url, wheelhouse=tmp_path / "w", cache=tmp_path / "c", home=home.find(None),
+        cwd=tmp_path, **changes,
+    )  # fmt: skip
+    with pytest.raises(RocwheelError, match=problem) as caught:
+        dist.plan(asked)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("layout", "there", "made"),
+    [
+        ("shared", ("multiarch", "gfx90a"), {"x": "--family=gfx90a,gfx94X-dcgpu"}),
+        ("shared", ("gfx90a",), {}),
+        ("family", ("multiarch", "gfx90a"), {"x-gfx90a": "--gfx-targets=gfx90a"}),
+    ],
+)
+def test_a_shared_channel_builds_the_newest_multiarch_tarball_once_for_all_families(
+    layout, there, made, tmp_path, runner
+):
+    (tmp_path / "jax").mkdir()
+    for group in there:
+        (tmp_path / name_of(group)).write_bytes(b"ROCm of " + group.encode())
+    (tmp_path / "nightly.yaml").write_text(
+        "sets:\n  - {name: x, source_dir: jax, pythons: ['3.12'], rocm: {tarballs: .},\n"
+        "     families: [gfx90a, gfx94X-dcgpu]}\n"
+        "  - {name: one, source_dir: jax, pythons: ['3.12'], families: [gfx90a],\n"
+        f"     rocm: {{source: {name_of('gfx90a')}}}}}\n"
+    )
+    recipes, absent = resolve(
+        tmp_path, runner, is_shared=layout == "shared", own=("--families=/own.yaml",)
+    )
+    chosen = {
+        recipe.name: " ".join(w for w in recipe.argv if w.startswith(("--gfx", "--famil")))
+        for recipe in recipes
+    }
+    own = " --families=/own.yaml" if layout == "shared" else ""
+    expected = {name: word + own for name, word in made.items()}
+    assert chosen == {**expected, "one": "--gfx-targets=gfx90a"}
+    if layout == "shared" and made:
+        assert recipes[0].families == ("gfx90a", "gfx94X-dcgpu")
+        assert recipes[0].rocm.endswith(name_of("multiarch"))
+    reasons = {cell.name: (cell.family, cell.absent) for cell in absent}
+    if layout == "shared":
+        lacks = ("", ".: lists no multiarch tarball, for all families")
+        assert reasons == ({} if made else {"build.x": lacks})
+    else:
+        assert list(reasons) == ["build.x-gfx94X-dcgpu"]
+
+
+TEN = "therock-dist-linux-gfx90a-10.1.0a20260811+bkc.20260814.tar.gz"
+UNVERIFIED = 'options: ["--allow-unverified-pin"]'
+COMMIT = f"{{repository: https://github.com/ROCm/jax, branch: {'a' * 40}, pin: default}}"
+
+
+@pytest.mark.parametrize(
+    ("jax", "rocm", "problem"),
+    [
+        ("default", f"source: {name_of('gfx90a')}", ""),
+        ("default", f"source: {TEN}", "JAX 0.11.0 needs ROCm <8,>=7.1"),
+        ("default", "tarballs: ten", "JAX 0.11.0 needs ROCm <8,>=7.1"),
+        (f'"0.12.0", {UNVERIFIED}', "tarballs: ten", ""),
+        (f"rocm-jaxlib-v0.11.0, {UNVERIFIED}", "tarballs: ten", "the first JAX with it is >=0.11"),
+        (f"rocm-jaxlib-v0.11.1, {UNVERIFIED}", "tarballs: ten", ""),
+        (COMMIT, "tarballs: ten", ""),  # whose sources say it
+    ],
+)
+def test_a_rocm_that_the_pinned_jax_never_loads_is_an_absent_build(
+    jax, rocm, problem, tmp_path, runner
+):
+    (tmp_path / "ten").mkdir()
+    for name in (name_of("gfx90a"), TEN, f"ten/{TEN}"):
+        (tmp_path / name).write_bytes(b"ROCm")
+    (tmp_path / "nightly.yaml").write_text(
+        f"sets:\n  - {{name: x, jax: {jax}, families: [gfx90a], rocm: {{{rocm}}}}}\n"
+    )
+    recipes, absent = resolve(tmp_path, runner, now=datetime(2026, 8, 20, tzinfo=timezone.utc))
+    assert [problem in cell.absent for cell in absent] == ([True] if problem else [])
+    assert len(recipes) == (not problem)
+    assert all(UNVERIFIED[11:-2] in recipe.argv for recipe in recipes if UNVERIFIED in jax)
+
+
+def test_an_unverified_pin_is_no_nights_without_the_option(tmp_path, runner):
+    (tmp_path / "rocm").mkdir()
+    (tmp_path / "nightly.yaml").write_text(
+        "sets:\n  - {name: x, jax: rocm-jaxlib-v0.11.1, rocm: {source: rocm}}\n"
+    )
+    with pytest.raises(ConfigError, match="is unverified") as caught:
+        resolve(tmp_path, runner)
+    assert "--allow-unverified-pin" in caught.value.hint
+
+
+def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_sets(
+    tmp_path, runner, monkeypatch
+):
+    """A branch that moves at every look, which no real repository does on time."""
+    looks = iter("abcdef")
+    monkeypatch.setattr(resolving.git, "resolve_ref", lambda *_, **__: next(looks) * 40)
+    (tmp_path / "rocm").mkdir()
+    for family in ("gfx90a", "gfx94X-dcgpu"):
+        (tmp_path / name_of(family)).write_bytes(b"ROCm of " + family.encode())
+    branch = 'jax: {repository: "https://github.com/jax-ml/jax", branch: main, pin: default}'
+    (tmp_path / "nightly.yaml").write_text(
+        "sets:\n"
+        f"  - {{name: each, {branch}, families: [gfx90a, gfx94X-dcgpu], rocm: {{tarballs: .}}}}\n"
+        f"  - {{name: all, {branch}, families: [gfx90a], rocm: {{source: rocm}}}}\n"
+    )
+    with Client({}, retry=Retry(attempts=1), note=lambda _: None) as client:
+        recipes, absent = resolve(
+            tmp_path, runner, cache=tmp_path / "cache", client=client, note=lambda _: None
+        )
+    assert not absent
+    assert [recipe.name for recipe in recipes] == ["each-gfx90a", "each-gfx94X-dcgpu", "all"]
+    assert {recipe.jax_commit for recipe in recipes} == {"a" * 40}

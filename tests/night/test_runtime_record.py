@@ -1,0 +1,128 @@
+"""Records and verdicts in a store: written once, and read back as they were."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from rocwheel.base.errors import ObjectDiffersError
+from rocwheel.base.store.file import FileStore
+from rocwheel.base.values import replace as changed
+from rocwheel.night import runtime_record as record
+from rocwheel.night.runtime_record import ImageRecord, ImageVerdict
+from rocwheel.records.places import Place
+from rocwheel.records.verdict import Counts, RocmProvided, State, Verdict
+
+NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(store=FileStore(tmp_path), root="v2/gfx94X-dcgpu", family="gfx94X-dcgpu")
+
+
+def digest(letter: str) -> str:
+    return f"sha256:{letter * 64}"
+
+
+def image(letter: str, manifest: str = "a", *, released: bool = True, size: int = 100):
+    return ImageRecord(
+        reference=f"here/rocm/jax:{letter}",
+        digest=digest(letter),
+        config=digest(letter),
+        inputs=letter * 64,
+        manifest=manifest * 64,
+        released=released,
+        recipe="jax",
+        profile="runtime",
+        python="3.12",
+        base="ubuntu",
+        base_config=digest("0"),
+        rocm="7.2.0",
+        rocm_sha256="",
+        layers={"base": size, "rocm": 0, "cpython": 0, "wheels": 0},
+        blobs=((digest("1"), 5),),
+        packages={"a.whl": "2" * 64},
+        verdicts=(),
+        time=f"2026-01-0{ord(letter) - 96}T00:00:00+00:00",
+        by="ann",
+        tool="",
+    )
+
+
+def verdict(state: State, suite: str = "smoke", config: str = "b"):
+    return ImageVerdict(
+        image=digest(config),
+        verdict=Verdict(
+            manifest="a" * 64,
+            family="gfx94X-dcgpu",
+            python="3.12",
+            suite=suite,
+            state=state,
+            reason="",
+            counts=Counts(passed=1),
+            wheels={},
+            backend="rocm",
+            runner="",
+            host="h",
+            devices=(),
+            rocm=RocmProvided(origin="path"),
+            jax_version="0.9.1",
+            started=NOW.isoformat(),
+            ended=NOW.isoformat(),
+            tool="",
+        ),
+    )
+
+
+def test_a_record_comes_back_as_it_was_and_is_never_overwritten(place):
+    record.put(place, image("b"))
+    record.put(place, image("b"))
+    assert record.records(place) == (image("b"),)
+    with pytest.raises(ObjectDiffersError):
+        record.put(place, changed(image("b"), by="eve"))
+
+
+def test_an_image_may_lie_in_two_registries(place):
+    mirror = changed(image("b"), reference="there/rocm/jax:b", digest=digest("7"))
+    record.put(place, image("b"))
+    record.put(place, mirror)
+    assert record.records(place) == (image("b"), mirror)
+
+
+def test_records_are_listed_the_oldest_first(place):
+    for letter in "dbc":
+        record.put(place, image(letter))
+    assert [item.reference[-1] for item in record.records(place)] == ["b", "c", "d"]
+
+
+def test_a_push_needs_a_pass_of_each_suite_and_no_failure(place):
+    assert list(record.refusals({}, ("smoke",))) == ["smoke: never ran in this image"]
+    record.add_verdict(place, verdict(State.PASS))
+    found = record.verdicts(place, digest("b"))
+    assert not list(record.refusals(found, ("smoke",)))
+    record.add_verdict(place, verdict(State.CRASH))
+    found = record.verdicts(place, digest("b"))
+    assert list(record.refusals(found, ("smoke",))) == ["smoke: crash"]
+
+
+def test_a_verdict_on_another_image_says_nothing_of_this_one(place):
+    record.add_verdict(place, verdict(State.PASS, config="c"))
+    assert not record.verdicts(place, digest("b"))
+
+
+def test_a_verdict_that_was_changed_is_no_verdict(place, tmp_path):
+    record.add_verdict(place, verdict(State.FAIL))
+    (file,) = tmp_path.rglob("verdicts/smoke/*.json")
+    file.write_bytes(verdict(State.PASS).to_bytes())
+    with pytest.raises(ObjectDiffersError, match="was expected"):
+        record.verdicts(place, digest("b"))
+
+
+def test_a_list_has_what_a_user_pulls_and_where_its_set_stands(place):
+    record.put(place, image("b", size=3 << 20))
+    (shown,) = record.listed(place)
+    assert shown["pull"] == f"here/rocm/jax@{digest('b')}"
+    assert (shown["size"], shown["download"], shown["state"]) == (3 << 20, 5, "")
+    assert shown["packages"] == {"a.whl": "2" * 64}

@@ -1,0 +1,475 @@
+"""Nights on a real Slurm with made GPUs: arrays, dependencies, GRES, and everything that goes wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support import slurm
+from support.night import PROGRAM, World
+
+from rocwheel.base.store.opening import open_store
+from rocwheel.night.slurm import STUCK
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger.nights import Nights
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.needs(*slurm.PROGRAMS),
+    pytest.mark.xdist_group("slurm"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with slurm.cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.fixture
+def world(tmp_path, cluster):
+    return World(tmp_path, (tmp_path / "store").as_uri(), env=dict(cluster.env))
+
+
+def submit(world: World, night: str = "one", *words: str, check: bool = False):
+    program = f"--program={PROGRAM}"
+    return world.nightly("run", night, "--engine=slurm", program, *words, check=check)
+
+
+def book(world: World, night: str = "one"):
+    return Nights(open_store(world.store)).book(night)
+
+
+def begun(world: World, cell: str, seconds: float = 600) -> str:
+    """Wait until an attempt at a cell began; its job."""
+    deadline = time.monotonic() + seconds
+    while True:
+        attempts = book(world).attempts.get(cell, ())
+        if attempts and attempts[-1].begun:
+            return attempts[-1].begun.job
+        assert time.monotonic() < deadline, cell
+        time.sleep(0.3)
+
+
+all_faults = pytest.mark.soak  # a merge tries the shortest of each kind
+SMOKE = "gate.jax.gfx90a.3.12.smoke"
+
+
+def test_a_night_is_submitted_at_once_and_goes_on_without_us(world, cluster):
+    world.plan("one", check=True)
+    shown = submit(world, "one", "--dry-run")
+    assert "--gres=gpu:mi250:1" in shown.out
+    assert not cluster.ask("squeue", "-h")
+    done = submit(world)
+    assert done.code == 0, done.err
+    assert "nothing to submit" in submit(world).out, "nothing is submitted twice"
+    cluster.idle()
+    states = world.states("one")
+    assert set(states.values()) == {"pass"}, states
+    hosts = {a.ended.host for items in book(world).attempts.values() for a in items}
+    assert hosts <= set(cluster.nodes)
+    assert (world.folder / "store" / "v2" / "gfx90a" / "jaxlib").exists()
+
+
+def test_exit_codes_survive_and_a_failing_suite_promotes_nothing(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*unit*": "crash"})
+    submit(world, check=True)
+    cluster.idle()
+    states = world.states("one")
+    assert states["gate.jax.gfx90a.3.12.unit"] == "crash"
+    assert states["promote.jax.gfx90a"] == "fail"
+    (attempt,) = book(world).attempts["gate.jax.gfx90a.3.12.unit"]
+    shown = cluster.ask("scontrol", "show", "job", attempt.begun.job, "--oneliner")
+    assert f"ExitCode={State.CRASH.exit_code}:0" in shown
+    assert not (world.folder / "store" / "v2" / "gfx90a").exists()
+
+
+def test_a_cancelled_job_is_not_run_and_a_killed_one_infra(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:120", "*unit*": "kill"})
+    submit(world, check=True)
+    job = begun(world, SMOKE)
+    cluster.ask("scancel", job)
+    cluster.idle()
+    states = world.states("one")
+    assert states[SMOKE] == "not-run"
+    unit = book(world).attempts["gate.jax.gfx90a.3.12.unit"][0].ended
+    assert unit.state is State.INFRA
+    assert "SIGKILL" in unit.reason
+
+
+@all_faults
+def test_a_requeued_job_is_another_attempt_and_the_first_is_told(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:15"})
+    submit(world, check=True)
+    job = begun(world, SMOKE)
+    cluster.ask("scontrol", "requeue", job)
+    cluster.idle()
+    attempts = book(world).attempts[SMOKE]
+    assert [a.ended.state.value for a in attempts] == ["infra", "pass"]
+    assert world.states("one")[SMOKE] == "pass"
+
+
+@all_faults
+def test_a_preempted_job_is_another_attempt_and_the_first_says_why(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:15"})
+    submit(world, check=True)
+    begun(world, SMOKE)
+    host = book(world).attempts[SMOKE][-1].begun.host
+    cluster.ask(
+        "sbatch", "--partition=urgent", f"--nodelist={host}", "--gres=gpu:mi250:4", "--mem=100M",
+        "--output=/dev/null", "--wrap=sleep 2",
+    )  # fmt: skip
+    cluster.idle()
+    first, *later = book(world).attempts[SMOKE]
+    assert first.ended.state is State.INFRA
+    assert first.ended.reason == "was preempted"
+    assert later[-1].ended.state is State.PASS
+
+
+@all_faults
+def test_a_node_that_dies_is_infra_and_the_others_go_on(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:20"})
+    submit(world, check=True)
+    begun(world, SMOKE)
+    host = book(world).attempts[SMOKE][-1].begun.host
+    cluster.kill(host)
+    subprocess.run(
+        ["scontrol", "update", f"nodename={host}", "state=down", "reason=killed"],
+        env={**os.environ, **cluster.env},
+        check=True,
+    )
+    cluster.start(host)
+    subprocess.run(
+        ["scontrol", "update", f"nodename={host}", "state=resume"],
+        env={**os.environ, **cluster.env},
+        check=False,
+    )
+    cluster.idle()
+    attempts = book(world).attempts[SMOKE]
+    assert attempts[-1].ended.state is State.PASS
+    assert all(a.ended for a in attempts), "no attempt is forgotten"
+    cluster.ready()
+
+
+@all_faults
+def test_the_controller_may_be_restarted_in_mid_night(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:5"})
+    submit(world, check=True)
+    cluster.saved(begun(world, "build.jax"))
+    cluster.kill("slurmctld")
+    away = submit(world)
+    assert away.code == 8
+    assert "slurmctld" in away.err
+    cluster.start("slurmctld")
+    cluster.ready()
+    cluster.idle()
+    submit(world, check=True)  # what did not begin in time, if anything
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}
+
+
+@all_faults
+def test_a_controller_that_lost_all_it_knew_gets_what_is_left_of_the_night_again(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:60"})
+    submit(world, check=True)
+    begun(world, SMOKE)
+    cluster.kill("slurmctld")
+    cluster.forget()
+    cluster.start("slurmctld")
+    cluster.ready()
+    cluster.idle()
+    world.script()
+    submit(world, check=True)
+    cluster.idle()
+    submit(world, check=True)  # a page that was told of less is made again
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}
+    attempts = book(world).attempts
+    assert [a.ended.state.value for a in attempts[SMOKE]] == ["infra", "pass"]
+    assert all(a.ended for items in attempts.values() for a in items), "no attempt is forgotten"
+
+
+def test_what_the_cluster_has_not_is_said_before_anything_is_submitted(world, cluster):
+    world.settings(families="gfx1151")
+    world.plan("one", check=True)
+    done = submit(world)
+    assert done.code == 8
+    assert "Slurm has no partition gfx1151" in done.err
+    world.settings(families="gfx90a")
+    pools = world.folder / "pools.yaml"
+    pools.write_text("gres: {'gpu:mi250': 'gpu:h100'}\n")
+    world.plan("two", f"--pools={pools}", check=True)
+    done = submit(world, "two")
+    assert done.code == 8
+    assert "has no gpu:h100" in done.err
+    assert not cluster.ask("squeue", "-h")
+    without = World(
+        world.folder / "other", world.store, env={"PATH": "/nonexistent", **cluster.env}
+    )
+    done = without.nightly("run", "two", "--engine=slurm")
+    assert done.code == 8
+    assert "sinfo" in done.err
+
+
+@all_faults
+def test_status_says_what_waits_in_slurm_and_why(world, cluster):
+    world.plan("one", check=True)
+    world.script(build={"*": "sleep:8"})
+    submit(world, check=True)
+    begun(world, "build.jax")
+    shown = world.nightly("status", "one")
+    assert "Dependency" in shown.out
+    cluster.ask("scancel", "--user", os.environ.get("USER", "root"))
+    cluster.idle()
+    states = world.states("one")
+    assert states["build.jax"] == "not-run"
+    assert not {"running", "pass"} & set(states.values())
+    assert shlex.split(PROGRAM)
+
+
+def test_an_infra_end_is_tried_again_by_the_job_that_ended_and_the_page_comes_last(world, cluster):
+    world.plan("one", check=True)
+    count = world.folder / "count"
+    count.write_text("1")
+    world.script(gate={"*smoke*": f"count:{count}"})
+    submit(world, check=True)
+    cluster.idle()
+    attempts = book(world).attempts[SMOKE]
+    assert [a.ended.state.value for a in attempts] == ["infra", "pass"]
+    states = world.states("one")
+    assert set(states.values()) == {"pass"}, states
+
+
+@pytest.mark.soak
+def test_three_clients_at_once_run_no_cell_twice(world, cluster):
+    world.plan("one", check=True)
+    program = f"--program={PROGRAM}"
+    words = ("nightly", "run", "one", "--engine=slurm", program, *world.target)
+    clients = [world.start(*words) for _ in range(3)]
+    said = [client.communicate(timeout=600)[1] for client in clients]
+    assert [client.returncode for client in clients] == [0, 0, 0], said
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}
+    twice = {n: len(a) for n, a in book(world).attempts.items() if len(a) > 1 and n != "page"}
+    assert not twice
+
+
+@pytest.mark.soak  # the engines share the plan: test_local.py has the same night on one machine
+def test_a_shared_channel_has_one_build_and_stage_and_each_family_goes_its_own_way(
+    tmp_path, cluster
+):
+    late, families = "gfx1151", ("gfx90a", "gfx1151", "gfx120X-all")
+    world = World(
+        tmp_path, (tmp_path / "store").as_uri(), env=dict(cluster.env), layout="both",
+        families=", ".join(families),
+    )  # fmt: skip
+    world.remember("gfx120X-all")
+    pools = tmp_path / "pools.yaml"
+    pools.write_text("partitions: {gfx1151: gfx90a, gfx120X: gfx90a}\n")
+    (tmp_path / "once").write_text("1")
+    (tmp_path / "often").write_text("2")
+    machine = {
+        "gfx120X-all.*smoke*": f"count:{tmp_path}/once",
+        f"{late}.*unit*": f"count:{tmp_path}/often",
+    }
+    world.script(gate=machine)
+    world.plan("one", f"--pools={pools}", check=True)
+    submit(world, check=True)
+    cluster.idle()
+    states = world.states("one")
+    gate, promote = f"gate.jax.{late}.3.12.unit", f"promote.jax.{late}"
+    bad = {name: state for name, state in states.items() if state != "pass"}
+    assert bad == {gate: "infra", promote: "fail"}, "it holds up nothing of the others"
+    assert [n for n in states if n.startswith(("build", "stage"))] == ["build.jax", "stage.jax"]
+    assert len(book(world).attempts["gate.jax.gfx120X-all.3.12.smoke"]) == 2, (
+        "tried again by itself"
+    )
+
+    def users_of(family: str) -> set[str]:
+        page = world.folder / "store" / "v2" / family / "jaxlib" / "index.html"
+        return set(re.findall(r"#sha256=\w+", page.read_text())) if page.exists() else set()
+
+    assert users_of("gfx90a") == users_of("gfx120X-all") != set()
+    assert not users_of(late)
+
+    world.nightly("retry", "one", gate, "--reason=node repaired", check=True)
+    submit(world, check=True)
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}
+    assert users_of(late) == users_of("gfx90a")
+    attempts = book(world).attempts
+    again = {name: len(tries) for name, tries in attempts.items() if len(tries) > 1}
+    expected = {"gate.jax.gfx120X-all.3.12.smoke": 2, gate: 3, promote: 2, "prune": 2, "page": 2}
+    assert again == expected, "nothing is built, staged or promoted again for the others"
+    stored = {path.relative_to(tmp_path / "store").parts[:2]
+              for path in (tmp_path / "store").rglob("*.whl") if "builds" not in path.parts}  # fmt: skip
+    assert stored == {("v2", "all"), ("v2-staging", "all")}, "once in each"
+
+
+def test_a_job_that_slurm_holds_is_an_error_with_the_line_that_releases_it(world, cluster):
+    world.plan("one", check=True)
+    world.script(build={"*": "sleep:20"})
+    submit(world, check=True)
+    begun(world, "build.jax")
+    jobs = cluster.ask("squeue", "-h", "-o", "%F %T").splitlines()
+    held = next(line.split()[0] for line in jobs if line.endswith("PENDING"))
+    cluster.ask("scontrol", "hold", held)
+    done = submit(world)
+    assert done.code == 8
+    assert f"scontrol release {held}" in done.err
+    checked = world.nightly("check", "--max-age=36h")
+    assert checked.code == 8
+    assert f"scontrol release {held}" in checked.err
+    cluster.ask("scontrol", "release", held)
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}
+
+
+def test_nodes_that_are_drained_are_named_with_the_lines_that_resume_them(world, cluster):
+    """What a controller killed twice leaves: nothing can run, and no job of it is held."""
+    world.plan("one", check=True)
+    nodes = ",".join(cluster.nodes)
+    cluster.ask("scontrol", "update", f"nodename={nodes}", "state=drain", "reason=killed twice")
+    try:
+        submit(world)
+        deadline = time.monotonic() + 120
+        while "DRAINED" not in (said := cluster.ask("squeue", "-h", "-o", "%r")):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.3)
+        lines = [f"scontrol update nodename={node} state=resume" for node in cluster.nodes]
+        for done in (submit(world), world.nightly("check", "--max-age=36h")):
+            assert done.code == 8, done.out
+            assert all(line in done.err for line in lines), done.err
+    finally:
+        for node in cluster.nodes:
+            cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}
+
+
+@all_faults
+def test_the_time_limit_of_a_job_is_a_timeout_and_promotes_nothing(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:600"})
+    submit(world, check=True)
+    cluster.ask("scontrol", "update", f"jobid={begun(world, SMOKE)}", "timelimit=1")
+    cluster.idle()
+    (attempt,) = book(world).attempts[SMOKE]
+    assert attempt.ended.state is State.TIMEOUT
+    assert attempt.ended.reason == "ran past the job's time limit"
+    assert world.states("one")["promote.jax.gfx90a"] == "fail"
+
+
+def on_node(node: str, words: tuple[str, ...] = ()) -> list[int]:
+    """Processes of jobs on a node, those whose command line has all of the words."""
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            env, line = (folder / "environ").read_bytes(), (folder / "cmdline").read_text()
+            if f"SLURMD_NODENAME={node}\0".encode() in env and all(w in line for w in words):
+                pids.append(int(folder.name))
+    return pids
+
+
+def kill(cluster, world: World, chance: random.Random) -> str:
+    """Kill one thing, and start again what an administrator's system would; what it was."""
+    what = chance.choice(("controller", "node", "cell", "client", "client"))
+    node = chance.choice(cluster.nodes)
+    if what == "controller":
+        cluster.kill("slurmctld")
+        time.sleep(chance.uniform(0, 2))
+        cluster.start("slurmctld")
+    elif what == "client":
+        client = world.start(
+            "nightly", "run", "--engine=slurm", f"--program={PROGRAM}", *world.target
+        )
+        time.sleep(chance.uniform(0, 4))
+        client.kill()
+        client.communicate()
+    else:
+        if what == "node":
+            cluster.kill(node)
+        for pid in on_node(node, () if what == "node" else ("nightly", "cell")):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if what == "node":
+            time.sleep(chance.uniform(0, 3))
+            cluster.start(node)
+    return what if what in {"controller", "client"} else f"{what} {node}"
+
+
+def quiet(cluster) -> None:
+    """Wait until Slurm has nothing left to do for us, or only what it holds back."""
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        env = {**os.environ, **cluster.env}
+        done = subprocess.run(
+            ["squeue", "-h", "-o", "%T %r"], env=env, capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            lines = done.stdout.splitlines()
+            first = [line for line in lines if not line.startswith("PENDING Depend")]
+            stuck = [line for line in first if any(word in line.lower() for word in STUCK)]
+            if not lines or (stuck and stuck == first):  # what depends on these waits with them
+                return
+        time.sleep(0.5)
+    raise AssertionError(cluster.ask("squeue"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(6))
+def test_five_kills_at_random_moments_of_a_night_end_it_or_name_the_line_to_run(
+    world, cluster, seed
+):
+    """Six nights, thirty kills. Only lines that a command printed are run by the person."""
+    chance = random.Random(seed)
+    world.plan("one", check=True)
+    world.script(gate={"*": "sleep:4"}, build={"*": "sleep:3"})
+    submit(world)
+    killed = []
+    for _ in range(5):
+        time.sleep(chance.uniform(0, 5))
+        killed.append(kill(cluster, world, chance))
+    # a controller that had not saved a job launches it twice, and drains the node for that
+    cluster.ready("drain", "drng")
+    typed: list[str] = []
+    for _ in range(6):
+        quiet(cluster)
+        if set(world.states("one").values()) == {"pass"}:
+            break
+        done = submit(world)
+        typed.append(f"nightly run: {done.out.splitlines()[-1:]}")
+        for line in re.findall(
+            r"scontrol (?:update nodename=\S+ state=resume|release \S+)", done.err
+        ):
+            typed.append(line)
+            subprocess.run(line.split(), env={**os.environ, **cluster.env}, check=False)
+    states = world.states("one")
+    print(f"seed {seed}: killed {killed}; typed {typed}; {states}")
+    assert set(states.values()) == {"pass"}, states
+    attempts = book(world).attempts
+    assert all(a.ended for items in attempts.values() for a in items), "no attempt is forgotten"
+    shown = (world.folder / "store" / "status" / "index.html").read_text()
+    assert "Nothing was built" not in shown
+    for node in cluster.nodes:  # one that stayed drained while the night went on elsewhere
+        line = ["scontrol", "update", f"nodename={node}", "state=resume"]
+        subprocess.run(line, env={**os.environ, **cluster.env}, capture_output=True, check=False)
+    cluster.ready()

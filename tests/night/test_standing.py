@@ -1,0 +1,285 @@
+"""What a night's attempts amount to: nothing is good by default, and no failure is forgotten."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.store.opening import open_store
+from rocwheel.base.values import replace
+from rocwheel.base.versions import timestamp
+from rocwheel.night import standing
+from rocwheel.night.local import critical_paths
+from rocwheel.night.standing import Phase
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger.nights import (
+    AS_JSON,
+    Begun,
+    Book,
+    Cell,
+    CellAttempt,
+    Ended,
+    HostMark,
+    NightPlan,
+    Nights,
+    Order,
+)
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+CELLS = (
+    Cell(name="build", kind="build", argv=("dist_wheels",), seconds=100),
+    Cell(name="stage", kind="stage", argv=("stage",), after=("build",), seconds=10),
+    Cell(name="gate", kind="gate", argv=("gate",), after=("stage",), seconds=50),
+    Cell(name="promote", kind="promote", argv=("promote",), after=("stage",), settled=("gate",)),
+)
+
+
+def attempt(
+    number: int, cell: str, state: str | None, *, plan: str = "p", age: int = 60, seen: int = 99,
+    link: str = "a page",
+) -> CellAttempt:  # fmt: skip
+    """`seen`: what was told of the cells it waited for; 99 is more than there ever is here."""
+    began = timestamp(NOW - timedelta(seconds=age))
+    begun = Begun(
+        token=str(number), cell=cell, plan=plan, host="h", engine="local", seen=seen, time=began
+    )
+    ended = state and Ended(
+        cell=cell, plan=plan, host="h", engine="local", state=State(state), reason=f"was {state}",
+        began=began, time=timestamp(NOW), milliseconds=1, link=link,
+    )  # fmt: skip
+    return CellAttempt(number=number, begun=begun, ended=ended or None)
+
+
+def book(orders: tuple[Order, ...] = (), attempts: int = 2, **said: str | None) -> Book:
+    """Each argument is the states of a cell's attempts, comma-separated; `-` has not ended."""
+    plan = NightPlan(
+        night="n", made=timestamp(NOW), by="me", tool="1", target=(), recipes=(), cells=CELLS,
+        attempts=attempts,
+    )  # fmt: skip
+    tries = {
+        cell: tuple(
+            attempt(number, cell, None if word == "-" else word)
+            for number, word in enumerate((words or "").split(","), 1)
+            if word
+        )
+        for cell, words in said.items()
+    }
+    return Book(plan=plan, sha256="p", attempts=tries, orders=orders, quarantined={})
+
+
+def stand(*args, **said):
+    return standing.stand(book(*args, **said), NOW)
+
+
+def order(action: str, cell: str = "", seen: int = 0) -> Order:
+    return Order(action=action, cell=cell, by="me", reason="why", time=timestamp(NOW), seen=seen)
+
+
+def test_before_anything_ran_everything_waits_and_only_the_first_is_ready():
+    found = stand()
+    assert {item.phase for item in found.values()} == {Phase.WAITING}
+    assert [n for n, item in found.items() if standing.ready(found, item.cell)] == ["build"]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "state"),
+    [
+        ("pass", State.PASS),
+        ("fail", State.FAIL),
+        ("infra,pass", State.PASS),
+        ("pass,fail", State.FAIL),
+        ("fail,pass", State.FLAKY),
+        ("crash,pass", State.FLAKY),
+        ("pass,infra", State.PASS),
+        ("fail,infra", State.FAIL),
+        ("fail,pass,pass", State.FLAKY),
+    ],
+)
+def test_all_attempts_at_a_test_count_in_any_order(attempts, state):
+    found = stand(build="pass", stage="pass", gate=attempts)["gate"]
+    assert found.state is state, found.reason
+    assert found.phase is Phase.ENDED
+
+
+@pytest.mark.parametrize(
+    ("first", "link", "state", "reason"),
+    [
+        ("fail", "", State.PASS, "one attempt tested nothing: fail: was fail"),
+        ("infra", "a page", State.PASS, "one attempt tested nothing: infra: was infra"),
+        ("fail", "a page", State.FLAKY, "passed after fail: was fail"),
+        ("timeout", "", State.FLAKY, "passed after timeout: was timeout"),  # may hang by its wheels
+    ],
+)
+def test_an_attempt_that_stored_no_verdict_makes_no_later_pass_flaky(first, link, state, reason):
+    seen = book(build="pass", stage="pass")
+    tries = [attempt(1, "gate", first, link=link)]
+
+    def gate():
+        told = {**seen.attempts, "gate": tuple(tries)}
+        return standing.stand(replace(seen, attempts=told), NOW)["gate"]
+
+    assert gate().state is State(first), "without a pass it is what it says"
+    for number in (2, 3):
+        tries.append(replace_reason(attempt(number, "gate", "pass")))
+        assert (gate().state, gate().reason) == (state, reason)
+
+
+def test_a_pass_keeps_what_went_wrong_in_an_attempt_behind_it():
+    tries = (replace_reason(attempt(1, "gate", "pass")), attempt(2, "gate", "infra"))
+    seen = book(build="pass", stage="pass")
+    seen = replace(seen, attempts={**seen.attempts, "gate": tries})
+    found = standing.stand(seen, NOW)["gate"]
+    assert found.state is State.PASS
+    assert found.reason == "one attempt tested nothing: infra: was infra"
+
+
+def test_what_is_alike_of_many_cells_is_one_line():
+    told = [("a", "absent: x"), ("b", "fail: y"), ("c", "absent: x"), ("d", "absent: x")]
+    assert list(standing.grouped(told)) == ["a and 2 more: absent: x", "b: fail: y"]
+
+
+def replace_reason(item: CellAttempt) -> CellAttempt:
+    """A pass has no reason."""
+    assert item.ended
+    return replace(item, ended=replace(item.ended, reason=""))
+
+
+@pytest.mark.parametrize(("promote", "green"), [("pass", True), ("fail", False), ("", False)])
+@pytest.mark.parametrize("gate", ["fail,pass", "flaky"])
+def test_a_flaky_cell_is_not_red_once_the_promotion_that_waited_for_it_released(
+    gate, promote, green
+):
+    states = {"build": "pass", "stage": "pass", "gate": gate, "promote": promote}
+    assert not stand(**states)["gate"].green, "until a person looked at it"
+    for asked in (order("retry", "gate"), order("retry", "promote")):
+        cell = stand((asked,), **states)["gate"]
+        assert cell.green is green
+    assert cell.word == "flaky", "it is shown as what it is"
+
+
+def test_a_failed_cell_stays_red_whatever_its_promotion_released():
+    asked = order("retry", "promote")
+    assert not stand((asked,), build="pass", stage="pass", gate="fail", promote="pass")[
+        "gate"
+    ].green
+
+
+def test_a_build_that_passes_at_last_is_built():
+    assert stand(build="fail,pass")["build"].passed
+    assert stand(build="pass,infra")["build"].passed, "a requeue of what is done changes nothing"
+
+
+def test_what_the_machine_was_at_fault_for_is_tried_again_as_often_as_the_plan_says():
+    assert stand(build="infra")["build"].phase is Phase.OPEN
+    assert stand(build="infra,infra")["build"].phase is Phase.ENDED
+    assert stand(build="infra,infra", attempts=3)["build"].phase is Phase.OPEN
+    assert stand(build="fail")["build"].phase is Phase.ENDED
+
+
+def test_an_attempt_that_never_said_how_it_ended_runs_until_its_limit_and_is_lost_then():
+    assert stand(build="-")["build"].phase is Phase.RUNNING
+    late = NOW + timedelta(seconds=3600 + standing.GRACE + 1)
+    found = standing.stand(book(build="-"), late)["build"]
+    assert found.phase is Phase.OPEN
+    assert found.state is State.INFRA
+    assert "never said" in found.reason
+    assert not standing.stand(book(build="-,-"), late)["build"].passed
+
+
+def test_what_needs_a_failed_cell_is_barred_and_says_which_one_failed_first():
+    found = stand(build="fail")
+    assert found["promote"].phase is Phase.BARRED
+    assert found["promote"].reason == "build: fail"
+    assert not any(item.passed for item in found.values())
+
+
+def test_a_promotion_waits_for_every_test_and_runs_whatever_became_of_them():
+    waits = stand(build="pass", stage="pass", gate="-")
+    assert not standing.ready(waits, waits["promote"].cell)
+    failed = stand(build="pass", stage="pass", gate="fail")
+    assert standing.ready(failed, failed["promote"].cell), "promotion reads verdicts, not us"
+
+
+def test_a_retry_gives_one_more_attempt_and_a_drop_bars_what_follows():
+    again = stand((order("retry", "build", seen=1),), build="fail")["build"]
+    assert (again.word, again.reason) == ("waiting", "for the retry that me asked for")
+    assert (
+        stand((order("retry", "build", seen=1),), build="fail,fail")["build"].phase is Phase.ENDED
+    )
+    dropped = stand((order("drop", "build"),))
+    assert dropped["build"].reason == "dropped by me: why"
+    assert dropped["stage"].phase is Phase.BARRED
+
+
+def promoted(gate: str, orders: tuple[Order, ...] = (), *, seen: int) -> Book:
+    """A night whose promotion ended when so much was told of the gate."""
+    found = book(orders, build="pass", stage="pass", gate=gate)
+    tries = {**found.attempts, "promote": (attempt(1, "promote", "fail", seen=seen),)}
+    return Book(plan=found.plan, sha256="p", attempts=tries, orders=orders, quarantined={})
+
+
+def test_a_promotion_is_done_again_after_a_gate_that_was_retried():
+    before = standing.stand(promoted("infra,infra", seen=2), NOW)["promote"]
+    assert before.phase is Phase.ENDED
+    asked = (order("retry", "gate", seen=2),)
+    found = standing.stand(promoted("infra,infra", asked, seen=2), NOW)
+    assert found["promote"].phase is Phase.WAITING
+    assert found["promote"].reason == "to be done again after gate"
+    assert not standing.ready(found, found["promote"].cell), "the gate comes first"
+    found = standing.stand(promoted("infra,infra,pass", asked, seen=2), NOW)
+    assert standing.ready(found, found["promote"].cell)
+    assert not found["promote"].settled
+    assert standing.repeats(found), "the gate that passed now has its promotion submitted again"
+    done = standing.stand(promoted("infra,infra,pass", asked, seen=4), NOW)
+    assert not standing.repeats(done)
+    after = done["promote"]
+    assert after.phase is Phase.ENDED, "once is enough"
+
+
+def test_a_promotion_is_done_again_after_a_gate_that_was_dropped():
+    asked = (order("drop", "gate"),)
+    found = standing.stand(promoted("fail", asked, seen=1), NOW)
+    assert standing.ready(found, found["promote"].cell)
+    assert not found["promote"].settled
+
+
+def test_a_stopped_night_stays_stopped_until_somebody_lets_it_go_on():
+    assert standing.stopped((order("stop"),))
+    assert not standing.stopped((order("stop"), order("go-on")))
+
+
+def test_a_record_of_another_plan_counts_as_nothing_that_passed():
+    tries = {"build": (attempt(1, "build", "pass", plan="other"),)}
+    found = standing.stand(
+        Book(plan=book().plan, sha256="p", attempts=tries, orders=(), quarantined={}), NOW
+    )["build"]
+    assert not found.passed
+    assert "another plan" in found.reason
+
+
+def test_the_critical_path_counts_everything_that_follows():
+    paths = critical_paths(CELLS)
+    assert paths["build"] == 100 + 10 + 50 + 60
+    assert paths["gate"] == 50 + 60
+    assert paths["promote"] == 60
+
+
+def test_a_host_is_held_back_until_it_is_cleared_whatever_its_clock_said(tmp_path):
+    nights = Nights(open_store(tmp_path.as_uri()))
+    tomorrow = timestamp(NOW + timedelta(days=1))
+    nights.mark_host(HostMark(host="h", quarantined=True, by="x", reason="y", time=tomorrow))
+    assert set(nights.quarantined()) == {"h"}
+    nights.mark_host(HostMark(host="h", quarantined=False, by="x", reason="y", time=timestamp(NOW)))
+    assert not nights.quarantined()
+
+
+def test_a_plan_whose_maker_was_killed_before_the_index_knew_it_is_found_by_the_next(tmp_path):
+    nights = Nights(open_store(tmp_path.as_uri()))
+    plan = replace(book().plan, by="killed")
+    nights.store.create(nights.key("n", "plan.json"), plan.to_bytes(), headers=AS_JSON)
+    assert nights.names() == ()
+    with pytest.raises(ConfigError, match="another plan, made by killed"):
+        nights.add(book().plan)
+    assert nights.names() == ("n",)

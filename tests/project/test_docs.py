@@ -1,0 +1,233 @@
+"""Pages that are made from the program are as the program is."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pkgutil
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import click
+import pytest
+from support import pages
+
+import amdgpu_family_matrix as matrix
+from rocwheel.base.errors import RocwheelError
+from rocwheel.cli import ci_build
+from rocwheel.cli.app import App
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "build" / "rocwheel"
+ELSEWHERE = ("state.json", "build.json")  # in a store, in a wheelhouse
+
+
+def test_the_reference_of_commands_is_up_to_date():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate_reference.py"), "--check"], check=False
+    )
+    assert done.returncode == 0, "run: python docs/generate_reference.py"
+
+
+@pytest.mark.parametrize(
+    "page", [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md"], ids=lambda path: path.name
+)
+def test_relative_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_place_that_architecture_and_design_name_is_there():
+    pages = [ROOT / "docs" / "architecture.md", *(ROOT / "docs" / "design").glob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    rooms = {path.stem for path in PACKAGE.iterdir()}
+    looked = 0
+    for word in re.findall(r"`([^`\n]+)`", text):
+        if re.fullmatch(r"[\w./*-]+(/|\.(py|yaml|json|toml))", word) and word not in ELSEWHERE:
+            assert any((*ROOT.glob(word), *PACKAGE.glob(word))), word
+            looked += 1
+        elif re.fullmatch(r"\w+(\.\w+)+", word) and word.partition(".")[0] in rooms:
+            pkgutil.resolve_name(f"rocwheel.{word}")
+            looked += 1
+    assert looked > 100
+
+
+def test_the_architecture_gives_every_module_of_the_top_its_layer():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text.partition("| layer |")[2].partition("Beside the package")[0]
+    for path in PACKAGE.iterdir():
+        if (path.suffix == ".py" or (path / "__init__.py").exists()) and path.stem[0] != "_":
+            assert re.search(rf"`{path.stem}/?`", table), path
+
+
+def test_the_architecture_says_of_every_module_where_it_is_and_stays_short():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    assert text.count("\n") <= 200
+    rows = text.partition("## Where is")[2].partition("\n## ")[0]
+    named = set(re.findall(r"[\w/]+\.py", rows))
+    for folder, names in re.findall(r"([\w/]+)\{([\w,]+)\}\.py", rows):
+        named |= {f"{folder}{name}.py" for name in names.split(",")}
+    there = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("[!_]*.py")}
+    assert there - named == set(), "add them to a row"
+
+
+def test_the_architecture_names_every_class_that_becomes_json():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    row = "".join(line for line in text.splitlines() if line.startswith("| json |"))
+    looked = 0
+    for path in (
+        *PACKAGE.glob("release/*.py"),
+        *PACKAGE.glob("rocm/*.py"),
+        *PACKAGE.glob("records/*.py"),
+        *PACKAGE.glob("tools/*.py"),
+    ):
+        for node in ast.parse(path.read_text()).body:
+            methods = {item.name for item in getattr(node, "body", ()) if hasattr(item, "name")}
+            if isinstance(node, ast.ClassDef) and methods & {"to_json", "document"}:
+                assert f"`{node.name}`" in row, path
+                looked += 1
+    assert looked > 10
+
+
+def test_a_public_class_is_called_like_no_other():
+    """Who looks for a name finds one thing."""
+    where = defaultdict(list)
+    for path in (*PACKAGE.rglob("*.py"), ROOT / "amdgpu_family_matrix.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].append(str(path.relative_to(ROOT)))
+    assert len(where) > 300
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+def test_the_tutorial_lists_every_exit_status():
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    for kind in RocwheelError.__subclasses__():
+        if kind.__module__ != RocwheelError.__module__:
+            continue  # its instances carry the state of a gate
+        assert re.search(rf"^\| {kind.exit_code} \|", text, re.MULTILINE), kind
+
+
+def test_no_package_name_with_a_fixed_rocm_major_outside_the_one_function():
+    """Names come from `model`; `60` and the like anywhere else is how ROCm 10 broke everything."""
+    pattern = re.compile(r"jax[-_]rocm\d+[-_](plugin|pjrt)|xla_rocm\d+|rocm_version\[0\]")
+    comment = re.compile(r"#.*|\"\"\".*?\"\"\"|`[^`]*`", re.DOTALL)
+    for path in (ROOT / "build" / "rocwheel").rglob("*.py"):
+        code = comment.sub("", path.read_text())
+        assert not pattern.search(code), f"{path}: {pattern.search(code)}"
+
+
+@pytest.mark.parametrize("block", pages.blocks(), ids=str)
+def test_every_shell_block_is_tried_or_says_what_it_lacks(block):
+    kind, _, what = block.marker.partition(" ")
+    if kind == "tried":
+        assert (ROOT / what.removeprefix("by ")).is_file(), block.marker
+    elif kind in {"needs:", "dry-run:"}:
+        assert what in pages.LACKS, block.marker
+    else:
+        assert (kind, what) in {("run:", world) for world in pages.WORLDS}, block.marker
+    checked = subprocess.run(
+        ["bash", "-n"], input="\n".join(block.commands), text=True, capture_output=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+def ours():
+    for block in pages.blocks():
+        for line in block.commands:
+            for part in re.split(r"\s(?:&&|\|\||;)\s", line):
+                found = re.match(r"(?:python3 build/ci_build|rocwheel) (.*)", part.strip())
+                if found and "…" not in part:
+                    yield pytest.param(found[1], id=f"{block}: {part[:60]}")
+
+
+@pytest.mark.parametrize("line", list(ours()))
+def test_every_command_line_of_ours_is_one_that_rocwheel_understands(line):
+    if line == "--version":
+        return
+    words = shlex.split(line.replace("$PWD", "/here"), comments=True)
+    context = ci_build.make_context("rocwheel", words, obj=App({}, Path("/here")))
+    if not context.args and not context._protected_args:
+        return
+    _, command, rest = ci_build.resolve_command(context, [*context._protected_args, *context.args])
+    while isinstance(command, click.Group):
+        inner = command.make_context(command.name, rest, parent=context)
+        left = [*inner._protected_args, *inner.args]
+        if not left:
+            return
+        _, command, rest = command.resolve_command(inner, left)
+        context = inner
+    command.make_context(command.name, rest, parent=context)
+
+
+def test_pages_spell_the_command_in_one_way():
+    for block in pages.blocks():
+        if block.page.name in {"README.md", "tutorial.md"} and "demo" in block.text:
+            continue  # where nothing is installed yet
+        assert "ci_build" not in block.text, block
+
+
+def test_products_and_families_are_those_of_the_matrix():
+    text = (ROOT / "docs" / "how-to" / "install-the-wheels.md").read_text()
+    listed = dict(re.findall(r"^\| ([^|]+?) \| (gfx\S+) \|$", text, re.MULTILINE))
+    known = {", ".join(f.products): f.name for f in matrix.FAMILIES.values() if f.products}
+    assert listed == known
+
+
+def test_each_picture_of_a_page_is_there_by_day_and_by_night_and_all_are_small():
+    text = "\n".join(page.read_text() for page in ROOT.glob("docs/**/*.md"))
+    shown = set(re.findall(r"\]\((?:\.\./)*images/(\w+)-(light|dark)\.webp#only-(\w+)\)", text))
+    assert {name for name, *_ in shown} == {"index", "gate", "night"}
+    assert shown == {(name, how, how) for name, *_ in shown for how in ("light", "dark")}
+    images = {path.name: path.stat().st_size for path in (ROOT / "docs" / "images").iterdir()}
+    assert set(images) == {f"{name}-{how}.webp" for name, how, _ in shown}
+    assert sum(images.values()) <= 300 << 10
+
+
+def test_the_site_is_built_strictly_and_keeps_the_versions_before(tmp_path):
+    person = {
+        f"GIT_{who}_{what}": "a@example.com"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where mkdocs is
+    env = {**os.environ, **person, "PATH": path, "NO_MKDOCS_2_WARNING": "1"}
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            words, cwd=tmp_path / "tree", env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def page(path: str) -> str:
+        return run("git", "show", f"gh-pages:{path}")
+
+    shutil.copytree(ROOT / "docs", tmp_path / "tree" / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path / "tree")
+    run("git", "init", "-q")
+    run("git", "commit", "-q", "--allow-empty", "-m", "a release")  # which mike names
+    mike = (sys.executable, "-c", "from mike.driver import main; main()", "-q")
+    run(*mike, "deploy", "--update-aliases", "0.1", "latest")
+    with (tmp_path / "tree" / "docs" / "index.md").open("a", encoding="utf-8") as index:
+        index.write("\nOnly the second version says this.\n")
+    run(*mike, "deploy", "--update-aliases", "0.2", "latest")
+    assert [(one["version"], one["aliases"]) for one in json.loads(page("versions.json"))] == [
+        ("0.2", ["latest"]),
+        ("0.1", []),
+    ]
+    assert ["Only the second" in page(f"{number}/index.html") for number in ("0.1", "0.2")] == [
+        False,
+        True,
+    ]
+    assert '"provider": "mike"' in page("0.2/how-to/first-release/index.html")
+    files = run("git", "ls-tree", "-r", "--name-only", "gh-pages").splitlines()
+    assert "0.2/images/night-dark.webp" in files
+    assert not [name for name in files if name.endswith("make_pictures.py")]
+    assert "first-release" in page("0.2/search/search_index.json")

@@ -1,0 +1,470 @@
+"""Each role can do its work with exactly its rights, and nothing else.
+
+moto's server enforces IAM policies. Every command is run as each role, with the policy that
+`channels rights` prints for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import sys
+from datetime import datetime, timezone
+from fnmatch import fnmatch
+from pathlib import Path
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from support.roles import CELLS, a_night
+from support.s3 import enforce, login, moto
+from support.wheelset import FAMILY, Shop, make_set, make_verdict, make_wheel, pass_gate
+
+from rocwheel.base.values import replace
+from rocwheel.cli import main
+from rocwheel.night import artifacts
+from rocwheel.records.build_record import BUILD_RECORD
+from rocwheel.records.places import OURS
+from rocwheel.records.verdict import State
+from rocwheel.release import rights
+from rocwheel.release.index import channels
+from rocwheel.release.ledger import log, verdicts
+from rocwheel.release.ledger.nights import PROBE, HostMark, Nights
+
+ROLES = tuple(rights.ROLES)
+OTHER = "gfx1151"
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("rights")]
+FORBIDDEN = 7  # the exit status of a store that refuses
+
+
+class World:
+    """A bucket on a server that enforces policies, and a user for each role."""
+
+    def __init__(self, server, folder: Path, monkeypatch, console, capsys) -> None:
+        self.server, self.monkeypatch, self.console = server, monkeypatch, console
+        self.bucket = server.bucket(f"bucket-{folder.name.replace('_', '-')}"[:60].rstrip("-"))
+        self.url = f"s3://{self.bucket}"
+        self.folder = folder
+        self.logins = {}
+        for role in ROLES:
+            capsys.readouterr()
+            line = ["channels", "rights", "--role", role, "--family", FAMILY.name]
+            assert main([*line, "--store", self.url]) == 0
+            document = json.loads(capsys.readouterr().out)
+            self.logins[role] = login(server, f"{role}-{self.bucket}"[:60], document)
+        self.logins["admin"] = login(server, f"admin-{self.bucket}"[:60], None)
+        enforce(server)
+
+    def become(self, role: str) -> None:
+        for key, value in self.logins[role].items():
+            self.monkeypatch.setenv(key, value)
+
+    def shop(self, role: str, **options) -> Shop:
+        self.become(role)
+        return Shop(self.url, self.console, **options)
+
+    def runner(self):
+        """Staging, as the gate opens it on a runner."""
+        shop = self.shop("runner")
+        store = shop.channel.open(probe_key=shop.staging.runners_probe)
+        return replace(shop.staging, store=store)
+
+    def run(self, role: str, *line: str) -> int:
+        self.become(role)
+        return main([*line, "--store", self.url, "--family", FAMILY.name])
+
+    @functools.cache  # noqa: B019 - of one test
+    def client(self, role: str):
+        login = self.logins[role]
+        session = boto3.session.Session(
+            aws_access_key_id=login["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=login["AWS_SECRET_ACCESS_KEY"],
+            region_name="us-east-2",
+        )
+        return session.client("s3", endpoint_url=self.server.endpoint)
+
+    def iam(self):
+        """IAM of the server, for its owner."""
+        return boto3.session.Session(
+            aws_access_key_id="owner", aws_secret_access_key="owner", region_name="us-east-2"
+        ).client("iam", endpoint_url=self.server.endpoint)
+
+    def may(self, role: str, operation: str, key: str, **options) -> bool:
+        try:
+            getattr(self.client(role), operation)(Bucket=self.bucket, Key=key, **options)
+        except ClientError as exc:
+            if exc.response["ResponseMetadata"]["HTTPStatusCode"] != 403:
+                raise
+            return False
+        return True
+
+
+@pytest.fixture(scope="module")
+def enforcing(tmp_path_factory):
+    with moto(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture
+def world(enforcing, tmp_path, monkeypatch, console, capsys):
+    for name in os.environ:
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    enforce(enforcing, "inf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield World(enforcing, tmp_path, monkeypatch, console, capsys)
+    enforce(enforcing, "inf")
+
+
+def gate(manifest) -> tuple[str, ...]:
+    """A gate that ends at once, for want of a GPU; its verdict is stored all the same."""
+    return ("gate", "--manifest", manifest.sha256[:12], "--python", "3.12", "--suite", "smoke")
+
+
+def test_every_role_does_its_work_and_no_other_roles(world, tmp_path, capsys) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    tried = {
+        "stage": ("stage", str(tmp_path / "wh")),
+        "gate": gate(manifest),
+        "promote": ("promote", "--manifest", manifest.sha256),
+        "rollback": ("rollback", "--manifest", manifest.sha256, "--reason", "x"),
+        "restore": ("restore", "--manifest", manifest.sha256, "--reason", "x"),
+        "status": ("status",),
+    }
+    done = {"stage": 0, "gate": State.NO_RUNNER.exit_code, "promote": 0, "rollback": 0,
+            "restore": 0, "status": 0}  # fmt: skip
+    owner = {"stage": "stager", "gate": "runner", "promote": "promoter", "rollback": "promoter",
+             "restore": "promoter"}  # fmt: skip
+    for name, line in tried.items():
+        for role in sorted(ROLES, key=lambda role: role == owner.get(name)):
+            status = world.run(role, *line)
+            said = capsys.readouterr()
+            expected = done[name] if owner.get(name) in {role, None} else FORBIDDEN
+            assert status == expected, f"{role}: {name}: {status}: {said.err}"
+        if name == "gate":
+            pass_gate(world.runner(), manifest)
+    world.become("admin")
+    found = verdicts.find(world.shop("admin").staging, manifest.sha256)
+    assert State.NO_RUNNER in {item.verdict.state for item in found}, "stored by the runner"
+
+
+def test_a_runner_writes_verdicts_of_its_family_and_nothing_else(world, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    world.shop("stager").stage(tmp_path / "wh")
+    staging, release = f"v2-staging/{FAMILY.name}", f"v2/{FAMILY.name}"
+    mine = verdicts.add(world.runner(), make_verdict(manifest))
+    assert world.may("runner", "put_object", f"{staging}/{OURS}/verdicts/x", Body=b"x")
+    for key in (
+        f"v2-staging/{OTHER}/{OURS}/verdicts/x",
+        f"{release}/{OURS}/verdicts/x",
+        f"{staging}/{OURS}/manifests/{'0' * 64}.json",
+        f"{staging}/{OURS}/log/99.json",
+        f"{release}/{OURS}/log/1.json",
+        f"{staging}/{manifest.built[0].filename}",
+        f"{staging}/jaxlib/index.html",
+        f"{OURS}/probe",
+    ):
+        assert not world.may("runner", "put_object", key, Body=b"x"), key
+    for role in ROLES:
+        assert not world.may(role, "delete_object", mine), role
+
+
+def test_a_verdict_that_a_runner_overwrites_becomes_a_failure_and_never_a_pass(
+    world, tmp_path, capsys
+) -> None:
+    """Putting is enough to overwrite on a store; the name gives it away."""
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    world.shop("stager").stage(tmp_path / "wh")
+    place = world.runner()
+    pass_gate(place, manifest)
+    failed = verdicts.add(place, make_verdict(manifest, state=State.FAIL))
+    forged = make_verdict(manifest, host="node9").to_bytes()
+    assert world.may("runner", "put_object", failed, Body=forged)
+    capsys.readouterr()
+    assert world.run("promoter", "promote", "--manifest", manifest.sha256, "--json") == 9
+    (cell,) = json.loads(capsys.readouterr().out)["blocked_by"]
+    assert (cell["suite"], cell["state"]) == ("smoke", "flaky")
+    assert "its contents differ from its name" in cell["why"]
+
+
+def test_who_stages_puts_approvals_and_no_other_role_does(world) -> None:
+    """The promoter neither: it could not sign one, and what lies there is not its word."""
+    approval = f"v2-staging/{FAMILY.name}/{OURS}/attestations/{'1' * 64}/approval/{'2' * 64}.json"
+    may = [role for role in ROLES if world.may(role, "put_object", approval, Body=b"x")]
+    assert may == ["stager"]
+    assert not [role for role in ROLES if world.may(role, "delete_object", approval)]
+
+
+def test_every_role_that_writes_records_may_have_them_kept(world, console) -> None:
+    """In a bucket with Object Lock, with the policy that `channels rights` prints."""
+    enforce(world.server, "inf")
+    bucket, admin = f"kept-{world.bucket}"[:60], world.client("admin")
+    where = {"LocationConstraint": "us-east-2"}
+    admin.create_bucket(
+        Bucket=bucket, ObjectLockEnabledForBucket=True, CreateBucketConfiguration=where
+    )
+    writes = ("stager", "runner", "imager", "promoter")
+    channel = channels.of_store(f"s3://{bucket}")
+    for role in writes:
+        document = rights.policy(channel, rights.ROLES[role], family=FAMILY.name)
+        world.logins[role] = login(world.server, f"{role}-{bucket}"[:60], document)
+    enforce(world.server)
+    for role in writes:
+        world.become(role)
+        shop = Shop(f"s3://{bucket}", console)
+        place = shop.release if role == "promoter" else shop.staging
+        probe = place.runners_probe if role == "runner" else f"{OURS}/probe"
+        store = channel.open(probe_key=probe)
+        name = {"runner": "verdicts/x", "imager": "images/x"}.get(role, "log/1.json")
+        key = place.key(f"{OURS}/{name}")
+        store.create(key, b"{}", headers=place.record_headers)
+        head = admin.head_object(Bucket=bucket, Key=key)
+        assert head.get("ObjectLockMode") == "GOVERNANCE", role
+
+
+def test_the_promoter_prunes_what_is_old_and_cannot_stage(world, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    world.shop("stager").stage(tmp_path / "wh")
+    wheel = f"v2-staging/{FAMILY.name}/{manifest.built[0].filename}"
+    assert not world.may("promoter", "put_object", wheel, Body=b"x")
+    assert world.may("promoter", "delete_object", wheel)
+    assert not world.may("stager", "delete_object", wheel)
+
+
+def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
+    world, tmp_path, monkeypatch, capsys
+) -> None:
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root / "build"), str(root))))
+    program = f"--program={sys.executable} -m rocwheel"
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    (tmp_path / "wh" / BUILD_RECORD).write_text("{}")
+
+    def nights(role: str) -> Nights:
+        return Nights(world.shop(role).channel.open(probe_key=PROBE))
+
+    mine = nights("builder")
+    mine.check_clock(datetime.now(tz=timezone.utc))
+    assert mine.add(a_night(world.url))
+    assert artifacts.keep(mine.store, "inputs", tmp_path / "wh") == manifest.sha256
+    brought = artifacts.bring(nights("stager").store, "inputs", tmp_path / "brought")
+    assert (brought / manifest.built[0].filename).is_file()
+    for role, name in CELLS.items():
+        world.become(role)
+        status = main(["nightly", "cell", "one", name, program, "--store", world.url])
+        assert status == 0, f"{role}: {capsys.readouterr().err}"
+    book = nights("runner").book("one")
+    assert {name: item[0].ended.state for name, item in book.attempts.items()} == dict.fromkeys(
+        CELLS.values(), State.PASS
+    )
+    nights("runner").mark_host(
+        HostMark(host="h", quarantined=True, by="me", reason="x", time="2026-05-01T00:00:00Z")
+    )
+    nights("promoter").put_summary("one", b"{}")
+    assert world.may("promoter", "put_object", "status/index.html", Body=b"x")
+    root_key = f"{OURS}/nights/one"
+    for role in ROLES:
+        others = [f"{root_key}/cells/{name}/1.json" for r, name in CELLS.items() if r != role]
+        writes = {"stager", "runner", "imager", "promoter", "reporter"} & {role}
+        others += [f"{root_key}/plan.json", f"{OURS}/builds/inputs/x"] if writes else []
+        others += [f"{root_key}/orders/1.json", f"{OURS}/elsewhere"]
+        others += [] if role == "runner" else [f"{OURS}/hosts/h/2.json"]
+        others += (
+            []
+            if role in {"promoter", "reporter"}
+            else [f"{root_key}/summary.json", "status/index.html"]
+        )
+        for key in others:
+            assert not world.may(role, "put_object", key, Body=b"x"), f"{role}: {key}"
+        again = (
+            f"{root_key}/slurm/{role}.1.json"  # on Slurm a cell that ended `infra` submits itself
+        )
+        assert world.may(role, "put_object", again, Body=b"x"), role
+        for key in (f"{root_key}/plan.json", f"{root_key}/cells/{CELLS[role]}/1.json",
+                    f"{OURS}/builds/inputs/manifest.json", f"{OURS}/hosts/h/1.json"):  # fmt: skip
+            if role != "promoter" or "/hosts/" in key:  # who prunes, last of ROLES
+                assert not world.may(role, "delete_object", key), f"{role}: {key}"
+
+
+def test_an_imager_puts_what_is_known_of_images_and_changes_no_index(world, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    world.shop("stager").stage(tmp_path / "wh")
+    for prefix in ("v2", "v2-staging"):
+        of_images = f"{prefix}/{FAMILY.name}/{OURS}/images/{'1' * 64}/sbom.json"
+        assert world.may("imager", "put_object", of_images, Body=b"x")
+        assert not world.may("imager", "delete_object", of_images)
+        assert not world.may("runner", "put_object", of_images, Body=b"x")
+        for key in ("jaxlib/index.html", manifest.built[0].filename, f"{OURS}/log/9.json",
+                    f"{OURS}/verdicts/x.json"):  # fmt: skip
+            where = f"{prefix}/{FAMILY.name}/{key}"
+            assert not world.may("imager", "put_object", where, Body=b"x"), where
+
+
+def test_only_the_promoter_prunes_nights(world, capsys) -> None:
+    store = world.shop("builder").channel.open(probe_key=PROBE)
+    Nights(store).check_clock(datetime.now(tz=timezone.utc))
+    for name in ("one", "two"):
+        assert Nights(store).add(replace(a_night(world.url), night=name))
+    line = ("nightly", "prune", "--keep", "1", "--store", world.url)
+    for role in sorted(ROLES, key="promoter".__eq__):
+        world.become(role)
+        status = main([*line])
+        said = capsys.readouterr()
+        assert status == (0 if role == "promoter" else FORBIDDEN), f"{role}: {said.err}"
+    assert Nights(store).names() == ("two",)
+    assert not [item.key for item in store.keys(f"{OURS}/nights/one/")]
+
+
+def test_every_change_of_an_index_needs_its_role(world, tmp_path, capsys) -> None:
+    """What only the promoter may, tried by all with the command, and with it once more."""
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    old = make_set(tmp_path / "old", jax="0.9.0", pythons=("3.12",))
+    for name in ("old", "wh"):
+        world.shop("stager").stage(tmp_path / name)
+    for item in (old, manifest):
+        pass_gate(world.runner(), item)
+        world.shop("promoter").promote(item)
+    reason = ("--manifest", manifest.sha256, "--reason", "x")
+    (tmp_path / "channels.yaml").write_text(
+        f"channels:\n  own:\n    store: {world.url}\n    retention: {{release_days: 1, "
+        'keep_newest: 0}\n    prefixes:\n      "7": {staging: v2-staging, release: v2}\n'
+    )
+    own = ("--channel", "own", "--channels-file", str(tmp_path / "channels.yaml"))
+    for line, where in (
+        (("yank", *reason), ()),
+        (("unyank", *reason), ()),
+        (("index", "repair"), ()),
+        (("index", "check"), ()),
+        (("prune", "--reason", "old"), own),
+    ):
+        if line[1] == "repair":  # has something to do
+            page = f"v2/{FAMILY.name}/jaxlib/index.html"
+            world.client("admin").delete_object(Bucket=world.bucket, Key=page)
+        for role in sorted(ROLES, key="promoter".__eq__):
+            world.become(role)
+            place = where or ("--store", world.url)
+            status = main([*line, "--family", FAMILY.name, *place])
+            said = capsys.readouterr()
+            allowed = role == "promoter" or line[:2] == ("index", "check")
+            assert status == (0 if allowed else FORBIDDEN), f"{role}: {line}: {said.err}"
+            assert "Traceback" not in said.err
+    world.become("admin")
+    state = log.read(world.shop("admin").release)
+    assert {known.standing.value for known in state.sets.values()} == {"pruned"}
+
+
+def test_what_was_here_before_is_taken_over_by_the_promoter_alone(world, tmp_path, capsys) -> None:
+    made = make_wheel(
+        tmp_path, project="jaxlib", version="0.6.0", tag="py3-none-any", module="jaxlib"
+    )
+    world.client("admin").put_object(
+        Bucket=world.bucket, Key=f"v2/{FAMILY.name}/{made.name}", Body=made.read_bytes()
+    )
+    for role in sorted(ROLES, key="promoter".__eq__):
+        status = world.run(role, "index", "adopt")
+        said = capsys.readouterr()
+        assert status == (0 if role == "promoter" else FORBIDDEN), f"{role}: {said.err}"
+        assert "Traceback" not in said.err
+    state = log.read(world.shop("admin").release, ["jaxlib"])
+    assert made.name in {item.filename for item in state.shown("jaxlib")}
+
+
+def test_the_table_in_the_documentation_is_the_data() -> None:
+    names = {"staging": "<staging>", "release": "<release>", "family": "<family>"}
+    rows = ["| role | does | reads | writes | deletes | never |", "| --- " * 6 + "|"]
+    for role in rights.ROLES.values():
+        may = [role.may.get(action, ()) for action in (rights.READ, rights.PUT, rights.DELETE)]
+        cells = (
+            ", ".join(f"`{key.format(**names)}`" for key in keys) or "-"
+            for keys in (*may, role.may_not.get(rights.PUT, ()))
+        )
+        rows.append(f"| {role.name} | {role.about} | {' | '.join(cells)} |")
+    page = (Path(__file__).parents[2] / "docs/how-to/buckets.md").read_text()
+    assert "\n".join(rows) in page
+
+
+def test_every_key_of_nights_is_written_by_a_role_or_by_people() -> None:
+    page = (Path(__file__).parents[2] / "docs/layout.md").read_text()
+    rows = re.findall(r"^\| `(_rocwheel/(?:nights|hosts|builds)/[^`]+)`", page, re.MULTILINE)
+    assert len(rows) > 9
+    written = [key for role in rights.ROLES.values() for key in role.may.get(rights.PUT, ())]
+    unwritten = [
+        row
+        for row in rows
+        if not any(fnmatch(re.sub("<[a-z0-9]+>|…", "build.x", row), key) for key in written)
+    ]
+    assert unwritten == ["_rocwheel/nights/<night>/orders/<n>.json"]
+
+
+def test_all_prefixes_of_a_channel_are_in_its_policies() -> None:
+    nightly = channels.channel(Path(__file__).parents[2] / "ci/channels.yaml", "nightly")
+    text = json.dumps(rights.policy(nightly, rights.ROLES["runner"], family="gfx942"))
+    for prefix in ("v2-staging", "v2-rocm10-staging"):
+        assert f"arn:aws:s3:::therock-nightly-python/{prefix}/gfx942/{OURS}/verdicts/*" in text
+
+
+def test_a_rehearsal_tells_a_role_that_may_too_little_or_too_much(world, capsys) -> None:
+    line = ["--json", "nightly", "rehearse", f"--family={FAMILY.name}", "--store", world.url]
+    for role in ROLES:
+        world.run(role, *line, f"--role={role}")  # moto cannot serve a page to strangers
+        tried = json.loads(capsys.readouterr().out)["tried"]
+        rows = [row for row in tried if row["what"].startswith(f"{role}: ")]
+        assert {row["why"] for row in rows} == {"permitted", "refused, as it should"}, rows
+    assert world.run("promoter", *line, "--role=runner") == 8
+    bad = [r for r in json.loads(capsys.readouterr().out)["tried"] if r["state"] == "BAD"]
+    bad = [row for row in bad if row["what"].startswith("runner: ")]
+    assert "should not be" in " ".join(row["why"] for row in bad), "it may delete"
+    assert all("channels rights --role runner" in row["todo"] for row in bad)
+    before = [item["Key"] for item in world.client("promoter").list_objects_v2(
+        Bucket=world.bucket)["Contents"]]  # fmt: skip
+    assert not [key for key in before if "rehearsal-" in key], "nothing was left"
+
+
+def test_a_channel_that_names_roles_has_each_assumed_and_its_rights_tried(
+    world, tmp_path, capsys
+) -> None:
+    """moto's STS gives each role's own rights to whom its trust policy names."""
+    enforce(world.server, "inf")
+    iam = world.iam()
+    allowed = {"Effect": "Allow", "Action": ["s3:*", "sts:AssumeRole"], "Resource": "*"}
+    lead = {"Version": rights.VERSION, "Statement": [allowed]}
+    world.logins["lead"] = login(world.server, f"lead-{world.bucket}"[:60], lead)
+    lines, trusted = [], {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
+    for role in ROLES:
+        name = f"{role}-{world.bucket}"[:60]
+        own = rights.policy(channels.of_store(world.url), rights.ROLES[role], family=FAMILY.name)
+        if role == "runner":  # one right too many
+            own["Statement"].append(
+                {"Effect": "Allow", "Action": "s3:DeleteObject", "Resource": "*"}
+            )
+        trust = json.dumps({"Version": rights.VERSION, "Statement": [trusted]})
+        arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+        iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=json.dumps(own))
+        lines.append(f"      {role}: {arn}")
+    enforce(world.server)
+    file = tmp_path / "channels.yaml"
+    file.write_text(
+        f"channels:\n  own:\n    store: {world.url}\n    endpoint: {world.server.endpoint}\n"
+        '    prefixes:\n      "7": {staging: v2-staging, release: v2}\n    roles:\n'
+        + "\n".join(lines)
+    )
+    line = ("--json", "nightly", "rehearse", "--channel=own", f"--channels-file={file}")
+    world.become("lead")
+    assert main([*line, f"--family={FAMILY.name}"]) == 8
+    tried = json.loads(capsys.readouterr().out)["tried"]
+    for role in ROLES:
+        rows = [row for row in tried if row["what"].startswith(f"{role}: ")]
+        assert rows[0]["what"].startswith(f"{role}: assume arn:aws:iam::")
+        bad = [row["what"] for row in rows if row["state"] != "good"]
+        assert all(what.startswith("runner: delete") for what in bad), rows
+        assert bool(bad) is (role == "runner"), f"{role}: {len(rows)}"
+        assert len(rows) > 3
+    file.write_text(file.read_text().replace(":role/stager-", ":role/nobody-"))
+    world.become("runner")  # may assume nothing
+    main([*line, "--role=stager"])
+    rows = [row for row in json.loads(capsys.readouterr().out)["tried"] if "stager" in row["what"]]
+    assert [row["state"] for row in rows] == ["BAD"], "without the role nothing else is tried"
+    assert "trust policy" in rows[0]["todo"]

@@ -1,0 +1,746 @@
+"""From any state one command leads out: what somebody made of a store, and the commands that mend it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from support.wheelset import (
+    FAMILY,
+    Shop,
+    applied,
+    make_set,
+    make_verdict,
+    make_wheel,
+    pass_gate,
+    ran,
+)
+
+from rocwheel.base import files
+from rocwheel.base.errors import PromotionError
+from rocwheel.base.values import canonical_json, replace
+from rocwheel.cli import main
+from rocwheel.cli.app import App
+from rocwheel.records.verdict import State
+from rocwheel.release import adopt, audit, operations, promote
+from rocwheel.release.index.channels import Retention
+from rocwheel.release.index.page import links
+from rocwheel.release.ledger import log, verdicts
+from rocwheel.release.ledger.state import Action
+from rocwheel.release.operations import Who
+
+pytestmark = pytest.mark.integration
+
+
+class Desk:
+    """A store in a folder, and commands on it."""
+
+    def __init__(self, folder, console, capsys) -> None:
+        self.folder, self.capsys = folder, capsys
+        self.shop = Shop((folder / "store").as_uri(), console)
+        self.where = f"--family={FAMILY.name} --store={self.shop.store.url}"
+
+    def run(self, *line: str) -> int:
+        self.capsys.readouterr()
+        return main([*line, "--family", FAMILY.name, "--store", self.shop.store.url])
+
+    def gated(self, name: str, **options):
+        manifest = make_set(self.folder / name, pythons=("3.12",), **options)
+        self.shop.stage(self.folder / name)
+        pass_gate(self.shop.staging, manifest)
+        return manifest
+
+    def path(self, key: str):
+        return self.shop.store.root / self.shop.release.key(key)
+
+
+@pytest.fixture
+def desk(tmp_path, console, capsys, monkeypatch) -> Desk:
+    monkeypatch.setattr("sys.argv", ["rocwheel"])
+    return Desk(tmp_path, console, capsys)
+
+
+def test_repair_of_an_index_that_has_not_begun_claims_nothing(desk) -> None:
+    manifest = desk.gated("a")
+    assert desk.run("index", "repair") == 0
+    assert desk.run("promote", "--manifest", manifest.sha256) == 0
+    assert desk.run("index", "check") == 0
+
+
+def test_pages_of_a_log_that_is_gone_with_all_its_files_are_taken_over(desk) -> None:
+    first = desk.shop.released(desk.folder / "old", pythons=("3.12",), jax="0.9.0")
+    assert desk.run("rollback", "--manifest", first.sha256, "--reason", "x") == 0
+    shutil.rmtree(desk.path("_rocwheel"))
+    for path in desk.path("x").parent.glob("*.whl*"):
+        path.unlink()
+    manifest = desk.gated("a")
+    assert desk.run("promote", "--manifest", manifest.sha256) == 7
+    assert "index adopt" in desk.capsys.readouterr().err
+    assert desk.run("index", "adopt") == 0
+    assert desk.run("promote", "--manifest", manifest.sha256) == 0
+    assert desk.run("index", "check") == 0
+
+
+def test_a_snapshot_that_is_none_is_replaced_whatever_number_it_names(desk) -> None:
+    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    desk.path("_rocwheel/state.json").write_bytes(b'{"number": 999999, "format": 1}')
+    assert desk.run("index", "check") == 7
+    assert desk.run("index", "repair") == 0
+    assert desk.run("index", "check") == 0
+    assert operations.is_settled(log.read(desk.shop.release))
+
+
+def test_adoption_leaves_the_half_of_a_set_that_a_killed_promotion_put(desk) -> None:
+    """It listed the plugin of which the pjrt was not there yet."""
+    manifest = desk.gated("a")
+    plan = desk.shop.plan(manifest)
+    plugin = next(item for item in plan.operation.copies if item.entry.project.endswith("plugin"))
+    half = replace(plan.operation, copies=(plugin,))
+    half.prepare(plan.before)
+    assert desk.run("index", "adopt", "--dry-run") == 0
+    assert "of an unfinished operation" in desk.capsys.readouterr().out
+    assert desk.run("index", "adopt") == 0
+    assert not log.read(desk.shop.release).sets
+    assert desk.run("promote", "--manifest", manifest.sha256) == 0
+    assert desk.run("index", "check") == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "act"), [("v2-staging", ("stage", "b")), ("v2", ("promote", "--manifest", "b"))]
+)
+def test_a_page_that_shows_what_the_log_never_said_is_told_and_made_again(
+    desk, monkeypatch, where, act
+) -> None:
+    """It was taken for a newer one and left: the set was called staged and stood on no page."""
+    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    desk.gated("b", jax="0.9.2") if where == "v2" else make_set(
+        desk.folder / "b", jax="0.9.2", pythons=("3.12",)
+    )
+    folder = desk.shop.store.root / where / FAMILY.name / "jaxlib"
+    for form in ("index.html", "index.json"):
+        text = (folder / form).read_text()
+        text = text.replace('rocwheel-log" content="1"', 'rocwheel-log" content="9"')
+        (folder / form).write_text(text.replace('rocwheel-log":1', 'rocwheel-log":9'))
+    monkeypatch.chdir(desk.folder)
+    which = ["--staging"] if where == "v2-staging" else []
+    repair = " ".join(["index repair", desk.where, *which])
+    remedy = f"{repair}`; where the log lost its end"
+    # A release looks before its commit; staging commits, and the next run meets the page.
+    shows = ": shows entry 9, the log ends with " + ("1" if where == "v2" else "2")
+    for _ in range(2):
+        assert desk.run(*act) == 7
+        told = desk.capsys.readouterr().err
+        assert f"jaxlib{shows}" in told or f"jaxlib/index.json{shows}" in told
+        assert remedy in told
+        assert "the same command again" not in told
+    assert desk.run("index", "check", *which) == 7
+    told = desk.capsys.readouterr().out
+    assert f"{repair}` makes it again" in told
+    assert desk.run("index", "repair", *which) == 0
+    assert desk.run("index", "check", *which) == 0
+    assert desk.run(*act) == 0
+
+
+@pytest.mark.parametrize(
+    ("page", "remedies"),
+    [
+        (b"", ()),
+        (b"hello", ()),
+        (b'<a href="../KNOWN">KNOWN</a>', ()),
+        (b'<meta name="rocwheel-log" content="9">', (("index", "repair", "--staging"),)),
+        (b'<a href="../HERE">HERE</a>', (("index", "adopt", "--staging"),)),
+    ],
+)
+def test_a_page_that_somebody_put_for_a_project_to_come_keeps_no_set_off(
+    desk, page: bytes, remedies
+) -> None:
+    """It was said to be another tool's, whose files to adopt; and there was none to adopt."""
+    manifest = make_set(desk.folder / "a", pythons=("3.12",))
+    desk.shop.stage(desk.folder / "a")
+    coming = make_set(desk.folder / "b", rocm="8.0.0", jax="0.9.2", pythons=("3.12",))
+    here = "jax_rocm8_plugin-0.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+    names = {b"KNOWN": manifest.built[0].filename, b"HERE": here}
+    for word, name in names.items():
+        page = page.replace(word, name.encode())
+    folder = desk.shop.store.root / "v2-staging" / FAMILY.name
+    (folder / "jax-rocm8-plugin").mkdir()
+    (folder / "jax-rocm8-plugin/index.html").write_bytes(page)
+    if here.encode() in page:
+        old = make_set(desk.folder / "old", rocm="8.0.0", jax="0.1", suffix="", pythons=("3.12",))
+        name = next(wheel.filename for wheel in old.built if wheel.kind == "plugin")
+        (folder / here).write_bytes((desk.folder / "old" / name).read_bytes())
+    for remedy in remedies:
+        assert desk.run("stage", str(desk.folder / "b")) == 7
+        line = re.search(r"`\S* *([^`]*)`", desk.capsys.readouterr().err)[1]
+        assert line == " ".join((*remedy[:2], desk.where, *remedy[2:]))
+        assert main(shlex.split(line)) == 0, "as it was printed"
+    assert desk.run("stage", str(desk.folder / "b")) == 0
+    assert desk.run("index", "check", "--staging") == 0
+    assert {wheel.project for wheel in coming.built} <= log.read(desk.shop.staging).projects
+
+
+@pytest.mark.parametrize("change", [{"number": 10**9}, {"number": 2}, {"head": "0" * 64}])
+def test_a_snapshot_of_another_log_is_not_believed(desk, change) -> None:
+    """The next entry was put after a gap, and lost with the snapshot."""
+    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    path = desk.path("_rocwheel/state.json")
+    forged = {**json.loads(path.read_bytes()), "sets": [], "listings": {}, **change}
+    path.write_text(json.dumps(forged))
+    manifest = desk.gated("b", jax="0.9.2")
+    assert desk.run("promote", "--manifest", manifest.sha256) == 0
+    assert desk.path("_rocwheel/log/2.json").exists()
+    assert len(log.read(desk.shop.release).sets) == 2
+    assert desk.run("index", "check") == 0
+
+
+def test_a_snapshot_that_is_not_the_fold_of_the_log_is_mended_by_repair(desk) -> None:
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    path = desk.path("_rocwheel/state.json")
+    forged = json.loads(path.read_bytes())
+    forged["sets"][0]["standing"] = "held"
+    path.write_text(json.dumps(forged))
+    assert desk.run("index", "check") == 7
+    assert "index repair" in desk.capsys.readouterr().out
+    assert desk.run("index", "repair") == 0
+    assert desk.run("index", "check") == 0
+    assert desk.run("rollback", "--manifest", manifest.sha256, "--reason", "x") == 0
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_entries_that_the_log_lost_are_told_and_take_nothing_off_the_index(desk, lost) -> None:
+    for name in ("0.9.1", "0.9.2", "0.9.3"):
+        desk.shop.released(desk.folder / name, jax=name, pythons=("3.12",))
+    shown = desk.path("jaxlib/index.html").read_bytes()
+    entry = desk.path(f"_rocwheel/log/{lost}.json")
+    kept = entry.read_bytes()
+    entry.unlink()
+    way = f"put v2/gfx90a/_rocwheel/log/{lost}.json back"
+    assert desk.run("index", "check") == 7
+    told = desk.capsys.readouterr().out
+    assert way in told
+    assert "put it back" in told or "follows another one" in told
+    assert desk.run("status") == 7, "also below a snapshot that fits"
+    assert way in desk.capsys.readouterr().err
+    assert desk.run("index", "repair") == 7
+    assert way in desk.capsys.readouterr().err
+    assert desk.path("jaxlib/index.html").read_bytes() == shown
+    entry.write_bytes(kept)
+    coming = desk.gated("d", jax="0.9.4")
+    assert desk.run("promote", "--manifest", coming.sha256) == 0, "put back, it is another object"
+    assert desk.run("index", "check") == 0
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_an_entry_that_was_rewritten_is_named_and_not_the_one_after_it(desk, has_snapshot) -> None:
+    """The way out named the entry that still stood as it was, and would have given it up."""
+    for name in ("0.9.1", "0.9.2", "0.9.3"):
+        last = desk.shop.released(desk.folder / name, jax=name, pythons=("3.12",))
+    entry = desk.path("_rocwheel/log/1.json")
+    entry.write_bytes(canonical_json({**json.loads(entry.read_bytes()), "reason": "another"}))
+    if not has_snapshot:
+        desk.path("_rocwheel/state.json").unlink()
+    assert desk.run("yank", "--manifest", last.sha256, "--reason", "x") == 7
+    told = desk.capsys.readouterr().err
+    assert "entry 2 of the log follows another one than is there" in told
+    assert "put v2/gfx90a/_rocwheel/log/1.json back" in told
+    assert desk.run("index", "repair", "--skip-entry", "1", "--reason", "no copy") == 0
+    assert desk.run("index", "check") == 0
+
+
+def test_a_yank_of_one_file_says_which(desk) -> None:
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    name = manifest.built[0].filename
+    assert desk.run("yank", "--file", name, "--reason", "x") == 0
+    assert desk.capsys.readouterr().out == f"{name} yanked\n"
+    assert desk.run("yank", "--file", name, "--reason", "x") == 0
+    told = desk.capsys.readouterr()
+    assert told.out == f"{name} nothing-to-do\n"
+    assert told.err == ""
+
+
+# A damaged log of a release stops everything that writes
+
+
+def cut(path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def lose(path) -> None:
+    path.unlink()
+
+
+def unknown_field(path) -> None:
+    document = {**json.loads(path.read_bytes()), "novelty": 1}
+    path.write_bytes(canonical_json(document))
+
+
+def another_family(path) -> None:
+    document = {**json.loads(path.read_bytes()), "family": "gfx942"}
+    path.write_bytes(canonical_json(document))
+
+
+def older_copy(path) -> None:
+    path.write_bytes(path.with_name("1.json").read_bytes())
+
+
+HURTS = (cut, lose, unknown_field, another_family, older_copy)
+
+
+def shown(desk) -> set[str]:
+    """What installers see in the release index: the files of every page, in both forms."""
+    found = set()
+    for page in desk.path("x").parent.glob("*/index.html"):
+        listed = {link.filename for link in links(page.read_bytes())}
+        document = json.loads(page.with_name("index.json").read_bytes())
+        assert listed == {item["filename"] for item in document["files"]}
+        found |= listed
+    return found
+
+
+def rolled_back(desk):
+    """Two released sets, of which the first was rolled back; its log is 1, 2, 3."""
+    first = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    desk.shop.released(desk.folder / "b", jax="0.9.2", pythons=("3.12",))
+    assert desk.run("rollback", "--manifest", first.sha256, "--reason", "wrong") == 0
+    return first
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+@pytest.mark.parametrize("number", [3, 2])
+def test_a_damaged_entry_of_a_release_stops_every_command_that_writes(desk, hurt, number) -> None:
+    """A truncated rollback let the next command list the set again, and it was quiet about that."""
+    first = rolled_back(desk)
+    waiting = desk.gated("c", jax="0.9.3")
+    before = shown(desk)
+    assert not any("0.9.1" in name for name in before)
+    desk.path("_rocwheel/state.json").unlink()
+    hurt(desk.path(f"_rocwheel/log/{number}.json"))
+    for line in (
+        ("promote", "--manifest", waiting.sha256),
+        ("yank", "--manifest", first.sha256, "--reason", "x"),
+        ("restore", "--manifest", first.sha256, "--reason", "x"),
+        ("rollback", "--manifest", first.sha256, "--reason", "x"),
+        ("index", "repair"),
+        ("index", "adopt"),
+        ("index", "check"),
+        ("status",),
+    ):
+        assert desk.run(*line) == 7, line
+        told = desk.capsys.readouterr()
+        said = told.err + told.out
+        assert f"log/{number}.json" in said or f"entry {number} of the log" in said, line
+        assert "Traceback" not in told.err
+        assert shown(desk) == before, line
+    assert desk.run("promote", "--manifest", waiting.sha256) == 7
+    line = f"index repair {desk.where} --skip-entry {number} --reason …`"
+    assert line in desk.capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+def test_an_entry_that_is_lost_for_good_is_skipped_by_name_and_the_log_keeps_who_did_it(
+    desk, hurt
+) -> None:
+    rolled_back(desk)
+    desk.path("_rocwheel/state.json").unlink()
+    path = desk.path("_rocwheel/log/2.json")
+    hurt(path)
+    skip = ("index", "repair", "--skip-entry", "2")
+    assert desk.run(*skip) == 3, "a reason is needed"
+    assert desk.run("index", "repair", "--skip-entry", "1", "--reason", "x") == 7
+    assert f"index repair {desk.where} --skip-entry 2 --reason …`" in desk.capsys.readouterr().err
+    assert desk.run(*skip, "--skip-entry", "1", "--reason", "x") == 3
+    assert "--skip-entry 1: means 0 damaged entries of" in desk.capsys.readouterr().err
+    damaged = path.read_bytes() if path.exists() else None
+    assert desk.run(*skip, "--reason", "the disk broke", "--by", "ann", "--dry-run") == 0
+    assert (path.read_bytes() if path.exists() else None) == damaged
+    assert desk.run(*skip, "--reason", "the disk broke", "--by", "ann") == 0
+    entry = json.loads(path.read_bytes())
+    assert (entry["action"], entry["by"], entry["reason"]) == ("skip", "ann", "the disk broke")
+    assert entry["evidence"]["was"] == (damaged or b"").decode()
+    assert shown(desk) == set(), "the lost entry released the second set; the first was rolled back"
+    assert desk.run("status") == 0
+    assert desk.run("promote", "--manifest", desk.gated("c", jax="0.9.3").sha256) == 0
+    assert desk.run("index", "check") == 0
+
+
+def test_a_dry_run_names_what_a_skipped_rollback_would_list_again(desk) -> None:
+    first = rolled_back(desk)
+    desk.path("_rocwheel/state.json").unlink()
+    cut(desk.path("_rocwheel/log/3.json"))
+    assert desk.run("index", "repair", "--skip-entry", "3", "--reason", "x", "--dry-run") == 0
+    told = desk.capsys.readouterr().out
+    for wheel in first.built:
+        assert f"lists {wheel.filename} again" in told
+
+
+@pytest.mark.parametrize("lost", [(3,), (2, 3)])
+def test_a_log_that_lost_its_end_is_told_by_the_pages(desk, lost) -> None:
+    rolled_back(desk)
+    before = shown(desk)
+    for number in lost:
+        desk.path(f"_rocwheel/log/{number}.json").unlink()
+    for line in (("status",), ("index", "repair"), ("index", "check")):
+        assert desk.run(*line) == 7, line
+        told = desk.capsys.readouterr()
+        assert f"log/{lost[0]}.json: missing" in told.err + told.out
+        assert "makes it again" not in told.out, "a repair would drop or list released sets"
+    assert shown(desk) == before
+    for end in range(1, len(lost) + 1):
+        words = [word for number in lost[:end] for word in ("--skip-entry", str(number))]
+        status = desk.run("index", "repair", *words, "--reason", "no copy is left")
+        assert status == (0 if end == len(lost) else 7)
+        if status:  # and nothing is written before all that is lost is named
+            named = " ".join((*words, "--skip-entry", str(lost[end])))
+            assert f"index repair {desk.where} {named} --reason …`" in desk.capsys.readouterr().err
+            assert not desk.path(f"_rocwheel/log/{lost[0]}.json").exists()
+    assert desk.run("status") == 0
+    assert desk.run("index", "check") == 0
+    newest = max(int(path.stem) for path in desk.path("_rocwheel/log/1.json").parent.glob("*"))
+    assert newest == 3, "the log goes on above what pages have shown"
+
+
+def test_the_same_damage_in_staging_stops_nobody(desk) -> None:
+    desk.gated("a")
+    staging = desk.shop.store.root / desk.shop.staging.key("_rocwheel")
+    (staging / "state.json").unlink()
+    cut(staging / "log/1.json")
+    assert desk.run("status") == 0
+    assert "log/1.json" in desk.capsys.readouterr().err
+    waiting = desk.gated("b", jax="0.9.2")
+    assert desk.run("promote", "--manifest", waiting.sha256) == 0
+
+
+@pytest.mark.parametrize("needs", ["9.0.0", ""])
+def test_an_entry_of_a_newer_format_is_refused_with_what_it_needs(desk, needs) -> None:
+    rolled_back(desk)
+    path = desk.path("_rocwheel/log/4.json")
+    path.write_bytes(canonical_json({"number": 4, "previous": "x", "format": 2, "needs": needs}))
+    for line in (("status",), ("index", "repair")):
+        assert desk.run(*line) == 7
+        told = desk.capsys.readouterr().err
+        assert "needs " + (f"rocwheel ≥ {needs}" if needs else "a newer rocwheel") in told
+
+
+@pytest.mark.parametrize("hurt", [lose, cut])
+def test_a_listing_that_is_lost_is_made_again_wherever_it_is_read(desk, hurt) -> None:
+    """It ended in a traceback of check, repair, adopt, rollback, yank and prune."""
+    first = rolled_back(desk)
+    before = shown(desk)
+    for line in (
+        ("index", "check"),
+        ("index", "repair"),
+        ("index", "adopt"),
+        ("yank", "--file", min(before), "--reason", "x"),
+        ("restore", "--manifest", first.sha256, "--reason", "x"),
+    ):
+        for path in desk.path("_rocwheel/listings/x").parent.glob("*.json"):
+            hurt(path)
+        assert desk.run(*line) == 0, line
+    assert before < shown(desk)
+
+
+def test_a_log_that_is_gone_whole_is_told_by_every_command(desk) -> None:
+    """`status` called a set that was rolled back one that may be promoted, and ended with 0."""
+    first = rolled_back(desk)
+    before = shown(desk)
+    shutil.rmtree(desk.path("_rocwheel"))
+    ages_ago = time.time() - 9 * 86400
+    for path in desk.path("x").parent.glob("*.whl*"):
+        os.utime(path, (ages_ago, ages_ago))
+    stored = {path: path.stat().st_mtime for path in desk.path("x").parent.rglob("*")}
+    sha = ("--manifest", first.sha256)
+    for line in (
+        ("status",),
+        ("index", "check"),
+        ("index", "repair"),
+        ("promote", *sha),
+        ("promote", *sha, "--dry-run"),
+        ("rollback", *sha, "--reason", "x"),
+        ("yank", *sha, "--reason", "x"),
+        ("prune", "--reason", "x", "--orphans"),
+    ):
+        assert desk.run(*line) == 7, line
+        told = desk.capsys.readouterr()
+        assert "log/1.json: missing" in told.err + told.out, line
+        assert "shows entry 1" in told.err + told.out, line
+        assert (
+            not told.err
+            or line[0] == "status"
+            or f"index adopt {desk.where}` begins it anew" in told.err
+        )
+        assert shown(desk) == before, line
+    assert {path: path.stat().st_mtime for path in desk.path("x").parent.rglob("*")} == stored
+
+
+@pytest.mark.parametrize("hurt", [lose, cut])
+def test_a_listing_that_is_damaged_is_stored_again_when_its_digest_comes_back(desk, hurt) -> None:
+    """The snapshot stayed behind until another change: its listing could not be stored."""
+    first = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    listings = desk.path("_rocwheel/listings")
+    sound = {path: path.read_bytes() for path in listings.iterdir()}
+    change = ("--manifest", first.sha256, "--reason", "x")
+    assert desk.run("yank", *change) == 0
+    for path in sound:
+        hurt(path)
+    assert desk.run("unyank", *change) == 0
+    assert json.loads(desk.path("_rocwheel/state.json").read_bytes())["number"] == 3
+    assert {path: path.read_bytes() for path in sound} == sound
+    for path in sound:
+        hurt(path)
+    assert desk.run("index", "repair") == 0
+    assert {path: path.read_bytes() for path in sound} == sound
+
+
+def test_adoption_after_the_log_was_lost_believes_our_own_pages(desk) -> None:
+    first = rolled_back(desk)
+    before = shown(desk)
+    shutil.rmtree(desk.path("_rocwheel"))
+    assert desk.run("index", "adopt", "--dry-run") == 0
+    told = desk.capsys.readouterr().out
+    assert all(f"{wheel.filename}: on no page: withdrawn" in told for wheel in first.built)
+    assert desk.run("index", "adopt") == 0
+    assert shown(desk) == before, "what was rolled back stays so"
+    assert desk.run("index", "check") == 0
+
+
+def test_repair_lists_nothing_that_is_not_there(desk) -> None:
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    desk.path(manifest.built[0].filename).unlink()
+    assert desk.run("index", "repair") == 7
+    assert "missing, and the log lists it" in desk.capsys.readouterr().err
+
+
+def test_a_verdict_that_arrives_while_wheels_are_copied_is_looked_at(desk) -> None:
+    manifest = desk.gated("a")
+    plan = desk.shop.plan(manifest)
+    verdicts.add(desk.shop.staging, make_verdict(manifest, state=State.CRASH))
+    with pytest.raises(PromotionError, match="1 verdict arrived while its wheels were copied"):
+        promote.apply(plan, console=desk.shop.console)
+    assert shown(desk) == set()
+    assert desk.run("promote", "--manifest", manifest.sha256) == 9
+    assert "flaky" in desk.capsys.readouterr().err
+
+
+def test_a_verdict_without_a_list_of_tests_does_not_hide_that_some_are_gone(desk) -> None:
+    for jax, listed in (("0.9.1", b"a.py::one\na.py::two\n"), ("0.9.2", b"")):
+        manifest = make_set(desk.folder / jax, jax=jax, pythons=("3.12",))
+        desk.shop.stage(desk.folder / jax)
+        told = ran("smoke", manifest, collected=files.sha256(listed) if listed else "")
+        verdict = make_verdict(manifest, ran=told)
+        if listed:
+            verdicts.add_tests(desk.shop.staging, verdict, listed)
+        verdicts.add(desk.shop.staging, verdict)
+        pass_gate(desk.shop.staging, manifest, suites=("unit",))
+        plan = desk.shop.plan(manifest)
+        if listed:
+            desk.shop.promote(manifest)
+    (cell,) = (cell for cell in plan.operation.judged[0].decision.cells if cell.notes)
+    assert cell.notes == ("gone since the last released set: 2 tests: a.py::one, a.py::two",)
+
+
+def test_a_yank_of_a_shared_file_outlives_the_set_it_came_with(desk) -> None:
+    """Two sets carry one pjrt; the yank of the file left with the first of them."""
+    first = desk.shop.released(desk.folder / "a", pythons=("3.11",))
+    pjrt = next(wheel for wheel in first.built if not wheel.python)
+    assert desk.run("yank", "--file", pjrt.filename, "--reason", "it crashes") == 0
+    second = desk.shop.released(desk.folder / "b", pythons=("3.11", "3.12"))
+    assert pjrt.filename in {wheel.filename for wheel in second.built}
+    assert desk.run("rollback", "--manifest", first.sha256, "--reason", "x") == 0
+    (link,) = (
+        link
+        for link in links(desk.path(f"{pjrt.project}/index.html").read_bytes())
+        if link.filename == pjrt.filename
+    )
+    assert link.yanked == "it crashes"
+    assert desk.run("unyank", "--file", pjrt.filename, "--reason", "mended") == 0
+    assert b"it crashes" not in desk.path(f"{pjrt.project}/index.html").read_bytes()
+
+
+def test_listings_that_no_snapshot_names_are_deleted_after_a_day(desk) -> None:
+    rolled_back(desk)
+    folder = desk.path("_rocwheel/listings")
+    named = set(json.loads(desk.path("_rocwheel/state.json").read_bytes())["listings"].values())
+    others = [path for path in folder.iterdir() if path.stem not in named]
+    assert others
+    for path in folder.iterdir():
+        os.utime(path, (0, 0))
+    young = folder / f"{'0' * 64}.json"
+    young.write_bytes(b"{}")
+    assert desk.run("index", "repair") == 0
+    assert {path.stem for path in folder.iterdir()} == named | {young.stem}
+    assert desk.run("index", "check") == 0
+
+
+def test_a_clock_that_is_off_writes_nothing_into_a_log(desk, monkeypatch) -> None:
+    manifest = desk.gated("a")
+    later = datetime.now(tz=timezone.utc) + timedelta(hours=2)
+    monkeypatch.setattr(App, "now", lambda _app: later)
+    desk.shop.released(desk.folder / "b", jax="0.9.2", pythons=("3.12",))
+    before = shown(desk)
+    for line in (("promote", "--manifest", manifest.sha256), ("index", "adopt")):
+        made = make_wheel(
+            desk.path("x").parent, project="jaxlib", version="0.1", tag="py3-none-any", module="j"
+        )
+        assert desk.run(*line) == 3, line
+        assert "this machine's clock says" in desk.capsys.readouterr().err
+        assert shown(desk) == before
+        made.unlink()
+
+
+def test_another_public_address_is_one_finding_not_one_per_page(desk) -> None:
+    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    place = replace(desk.shop.release, public_url="https://wheels.example.org")
+    (problem,) = audit.check_pages(place, log.read(place, None))
+    assert "pages name another address than https://wheels.example.org/v2/gfx90a/" in problem
+    entries = list(desk.shop.shown(place, "jaxlib"))
+    wait = f"await    {place.url}: 5 min 0 s at most, until it shows it"
+    for action in Action:
+        waits = wait in operations.page_lines(place, entries, action)
+        assert waits is (action.adds or action.removes)
+
+
+def test_promotion_of_a_listed_set_puts_back_metadata_that_is_missing(desk) -> None:
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    path = desk.path(f"{manifest.built[0].filename}.metadata")
+    data = path.read_bytes()
+    path.unlink()
+    assert desk.run("index", "check") == 7
+    assert desk.run("promote", "--manifest", manifest.sha256) == 0
+    assert path.read_bytes() == data
+    assert desk.run("index", "check") == 0
+
+
+# Several indexes at once, and what takes long
+
+TWO_MAJORS = """\
+channels:
+  own:
+    store: STORE
+    prefixes:
+      "7": {staging: v2-staging, release: v2}
+      "10": {staging: v3-staging, release: v3}
+"""
+
+
+def test_a_skipped_entry_is_that_of_the_index_where_it_is_damaged(desk) -> None:
+    """The first index refused a number that was damaged in the second, or was repaired before it."""
+    where = desk.folder / "channels.yaml"
+    where.write_text(TWO_MAJORS.replace("STORE", desk.shop.store.url))
+    rolled_back(desk)
+    folder = desk.shop.store.root / "v2" / FAMILY.name
+    shutil.copytree(folder, desk.shop.store.root / "v3" / FAMILY.name)
+    other = desk.shop.store.root / "v3" / FAMILY.name / "_rocwheel"
+    (other / "state.json").unlink()
+    cut(other / "log/2.json")
+    (folder / "jaxlib/index.html").unlink()
+    places = ("--channel", "own", "--channels-file", str(where), "--family", FAMILY.name)
+    line = ("index", "repair", "--reason", "x", *places)
+    desk.capsys.readouterr()
+    assert main([*line]) == 7
+    assert not (folder / "jaxlib/index.html").exists(), (
+        "no index is repaired before all are planned"
+    )
+    assert main([*line, "--skip-entry", "1"]) == 7
+    assert main([*line, "--skip-entry", "1", "--skip-entry", "2"]) == 3
+    told = desk.capsys.readouterr().err
+    assert "--skip-entry 1: means 0 damaged entries of" in told
+    assert "v3/gfx90a" in told
+    assert main([*line, "--skip-entry", "2"]) == 0
+    assert json.loads((other / "log/2.json").read_bytes())["action"] == "skip"
+    assert json.loads(desk.path("_rocwheel/log/2.json").read_bytes())["action"] == "promote"
+    assert (folder / "jaxlib/index.html").exists()
+
+
+def test_a_number_that_is_damaged_in_two_indexes_is_named_by_its_place(desk) -> None:
+    """It let both change nothing, where `status` or a promotion had named one of them."""
+    where = desk.folder / "channels.yaml"
+    where.write_text(TWO_MAJORS.replace("STORE", desk.shop.store.url))
+    rolled_back(desk)
+    shutil.copytree(
+        desk.shop.store.root / "v2" / FAMILY.name, desk.shop.store.root / "v3" / FAMILY.name
+    )
+    entries = [f"{major}/{FAMILY.name}/_rocwheel/log/2.json" for major in ("v2", "v3")]
+    paths = [desk.shop.store.root / entry for entry in entries]
+    for path in paths:
+        cut(path)
+        (path.parents[1] / "state.json").unlink()
+    cut_entries = [path.read_bytes() for path in paths]
+    places = ("--channel", "own", "--channels-file", str(where), "--family", FAMILY.name)
+    line = ["index", "repair", "--reason", "x", *places, "--skip-entry"]
+    desk.capsys.readouterr()
+    assert main([*line, "2"]) == 3
+    told = desk.capsys.readouterr().err
+    assert "means 2 damaged entries" in told
+    assert f"--skip-entry {entries[0]} --skip-entry {entries[1]}" in told
+    assert main([*line, entries[1]]) == 7, "the other one may be the rollback of a set"
+    assert [path.read_bytes() for path in paths] == cut_entries
+    assert main([*line, entries[0], "--skip-entry", paths[1].as_uri()]) == 0
+    assert {json.loads(path.read_bytes())["action"] for path in paths} == {"skip"}
+    assert main(["status", *places]) == 0
+    assert main([*line, entries[1].replace("log/2", "log/9")]) == 3
+    assert "means 0 damaged" in desk.capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hurt", [cut, older_copy])
+def test_nothing_is_skipped_while_another_entry_is_damaged(desk, hurt) -> None:
+    """It wrote the entry it was told to, and stopped at the other one."""
+    rolled_back(desk)
+    desk.path("_rocwheel/state.json").unlink()
+    for number in (1, 3) if hurt is cut else (2, 3):
+        hurt(desk.path(f"_rocwheel/log/{number}.json"))
+    log_before = {path: path.read_bytes() for path in desk.path("_rocwheel/log/x").parent.iterdir()}
+    words = ("index", "repair", "--reason", "x", "--skip-entry", "3")
+    for more in ((), ("--dry-run",)):
+        assert desk.run(*words, *more) == 7
+        assert {path: path.read_bytes() for path in log_before} == log_before
+
+
+@pytest.mark.parametrize("hurt", [cut, lose])
+def test_a_set_whose_manifest_is_damaged_is_taken_off_the_index_all_the_same(desk, hurt) -> None:
+    """The log knows it: yank and rollback ended with 7, and the set stayed listed."""
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    before = shown(desk)
+    for place in (desk.shop.staging, desk.shop.release):
+        hurt(desk.shop.store.root / place.manifest(manifest.sha256))
+    for command, names in (("yank", before), ("rollback", set()), ("restore", before)):
+        assert desk.run(command, "--manifest", manifest.sha256[:12], "--reason", "x") == 0, command
+        assert shown(desk) == names
+    assert desk.run("rollback", "--manifest", "f" * 12, "--reason", "x") == 3
+    assert "0 manifests" in desk.capsys.readouterr().err
+    assert desk.run("index", "check") == 7
+
+
+def test_a_prune_says_that_it_deletes_what_came_back_under_a_spent_name(desk) -> None:
+    """It deleted the file and said that there was nothing to do."""
+    first = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    desk.shop.channel = replace(
+        desk.shop.channel, retention=Retention(release_days=1, keep_newest=0)
+    )
+    assert desk.shop.prune(days=10) == [first.sha256]
+    late = desk.path(first.built[0].filename)
+    late.write_bytes(b"a delayed write")
+    for more, done in (("--dry-run",), "planned"), ((), "pruned"):
+        assert desk.run("prune", "--json", *more) == 0
+        places = json.loads(desk.capsys.readouterr().out)["places"]
+        assert [place["state"] for place in places] == ["nothing-to-do", done]
+        assert late.exists() == bool(more)
+
+
+def test_a_command_that_takes_hours_has_no_wrong_clock(desk) -> None:
+    """An adoption that read wheels for more than an hour was refused at its commit."""
+    now = datetime.now(tz=timezone.utc)
+    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    made = make_wheel(
+        desk.path("x").parent, project="jaxlib", version="0.1", tag="py3-none-any", module="j"
+    )
+    long_ago = Who(
+        by="x", now=now - timedelta(hours=3), is_checked=True, began=time.monotonic() - 3 * 3600
+    )
+    applied(adopt.plan(desk.shop.release, who=long_ago))
+    assert made.name in shown(desk)

@@ -1,0 +1,202 @@
+"""Pages that list tarballs. TheRock's is imitated in shape only; tests/real runs its generators."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+from support.faultserver import Fault, FaultServer
+
+from rocwheel.base.download import Client, Retry
+from rocwheel.base.errors import ConfigError, FetchError
+from rocwheel.rocm import listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OLD = "therock-dist-linux-gfx94X-dcgpu-7.13.0a20260430.tar.gz"
+NEW = "therock-dist-linux-gfx94X-dcgpu-7.15.0a20260630.tar.gz"
+DEV = "therock-dist-linux-gfx90a-7.14.0.dev0+13caf791.tar.gz"
+ALL = "therock-dist-linux-multiarch-7.15.0a20260630.tar.gz"
+TESTS = "therock-dist-linux-gfx94X-dcgpu-tests-7.15.0a20260701.tar.gz"
+WINDOWS = "therock-dist-windows-gfx94X-dcgpu-7.15.0a20260702.tar.gz"
+NAMES = (NEW, OLD, DEV, ALL, TESTS, WINDOWS)
+
+
+def script_page(*names: str, times: dict[str, float] | None = None) -> str:
+    """Imitate the page of TheRock's index_generation_s3_tar.py: no link, one constant."""
+    files = json.dumps([{"name": name, "mtime": (times or {}).get(name, 1.5)} for name in names])
+    return f"""<html><head><title>Tarballs</title><script>
+        const files = {files};
+        function show(list) {{ li.innerHTML = `<a href="${{href}}">x</a>`; }}
+    </script></head><body><select><option value="gfx94X">gfx94X</option></select></body></html>"""
+
+
+def link_page(*names: str) -> str:
+    """Imitate a web server's own listing of a folder."""
+    links = (name.replace("+", "%2B") for name in names)
+    return "".join(f'<a href="./{name}">{name}</a>  8G\n<a HREF={name}>again</a>' for name in links)
+
+
+def bucket_page(*names: str, days: dict[str, str] | None = None) -> str:
+    """Imitate the answer of S3's ListObjectsV2."""
+    day = (days or {}).get
+    entries = "".join(
+        f"<Contents><Key>v4/tarball/{name}</Key>"
+        f"<LastModified>{day(name, '2026-06-30')}</LastModified>"
+        f"<ETag>&quot;1&quot;</ETag><Size>7</Size></Contents>"
+        for name in names
+    )
+    return f"<?xml version='1.0'?><ListBucketResult>{entries}</ListBucketResult>"
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with Client({}, retry=Retry(attempts=1, pause=0.01), note=print) as made:
+        yield made
+
+
+def newest(page: str | bytes, client: Client, tmp_path: Path, *, path: str = "tarball-multi-arch/"):
+    with FaultServer() as server:
+        url = server.add(path, page if isinstance(page, bytes) else page.encode())
+        found = listing.newest(url, client=client, cwd=tmp_path)
+        return {group: item.source.replace(server.url(""), "/") for group, item in found.items()}
+
+
+@pytest.mark.parametrize("page", [script_page, link_page])
+def test_each_family_gets_its_newest_tarball(page, client: Client, tmp_path: Path) -> None:
+    found = newest(page(*NAMES), client, tmp_path)
+    assert found == {
+        "gfx94X-dcgpu": f"/tarball-multi-arch/{NEW}",
+        "gfx90a": f"/tarball-multi-arch/{DEV.replace('+', '%2B')}",
+        "multiarch": f"/tarball-multi-arch/{ALL}",
+    }
+
+
+LATER = "therock-dist-linux-gfx90a-7.14.0.dev0+0a0a0a0a.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("page", "path"),
+    [
+        (script_page(DEV, LATER, times={DEV: 1780000000.0, LATER: 1780000000.25}), "dev/"),
+        (script_page(LATER, DEV, times={DEV: 1780000000.0, LATER: 1780000000.25}), "dev/"),
+        (bucket_page(LATER, DEV, days={DEV: "2026-06-01", LATER: "2026-06-02"}), ""),
+    ],
+    ids=["later-last", "later-first", "bucket"],
+)
+def test_of_builds_that_a_commit_alone_tells_apart_the_later_one_is_newer(
+    page, path, client: Client, tmp_path: Path
+) -> None:
+    assert newest(page, client, tmp_path, path=path)["gfx90a"].endswith("dev0%2B0a0a0a0a.tar.gz")
+
+
+def test_a_newer_version_is_newer_whenever_it_was_put_there(client, tmp_path: Path) -> None:
+    page = script_page(OLD, NEW, times={NEW: 1780000000.0, OLD: 1790000000.0})
+    assert newest(page, client, tmp_path)["gfx94X-dcgpu"].endswith(NEW)
+
+
+def test_a_buckets_own_listing_is_read_from_its_root(client: Client, tmp_path: Path) -> None:
+    found = newest(bucket_page(*NAMES), client, tmp_path, path="")
+    assert found["multiarch"] == f"/v4/tarball/{ALL}"
+    assert sorted(found) == ["gfx90a", "gfx94X-dcgpu", "multiarch"]
+
+
+def test_a_bucket_that_is_named_by_path_keeps_its_name(client: Client, tmp_path: Path) -> None:
+    for path in ("bucket", "bucket/"):
+        found = newest(bucket_page(*NAMES), client, tmp_path, path=path)
+        assert found["multiarch"] == f"/bucket/v4/tarball/{ALL}"
+
+
+def test_a_long_listing_of_a_bucket_is_read_to_its_end(client: Client, tmp_path: Path) -> None:
+    more = "<NextContinuationToken>a/b=</NextContinuationToken></ListBucketResult>"
+    first = bucket_page(OLD).replace("</ListBucketResult>", more)
+    asked = []
+
+    class Bucket(BaseHTTPRequestHandler):  # FaultServer knows no queries
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = (bucket_page(NEW) if "a%2Fb%3D" in self.path else first).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Bucket)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/?prefix=v4"
+        found = listing.newest(url, client=client, cwd=tmp_path)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert found["gfx94X-dcgpu"].source.endswith(NEW)
+    assert asked == ["/?prefix=v4", "/?prefix=v4&continuation-token=a%2Fb%3D"]
+
+
+@pytest.mark.parametrize(
+    ("page", "problem"),
+    [
+        ("<form action='/login'><input name=user></form>", "lists no ROCm tarball"),
+        ("", "lists no ROCm tarball"),
+        (script_page(), "lists no ROCm tarball"),
+        (link_page("torch-2.9.tar.gz", "numpy.tar.gz"), "lists no ROCm tarball"),
+        (link_page(WINDOWS, TESTS), "lists no ROCm tarball"),
+        (script_page(*NAMES)[:150], "does not end"),
+        (bucket_page(*NAMES)[:150], "does not end"),
+        ("const files = [7]", "without a name"),
+        (f"<a href=a/{NEW}></a><a href=b/{NEW}></a>", f"lists {NEW} twice"),
+        (b" " * (65 << 20), "larger than"),
+    ],
+    ids=["login", "empty", "no-files", "other-project", "not-for-us", "cut", "cut-bucket",
+         "numbers", "twice", "huge"],
+)  # fmt: skip
+def test_a_page_that_is_none_is_one_error(page, problem, client: Client, tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=problem) as caught:
+        newest(page, client, tmp_path)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(("attempts", "told"), [(1, "(1 attempt)"), (2, "(2 attempts)")])
+def test_a_failure_says_how_often_it_was_tried(attempts: int, told: str, tmp_path: Path) -> None:
+    retry = Retry(attempts=attempts, pause=0.01)
+    with FaultServer() as server, Client({}, retry=retry, note=print) as client:
+        server.faults["page/"] += [Fault(status=503)] * 3
+        with pytest.raises(FetchError) as caught:
+            listing.newest(server.url("page/"), client=client, cwd=tmp_path)
+    assert str(caught.value).endswith(told)
+
+
+def test_a_folder_that_is_not_there_is_an_error(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        listing.newest("nowhere", client=client, cwd=tmp_path)
+
+
+def test_an_address_that_makes_no_sense_is_passed_over(client: Client, tmp_path: Path) -> None:
+    page = f'<a href="http://[bad/{OLD}">bad</a>' + link_page(NEW)
+    assert list(newest(page, client, tmp_path)) == ["gfx94X-dcgpu"]
+
+
+def test_a_name_server_that_does_not_answer_holds_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resolver asks each server again and again, for minutes: here until the test is over."""
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
+    began = time.monotonic()
+    with (
+        Client({}, retry=Retry(contact=0.5), note=lambda _: None) as client,
+        pytest.raises(FetchError, match=r"rocm\.example: no name server answers"),
+    ):
+        listing.newest("https://rocm.example/tarball/", client=client, cwd=tmp_path)
+    over.set()
+    assert time.monotonic() - began < 10

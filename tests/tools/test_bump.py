@@ -1,0 +1,425 @@
+"""`bump`: each kind against real git repositories, a web server, a registry and uv."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from support import generations, jax_release, registries
+from support.faultserver import FaultServer
+from support.generations import GENERATIONS
+from support.git_server import commit, git, repository
+from support.rocm_packages import wheel
+
+from rocwheel.base.download import Client, Retry
+from rocwheel.base.errors import CommandError, ConfigError, FetchError, SourceError
+from rocwheel.base.home import Home
+from rocwheel.base.process import HostRunner, base_env
+from rocwheel.cli import main
+from rocwheel.tools import bump
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("git")]
+
+ROOT = Path(__file__).parents[2]
+OLD_ROCM = "therock-dist-linux-gfx94X-dcgpu-7.12.0.tar.gz"
+
+
+@pytest.fixture
+def context(tmp_path, console):
+    root = tmp_path / "checkout"
+    shutil.copytree(ROOT / "ci", root / "ci")
+    shutil.copytree(ROOT / ".github", root / ".github")
+    (tmp_path / "github").mkdir()
+    with Client({}, retry=Retry(attempts=1), note=print) as client:
+        here = SimpleNamespace(
+            home=Home(root=root, ci=root / "ci", tests=root), cache=tmp_path / "cache",
+            cwd=tmp_path, runner=HostRunner(base_env(os.environ)), console=console,
+            environ=dict(os.environ),
+        )  # fmt: skip
+        github = f"{(tmp_path / 'github').as_uri()}/"
+        yield bump.BumpContext(here=here, client=client, github=github)
+
+
+def upstream(context: bump.BumpContext, name: str, *tags: str) -> Path:
+    """A repository with a commit for each tag, annotated as releases are."""
+    folder = Path(context.github.removeprefix("file://")) / name
+    repository(folder, {"README": "0"})
+    for number, tag in enumerate(tags):
+        commit(folder, {"README": f"{number + 1}"})
+        who = ("-c", "user.name=t", "-c", "user.email=t@e")
+        git(folder, *who, "tag", "-a", "-m", tag, tag)
+    return folder
+
+
+def one(kind: str, context: bump.BumpContext, name: str) -> tuple[bump.Fact, str]:
+    return next((fact, to) for _, fact, to in bump.newer((kind,), context) if fact.name == name)
+
+
+def comments(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip().startswith("#")]
+
+
+ACTIONS = ("actions/checkout", "actions/upload-artifact", "aws-actions/configure-aws-credentials",
+           "docker/login-action")  # fmt: skip
+
+
+def pinned_as(context: bump.BumpContext, name: str, tag: str) -> None:
+    """Let the workflows pin what our stand-in of an action has at a tag."""
+    folder = Path(context.github.removeprefix("file://")) / name
+    sha = git(folder, "rev-parse", f"{tag}^{{commit}}")
+    for path in (context.here.home.root / ".github/workflows").glob("*.yml"):
+        lines = [
+            f"{line.partition('uses:')[0]}uses: {name}@{sha}  # {tag}"
+            if f"{name}@" in line
+            else line
+            for line in path.read_text().splitlines()
+        ]
+        path.write_text("\n".join(lines) + "\n")
+
+
+def test_an_action_is_pinned_by_the_commit_of_its_newest_tag_everywhere(context):
+    tags = ("v7.0.1", "v7.1.0", "v8.0.0rc1", "v8")
+    folders = {name: upstream(context, name, *tags) for name in ACTIONS}
+    for name in ACTIONS:
+        pinned_as(context, name, "v7.0.1")
+    fact, to = one("actions", context, "actions/checkout")
+    assert (fact.now, to) == ("v7.0.1", "v8")
+    done = bump.bump("actions", fact, to, context)
+    sha = git(folders["actions/checkout"], "rev-parse", "v8^{commit}")
+    shown = bump.difference(context)
+    added = [line for line in shown.splitlines() if line.startswith("+ ")]
+    assert added
+    assert all(line.endswith(f"uses: actions/checkout@{sha}  # v8") for line in added)
+    assert not any("actions/checkout" in t and "v7.0.1" in t.partition("actions/checkout@")[2][:60]
+                   for t in context.texts.values())  # fmt: skip
+    assert done.log[0].endswith("actions/checkout/compare/v7.0.1...v8")
+    assert len(done.log) == 4  # and the subject of each commit since
+
+
+def test_a_tag_that_moved_is_not_followed(context):
+    for name in ACTIONS:
+        upstream(context, name, "v7.0.1", "v7.1.0")
+        pinned_as(context, name, "v7.0.1")
+    folder = Path(context.github.removeprefix("file://")) / "actions/checkout"
+    git(folder, "tag", "-f", "v7.0.1", "v7.1.0^{commit}")
+    fact, to = one("actions", context, "actions/checkout")
+    with pytest.raises(SourceError, match=r"v7\.0\.1 is .* now, pinned is"):
+        bump.bump("actions", fact, to, context)
+    assert context.texts == {}
+
+
+@pytest.fixture
+def bazels(context):
+    """Bazel's releases: a table that names our server, and tags."""
+    upstream(context, "bazelbuild/bazel", "7.7.0", "7.7.1", "8.0.0", "7.8.0rc1")
+    with FaultServer() as server:
+        path = context.here.home.ci / "bazel_binaries.yaml"
+        start = server.add("x", b"").removesuffix("x")
+        path.write_text(
+            path.read_text().replace(
+                "https://github.com/bazelbuild/bazel/releases/download/", start
+            )
+        )
+        yield server, path
+
+
+def offered(server: FaultServer, version: str, data: bytes, digest: str = "") -> str:
+    name = f"bazel-{version}-linux-x86_64"
+    sha256 = hashlib.sha256(data).hexdigest()
+    server.add(f"{version}/{name}", data)
+    server.add(f"{version}/{name}.sha256", f"{digest or sha256}  {name}\n".encode())
+    return sha256
+
+
+def test_a_bazel_of_the_same_major_is_added_once_its_bytes_are_what_is_published(context, bazels):
+    server, path = bazels
+    before = path.read_text()
+    fact, to = one("bazel", context, "bazel")
+    assert (fact.now, to) == ("7.7.0", "7.7.1")
+    with pytest.raises(FetchError):  # not there
+        bump.bump("bazel", fact, to, context)
+    offered(server, to, b"bazel", digest="0" * 64)
+    with pytest.raises(FetchError, match="does not say so"):
+        bump.bump("bazel", fact, to, context)
+    assert context.texts == {}
+    sha256 = offered(server, to, b"bazel")
+    bump.bump("bazel", fact, to, context)
+    text = context.texts[path]
+    entry = yaml.safe_load(text)["releases"][to]
+    assert entry == {"linux-x86_64": {"sha256": sha256, "verified": True}}
+    assert text.startswith(before)
+    assert comments(text) == comments(before)
+
+
+def test_a_digest_that_was_only_copied_is_verified_in_place_or_refused(context, bazels):
+    server, path = bazels
+    fact, to = bump.named("bazel", "7.7.0", context)
+    sha256 = offered(server, to, b"other")
+    with pytest.raises(FetchError, match=rf"{sha256}, not fe7e799c"):
+        bump.bump("bazel", fact, to, context)
+    known = yaml.safe_load(path.read_text())["releases"][to]["linux-x86_64"]["sha256"]
+    path.write_text(path.read_text().replace(known, sha256))
+    bump.bump("bazel", fact, to, context)
+    assert yaml.safe_load(context.texts[path])["releases"][to]["linux-x86_64"]["verified"] is True
+    assert (
+        yaml.safe_load(context.texts[path])["releases"]["7.4.1"]["linux-x86_64"]["verified"]
+        is False
+    )
+
+
+def test_a_rocm_of_the_same_family_comes_with_its_digest(context):
+    path = context.here.home.ci / "nightly.yaml"
+    new = "therock-dist-linux-gfx94X-dcgpu-7.13.0.tar.gz"
+    with FaultServer() as server:
+        url = server.add(f"rocm/{OLD_ROCM}", b"old")
+        server.add(f"rocm/{new}", b"new")
+        names = (OLD_ROCM, new, new.replace("7.13", "7.14").replace("gfx94X-dcgpu", "gfx110X-all"))
+        server.add("rocm/", "".join(f'<a href="{name}">x</a>' for name in names).encode())
+        rocm = f"    rocm: {{source: {url}, sha256: {'0' * 64}}}  # ours\n"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(rocm if "rocm: {" in line else line for line in lines))
+        before = path.read_text()
+        fact, to = one("rocm", context, "jax")
+        assert (fact.now, to) == ("7.12.0", "7.13.0")
+        bump.bump("rocm", fact, to, context)
+        text = context.texts[path]
+        assert yaml.safe_load(text)["sets"][0]["rocm"] == {
+            "source": url.replace("7.12.0", "7.13.0"), "sha256": hashlib.sha256(b"new").hexdigest(),
+        }  # fmt: skip
+        assert comments(text) == comments(before)
+        assert "}  # ours\n" in text
+        with pytest.raises(FetchError, match=r"ROCm 7\.15\.0: not listed"):
+            bump.bump("rocm", fact, "7.15.0", context)
+        path.write_text(before.replace(f", sha256: {'0' * 64}", ""))
+        context.texts.clear()
+        with pytest.raises(ConfigError, match="has no sha256"):
+            bump.bump("rocm", fact, to, context)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "beside", "newest"),
+    [
+        ("7.12.0", ["7.13.0", "8.0.0", "10.1.0"], "7.13.0"),  # what the default JAX is for
+        ("7.14.0.dev0+13caf791", ["7.14.0.dev0+ffff00aa", "7.14.0.dev0+02c85786"], None),
+    ],
+)
+def test_a_rocm_is_newer_by_its_day_and_is_one_that_its_jax_is_for(context, pinned, beside, newest):
+    path = context.here.home.ci / "nightly.yaml"
+    versions = (pinned, *beside)  # each made a day after the one before
+    names = [OLD_ROCM.replace("7.12.0", version) for version in versions]
+    files = [{"name": name, "mtime": day} for day, name in enumerate(names)]
+    with FaultServer() as server:
+        server.add("rocm/", f"<script>const files = {json.dumps(files)};</script>".encode())
+        urls = [server.add(f"rocm/{name}", b"rocm") for name in names]
+        rocm = f"    rocm: {{source: {urls[0]}, sha256: {'0' * 64}}}\n"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(rocm if "rocm: {" in line else line for line in lines))
+        assert one("rocm", context, "jax")[1] == (newest or versions[-1])
+        fact = next(iter(bump.KINDS["rocm"].facts(context)))
+        if newest:
+            with pytest.raises(ConfigError, match=r"ROCm 10\.1\.0: JAX 0\.11\.0 needs ROCm"):
+                bump.bump("rocm", fact, "10.1.0", context)
+            assert context.texts == {}
+
+
+def test_the_default_night_pins_no_rocm(context):
+    assert list(bump.KINDS["rocm"].facts(context)) == []
+    with pytest.raises(ConfigError, match="which of none"):
+        bump.named("rocm", "7.13.0", context)
+
+
+@pytest.mark.needs("docker-registry")
+def test_a_base_image_is_a_newer_tag_of_the_same_kind_with_its_digest(context, tmp_path):
+    (tmp_path / "registry-data").mkdir()
+    path = context.here.home.ci / "images.yaml"
+    with registries.serving(tmp_path / "registry-data") as address:
+        name = f"{address}/ubuntu"
+        text = path.read_text().replace("name: ubuntu\n", f"name: {name}\n")
+        path.write_text(text)
+        tags = (
+            "noble-20260911",
+            "noble-20261001",
+            "noble-20261001-slim",
+            "jammy-20270101",
+            "noble",
+        )
+        digests = {tag: registries.image(address, "ubuntu", tag) for tag in tags}
+        facts = {fact.name: fact for fact in bump.KINDS["image"].facts(context)}
+        fact = facts["runtime.ubuntu_24_04"]
+        assert bump.KINDS["image"].newest(fact, context) == "noble-20261001"
+        bump.bump("image", fact, "noble-20261001", context)
+        base = yaml.safe_load(context.texts[path])["runtime"]["bases"]["ubuntu_24_04"]["base"]
+        assert (base["tag"], base["digest"]) == ("noble-20261001", digests["noble-20261001"])
+        assert comments(context.texts[path]) == comments(text)
+        with pytest.raises(SourceError, match="has no such image"):
+            bump.bump("image", fact, "noble-20991231", context)
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_a_tag_that_yaml_takes_for_a_number_stays_a_text(context, quote):
+    path = context.here.home.ci / "images.yaml"
+    at = ("runtime", "bases", "ubuntu_24_04", "base", "tag")
+    path.write_text(path.read_text().replace("noble-20260911", f"{quote}24.04.1{quote}"))
+    context.set_scalars(path, {at: "26.04"})
+    new = yaml.safe_load(context.texts[path])
+    assert new["runtime"]["bases"]["ubuntu_24_04"]["base"]["tag"] == "26.04"
+
+
+def test_xla_is_what_jaxs_own_sources_say_and_nothing_else(context, tmp_path):
+    own, path = "0123456789abcdef0123456789abcdef01234567", context.here.home.ci / "pins.yaml"
+    jax = generations.write(tmp_path / "jax", GENERATIONS["0.11.0"])
+    revision = jax / "third_party/xla/revision.bzl"
+    revision.parent.mkdir(parents=True, exist_ok=True)
+    revision.write_text(f'XLA_COMMIT = "{own}"\n')
+    git(jax, "init", "--quiet")
+    sha = commit(jax, {})
+    git(jax, "tag", "jax-v0.11.0")
+    before, mark, rest = path.read_text().partition('  "0.11.0":\n')
+    lines = rest.splitlines(keepends=True)
+    lines[:3] = [f"    repository: {jax}\n", "    ref: jax-v0.11.0\n", f"    commit: {sha}\n"]
+    path.write_text(before + mark + "".join(lines))
+    fact, to = one("xla", context, "0.11.0")
+    assert (fact.now[:8], to) == ("131bf41a", own)
+    with pytest.raises(SourceError, match="is built with XLA 0123456789"):
+        bump.bump("xla", fact, "a" * 40, context)
+    assert context.texts == {}
+    bump.bump("xla", fact, to, context)
+    assert yaml.safe_load(context.texts[path])["pins"]["0.11.0"]["xla_commit"] == own
+    changed = [line[:1] for line in bump.difference(context).splitlines()[2:] if line[:1] in "+-"]
+    assert changed == ["-", "+"]
+
+
+def test_a_lock_takes_what_the_index_has_by_hash(context, tmp_path):
+    root, index = context.here.home.root, tmp_path / "index"
+    for version in ("1.0", "1.1", "2.0"):
+        wheel(index, "toy", version, {"toy.py": version.encode()})
+    wheel(index, "old", "1.0", {"old.py": b""})
+    wheel(index, "pip", "99", {"pip.py": b""})
+    (root / "pyproject.toml").write_text(
+        '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.10"\n'
+        'dependencies = ["pip", "toy", "old; python_version < \'3.11\'"]\n'
+        '[dependency-groups]\ndev = ["toy<2"]\n'
+    )
+    for name in bump.LOCKS:
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(f"toy==1.0 \\\n    --hash=sha256:{'0' * 64}\n    # via x\n")
+    env = {
+        **base_env(os.environ),
+        "UV_INDEX_URL": index.as_uri(),
+        "UV_CACHE_DIR": str(tmp_path / "uv"),
+    }
+    context.here.runner = HostRunner(env)
+    found = {fact.name: (fact, to) for _, fact, to in bump.newer(("tools",), context)}
+    assert set(found) == set(bump.LOCKS)
+    done = [bump.bump("tools", fact, to, context) for fact, to in found.values()]
+    # `old` is for CPython 3.10 alone: the lock serves it, whatever runs rocwheel.
+    logs = [item.log for item in done]
+    # the pip that fills the environment of the tests is not among what it is filled with
+    assert logs == [("old 1.0", "pip 99", "toy 2.0"), ("old 1.0", "toy 1.1")]
+    digest = hashlib.sha256(next(index.rglob("toy-2.0-*.whl")).read_bytes()).hexdigest()
+    assert f"--hash=sha256:{digest}" in context.texts[root / "build/requirements.lock"]
+    context.texts.clear()
+    fact, to = bump.named("tools", "build/requirements.lock=toy==1.1", context)
+    assert bump.bump("tools", fact, to, context).log == ("old 1.0", "pip 99", "toy 1.1")
+    with pytest.raises(CommandError):
+        bump.bump("tools", fact, "toy==3.0", context)
+
+
+def test_a_release_of_jax_that_is_newer_than_the_newest_verified_pin(context):
+    for tag in ("jax-v0.10.9", "jax-v0.12.0", "jax-v0.13.0rc1", "jaxlib-v0.14.0"):
+        folder = Path(context.github.removeprefix("file://")) / "jax-ml/jax"
+        if not folder.is_dir():
+            repository(folder, {"README": "0"})
+        git(folder, "tag", tag)
+    fact, to = one("jax", context, "jax")
+    assert (fact.now, to) == ("0.11.0", "0.12.0")
+
+
+@pytest.fixture
+def command(context, tmp_path, monkeypatch, capsys):
+    """The command line on the copy of ci/, with our repositories in place of GitHub's."""
+    (tmp_path / ".gitconfig").write_text(
+        f'[url "{context.github}"]\n insteadOf = https://github.com/\n'
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROCWHEEL_CACHE_DIR", str(tmp_path / "cache"))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["--ci-dir", str(context.here.home.ci), "bump", *words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_checks_shows_writes_and_refuses(command, bazels):
+    server, path = bazels
+    before = path.read_bytes()
+    assert command("bazel", "--check")[:2] == (1, "bazel bazel: 7.7.0 -> 7.7.1\n")
+    code, _, err = command("bazel")  # which is not there
+    assert (code, path.read_bytes()) == (FetchError.exit_code, before)
+    offered(server, "7.7.1", b"bazel", digest="0" * 64)
+    code, out, err = command("bazel")
+    assert (code, out, path.read_bytes()) == (FetchError.exit_code, "", before)
+    assert "does not say so" in err
+    assert "hint:  a release that cannot be verified is not added" in err
+    sha256 = offered(server, "7.7.1", b"bazel")
+    code, shown, err = command("bazel", "--to=7.7.1", "--dry-run")
+    assert (code, path.read_bytes()) == (0, before)
+    assert f"+      sha256: {sha256}" in shown
+    assert "/compare/7.7.0...7.7.1" in err
+    assert command("bazel", "--to=7.7.1")[:2] == (0, shown)
+    assert yaml.safe_load(path.read_text())["releases"]["7.7.1"]["linux-x86_64"]["verified"]
+    assert command("bazel", "--check")[:2] == (0, "")
+    assert command("--to=7.7.1")[0] == 2
+    code, _, err = command("actions", "--to=v9")
+    assert (code, "hint:  write NAME=VERSION" in err) == (3, True)
+
+
+def test_the_command_takes_a_jax_and_says_what_its_suites_would_have(
+    command, context, tmp_path, console, monkeypatch
+):
+    place = jax_release.Place(tmp_path, console)
+    upstream = Path(context.github.removeprefix("file://")) / "jax-ml/jax"
+    upstream.parent.mkdir()
+    upstream.symlink_to(place.jax)
+    git(place.jax, "config", "uploadpack.allowAnySHA1InWant", "true")
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
+    path = context.here.home.ci / "pins.yaml"
+    before = path.read_text()
+    assert command("jax", "--check")[:2] == (1, "jax jax: 0.11.0 -> 0.11.1\n")
+    code, _, err = command("jax", "--to=0.11.9")
+    assert (code, path.read_text()) == (SourceError.exit_code, before)
+    assert "has no branch or tag 'jax-v0.11.9'" in err
+    code, shown, err = command("jax")
+    assert code == 0, err
+    assert "suite multi_gpu: 14 files, 28 test functions\n" in err
+    assert "suite unit: meets" not in err
+    assert "are counted on GPUs: rocwheel gate calibrate" in err
+    pins = yaml.safe_load(path.read_text())["pins"]
+    assert [name for name, pin in pins.items() if pin.get("default")] == ["0.11.1"]
+    assert pins["0.11.1"]["xla_commit"] == jax_release.XLA
+    assert comments(path.read_text()) == comments(before)
+    assert f"+    xla_commit: {jax_release.XLA}" in shown
+    assert command("jax", "--check")[:2] == (0, "")
+
+
+def test_a_suite_whose_files_moved_is_warned_of_when_a_pin_is_added(context, tmp_path, talk):
+    place = jax_release.Place(tmp_path, context.here.console)
+    context.here.runner = place.runner
+    (place.jax / "tests" / "pmap_test.py").unlink()
+    (place.jax / "tests" / "x_test.py").write_text("def test_a(): ...\n" * 5)
+    place.commit("moved")
+    where = {"repository": str(place.jax), "ref": "moved", "default": False}
+    assert bump.add_pin("0.11.1", context=context, **where).pin.ref == "moved"
+    said = talk.getvalue()
+    assert "tests/pmap_test.py: meets no file; mend `paths` in the suite's file" in said
+    assert said.count("warning: suite ") == 1
+    assert re.search(r"suite unit: \d+ files, \d*[13579] test functions\n", said)
