@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import jsonschema
 import pytest
-from unit.test_manifest import example
+from tests.records.test_manifest import example
 from unit.test_verdict import VERDICT
 from unit.test_wheelhouse import record
 
