@@ -9,7 +9,7 @@ from importlib.resources import files
 import jsonschema
 import pytest
 from tests.records.test_manifest import example
-from unit.test_verdict import VERDICT
+from tests.records.test_verdict import VERDICT
 from unit.test_wheelhouse import record
 
 from rocwheel.base.errors import ConfigError
