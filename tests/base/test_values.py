@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from tests.records.test_manifest import example
 from tests.records.test_verdict import VERDICT
-from unit.test_wheelhouse import record
+from tests.dist.test_wheelhouse import record
 
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Value, canonical_json, replace
