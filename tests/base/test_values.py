@@ -8,13 +8,13 @@ from importlib.resources import files
 
 import jsonschema
 import pytest
-from tests.records.test_manifest import example
-from tests.records.test_verdict import VERDICT
-from tests.dist.test_wheelhouse import record
 
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Value, canonical_json, replace
 from rocwheel.records.manifest import Manifest
+from tests.dist.test_wheelhouse import record
+from tests.records.test_manifest import example
+from tests.records.test_verdict import VERDICT
 
 RECORDS = {"manifest": example(), "verdict": VERDICT, "build": record()}
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocwheel.base.console import Console
+    from rocwheel.base.here import Here
     from rocwheel.base.home import Home
     from rocwheel.base.process import HostRunner
     from rocwheel.cli.config_file import Settings
@@ -89,6 +90,22 @@ class App:
         from rocwheel.base.process import HostRunner, base_env
 
         return HostRunner(base_env(self.environ))
+
+    @property
+    def here(self) -> Here:
+        """What a stage may use of this machine. Raises ConfigError, HostError."""
+        from rocwheel.base.here import Here
+
+        return Here(
+            environ=self.environ,
+            cwd=self.cwd,
+            cache=self.cache,
+            home=self.home,
+            console=self.console,
+            runner=self.runner,
+            program=self.program,
+            now=self.now,
+        )
 
     @property
     def home(self) -> Home:
