@@ -430,6 +430,7 @@ def test_a_bundle_holds_one_signature(line, instance, tmp_path) -> None:
         (sigstore.token("build", seconds=-60), "cannot sign: Identity token"),
         (sigstore.token("build", aud="x"), "cannot sign: Identity token"),
     ],
+    ids=["none", "malformed", "expired", "of another audience"],  # a token names the second
 )
 def test_who_has_no_identity_hears_of_it_first(team, capsys, monkeypatch, token, says) -> None:
     """Before anything is read, gated or promoted."""
