@@ -117,7 +117,6 @@ def bundle(
 ) -> bytes:
     """Return the statements of a release, each on a line, the promoter's summary last.
 
-    Those that a promotion left which was stopped stay: they differ in the summary's time alone.
     Raises TrustError where the channel needs a promoter's signature and there is none.
     """
     check_signer(channel, place, signer, who=who, action=Action.PROMOTE)
@@ -193,30 +192,51 @@ def add(
     `names` are single files of it. A set that was released without a summary gets none.
     Raises TrustError, StoreError.
     """
-    key, chosen = place.attestation(set_id, BUNDLE), sorted(names)
+    key = place.attestation(set_id, BUNDLE)
     for _ in range(stored.ATTEMPTS):
         data, info = glance(place.store, key)
-        every = [envelope.parse(line + b"\n", name=key) for line in data.splitlines()]
-        before = [i for i in every if i.statement.predicate_type == statements.SUMMARY]
-        held, yanked = chain.standing(before)
-        names = {*(chosen or (name for item in before for name in item.statement.subjects))}
-        unsaid = {Action.YANK: names - yanked.keys(), Action.UNYANK: names & yanked.keys()}
-        is_new = unsaid.get(action, held if action is Action.RESTORE else not held)
-        manifest = manifests.find(place, set_id) if before and is_new else None
-        if manifest is None:
+        manifest = manifests.find(place, set_id) if data else None
+        how: Any = {"place": place, "action": action, "channel": channel, "who": who}
+        made = manifest and extended(data, manifest, names, **how, signer=signer)
+        if not made:
             return None
-        summary = statements.summary(
-            manifest,
-            time=who.time,
-            url=place.url,
-            policy={"trust": channel.trust.sha256},
-            inputs=[before[-1].sha256],
-            own={**_own(action, channel, place, who), "files": chosen},
-        )
-        data += envelope.sign(envelope.unsigned(summary), signer, name="the summary")
         with suppress(ObjectStaleError):
-            return place.store.replace(key, data, previous=info, headers=place.record_headers)
+            return place.store.replace(key, made, previous=info, headers=place.record_headers)
     raise stale(place.store.locate(key))
+
+
+def extended(
+    before: bytes,
+    manifest: Manifest,
+    names: Collection[str],
+    *,
+    place: Place,
+    action: Action,
+    channel: Channel,
+    who: Who,
+    signer: Signer,
+) -> bytes | None:
+    """Return a release's statements with one of what was done after its promotion.
+
+    `names` are single files of it. None where that is said already, and for a set that was released
+    without a summary. Raises TrustError.
+    """
+    every = [envelope.parse(line + b"\n", name="a statement") for line in before.splitlines()]
+    said = [item for item in every if item.statement.predicate_type == statements.SUMMARY]
+    held, yanked = chain.standing(said)
+    about = {*(names or (name for item in said for name in item.statement.subjects))}
+    unsaid = {Action.YANK: about - yanked.keys(), Action.UNYANK: about & yanked.keys()}
+    if not said or not unsaid.get(action, held if action is Action.RESTORE else not held):
+        return None
+    summary = statements.summary(
+        manifest,
+        time=who.time,
+        url=place.url,
+        policy={"trust": channel.trust.sha256},
+        inputs=[said[-1].sha256],
+        own={**_own(action, channel, place, who), "files": sorted(names)},
+    )
+    return before + envelope.sign(envelope.unsigned(summary), signer, name="the summary")
 
 
 def put(place: Place, key: str, data: bytes) -> None:
