@@ -129,7 +129,7 @@ class Place:
         return (
             f"--therock-path={tarball}", "--rocm-version=7.10.0a20251120",
             "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201", f"--jax-source-dir={workspace}",
-            "--jaxlib=built", "--bazel-options=--config=debian_bazel",
+            "--jaxlib=built", "--bazel-startup-options=--bazelrc=bazel/debian.bazelrc",
             "--bazel-options=--repo_env=MINIATURE_PYTHON_3_11=/usr/bin/python3.11",
             "--bazel-options=--repo_env=CC=/usr/bin/clang-19",
         )  # fmt: skip

@@ -7,25 +7,29 @@ import hashlib
 import json
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from packageurl import PackageURL
-from support import bazel_bench, toy
+from support import bazel_bench, certificates, toy
 from support.bazel_bench import SOURCES
 from support.trust import ENDED, make_record
 from support.wheelset import make_set
 
 from rocwheel import bazel
-from rocwheel.base.errors import BazelError, CommandError, ConfigError
+from rocwheel.base.errors import BazelError, CommandError, ConfigError, HostError
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.bazel import BazelBinary
+from rocwheel.bazel.certificates import in_use
 from rocwheel.dist.build_request import BOTH, STARTUP_OPTIONS
 from rocwheel.release.index.serve import Site
 from rocwheel.release.trust import statements
@@ -181,6 +185,66 @@ def test_what_bazel_does_not_tell_is_no_reason_to_lose_the_wheels(bench, monkeyp
     }  # fmt: skip
     said = "Bazel does not say which repositories the wheels depend on: ERROR: no such command"
     assert said in talk.getvalue()
+
+
+def test_repositories_are_asked_again_only_after_a_change(bench, monkeypatch):
+    scope = bazel.build_all.__globals__["build"].__globals__
+    really, asked = scope["needed"], []
+
+    def counted(*args):
+        asked.append(args)
+        return really(*args)
+
+    monkeypatch.setitem(scope, "needed", counted)
+    bench.write("kernels.txt", f"kernels {time.time()}\n")
+    first = bench.build()
+    assert bench.build().repositories == first.repositories
+    assert len(asked) == 1
+    workspace = bench.workspace / "WORKSPACE"
+    workspace.write_text(workspace.read_text() + "# changed\n")
+    assert bench.build().repositories == first.repositories
+    assert len(asked) == 2
+
+
+def test_a_development_version_is_refused_where_the_tree_names_a_release(bench):
+    for _ in range(2):  # the answer is kept, and so is the refusal
+        with pytest.raises(HostError, match="'development version', this tree wants a release"):
+            bench.build(wants_release=True)
+
+
+def test_a_bazel_without_its_installation_names_the_rc_file_of_its_package(bench):
+    with pytest.raises(HostError) as caught:
+        bench.build(wants_release=True, startup_options=(), tree_key="without its rc file")
+    assert "--bazelrc=/etc/bazel/bazelrc" in caught.value.hint
+
+
+@pytest.mark.needs("openssl")
+def test_downloads_trust_the_ca_bundle_of_the_environment(bench, tmp_path):
+    issued = certificates.make(tmp_path / "ca")
+    (tmp_path / "f.txt").write_text("kernels = 2\n")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.server, issued.server_key)
+    rules = bench.workspace / "jaxlib/tools/BUILD.bazel"
+    own = 'toy_object(name = "kernels", src = "@kernels//file")\n'
+    rules.write_text(rules.read_text().replace('"host", "kernels"', '"host"') + own)
+    caches = replace(bench.spec.caches, disk=None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"https://127.0.0.1:{server.server_port}/f.txt"
+        workspace = bench.workspace / "WORKSPACE"
+        workspace.write_text(
+            f'{workspace.read_text()}load("@bazel_tools//tools/build_defs/repo:http.bzl", '
+            f'"http_file")\nhttp_file(name = "kernels", urls = ["{url}"])\n'
+        )
+        with pytest.raises(BazelError) as refused:
+            bench.build(caches=caches)
+        assert "PKIX path building failed" in f"{refused.value} {refused.value.detail}"
+        trusted = in_use({"SSL_CERT_FILE": str(issued.authority)})
+        made = bench.build(caches=caches, certificates=trusted)
+        server.shutdown()
+    assert "kernels = 2" in toy.text_of(made.outputs[WheelKind.PLUGIN])
 
 
 REPOSITORIES = """

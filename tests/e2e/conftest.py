@@ -197,7 +197,7 @@ def by_hand(world: World, workspace: Path) -> list[str]:
         "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201",
         f"--jax-source-dir={workspace}",
         "--jaxlib=built",
-        "--bazel-options=--config=debian_bazel",
+        "--bazel-startup-options=--bazelrc=bazel/debian.bazelrc",
         "--bazel-options=--repo_env=MINIATURE_PYTHON_3_11=/usr/bin/python3.11",
         "--bazel-options=--repo_env=CC=/usr/bin/clang-19",
     ]

@@ -45,7 +45,7 @@ def arguments(shared: World, workspace: Path) -> list[str]:
         f"--jax-source-dir={workspace}",
         "--jaxlib=built",
         "--allow-dirty",
-        "--bazel-options=--config=debian_bazel",
+        "--bazel-startup-options=--bazelrc=bazel/debian.bazelrc",
         f"--bazel-options=--repo_env=MINIATURE_PYTHON_3_11={interpreter(version)}",
     ]
 

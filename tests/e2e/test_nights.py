@@ -48,7 +48,7 @@ sets:
       - --jaxlib=built
       - --allow-dirty
       - --wheel-suffix=+rocm7.10.0.{number}
-      - --bazel-options=--config=debian_bazel
+      - --bazel-startup-options=--bazelrc=bazel/debian.bazelrc
       - --bazel-options=--repo_env=MINIATURE_PYTHON_{underlined}={executable}
 build: {{cpus: 1, memory_mib: 1024, disk_mib: 100, hours: 1}}
 gate: {{cpus: 1, memory_mib: 512, disk_mib: 100, hours: 1}}

@@ -48,7 +48,6 @@ RELEASE = (
     "--repo_env=ML_WHEEL_VERSION_SUFFIX=+rocm7.10.0",
 )
 ALWAYS = (
-    "--config=debian_bazel",
     "--verbose_failures=true",
     "--define=xnn_enable_avxvnniint8=false",
     "--config=mkl_open_source_only",
@@ -75,7 +74,11 @@ class Bazel:
     pythons: tuple[machine.Interpreter, ...]
 
     def run(self, command, *arguments, rocm_rc=True):
-        startup = [f"--output_user_root={self.root}"]
+        startup = [
+            "--nosystem_rc",
+            "--bazelrc=bazel/debian.bazelrc",
+            f"--output_user_root={self.root}",
+        ]
         if rocm_rc:
             startup.append("--bazelrc=build/rocm/rocm.bazelrc")
         env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}

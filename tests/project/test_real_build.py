@@ -78,7 +78,7 @@ class Bench:
                 "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
                 "HOME": str(self.folder),
             },
-            bazel_options=("--config=debian_bazel",),
+            bazel_startup_options=("--bazelrc=bazel/debian.bazelrc",),
             machine_options=tuple(f"--repo_env={name}" for name in names),
             allow_dirty=True,
         )

@@ -91,6 +91,7 @@ def make(folder: Path, runner: Runner, console: Console) -> Bench:
         rocm_number="7",
         gfx_targets=("gfx942",),
         wheel_suffix="+rocm7.10.0",
+        startup_options=("--bazelrc=debian.bazelrc",),
         caches=Caches(output_user_root=folder / "bazel", disk=folder / "disk", repository=None),
     )
     return Bench(workspace=workspace, spec=spec, folder=folder, runner=runner, console=console)

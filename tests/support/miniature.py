@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 WORKSPACE = Path(__file__).parents[2] / "examples" / "miniature" / "workspace"
 # What the miniature's rules need beside the configs that every generation has.
-_RC = "build:debian_bazel --nosandbox_debug\n"
 _CROSSTOOL = "build:rocm --crosstool_top=@local_config_rocm//crosstool:toolchain\n"
 # Its local toolchain lists the headers of one clang only. (JAX after 0.11.0 lists none; here 0.11.1 has
 # the list of 0.11.0, so that the oldest and the newest of that kind are both met.)
@@ -45,8 +44,6 @@ def write(root: Path, generation: Generation, *, says: str = "", clang: str) -> 
     late = bool(generation.rocm_bazelrc)
     with (root / ("build/rocm/rocm.bazelrc" if late else ".bazelrc")).open("a") as rc:
         rc.write(_CROSSTOOL)
-    with (root / ".bazelrc").open("a") as rc:
-        rc.write(_RC)
     if generation.plugin.startswith('"jax_rocm6'):  # a number that the tree itself decides
         build = root / "jaxlib" / "tools" / "BUILD.bazel"
         text = build.read_text().replace(".format(ROCM_MAJOR_VERSION)", '.format("60")')

@@ -129,7 +129,6 @@ toy_wheel(
 """
 
 _RC = """
-build --nosandbox_debug
 build:mkl_open_source_only --define=mkl=1
 build:avx_posix --define=avx=1
 """
@@ -142,7 +141,15 @@ build:rocm_clang_hermetic --config=rocm
 build:rocm_release_wheel --config=rocm_clang_hermetic
 """
 
+# Debian's Bazel looks there for its installation; its own rc file would say so.
+DEBIAN_RC = """
+startup --install_base=/usr/share/bazel
+startup --trust_install_base
+build --host_javabase=@local_jdk//:jdk
+"""
+
 FILES = {
+    "debian.bazelrc": DEBIAN_RC,
     "WORKSPACE": 'workspace(name = "toy")\nload("//:repository.bzl", "settings")\n'
     'settings(name = "settings")\n',
     "BUILD.bazel": 'exports_files(["pack.py"])',

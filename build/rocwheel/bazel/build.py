@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from rocwheel.base import files
 from rocwheel.base.console import Console, Progress, count, duration, size
 from rocwheel.base.download.urls import without_secrets
 from rocwheel.base.errors import BazelError, CommandError, HostError
@@ -38,7 +39,17 @@ Fetched: TypeAlias = dict[str, dict[str, dict[str, str]]]  # repository -> URL -
 POLL_SECONDS: Final = 0.2
 # Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
 RUNNER_COUNTS_SINCE: Final = (5,)
-DOWNLOADS: Final = "rocwheel-downloads.json"  # in the output base, and gone with it
+# What is remembered of an output base lies in it, and is gone with it.
+DOWNLOADS: Final = "rocwheel-downloads.json"
+RELEASE: Final = "rocwheel-release.json"
+REPOSITORIES: Final = "rocwheel-repositories.json"
+KEPT: Final = 16  # answers about repositories
+# Files of a workspace that define its external repositories, beside the rules in them.
+DEFINING: Final = ("WORKSPACE*", "MODULE.bazel*", ".bazelversion", "third_party/**/*.bzl")
+START_HINT: Final = (
+    "Debian's Bazel needs the rc file of its package: "
+    "--bazel-startup-options=--bazelrc=/etc/bazel/bazelrc"
+)
 SHOWN_LINES: Final = 60  # of a failed action's output
 WARNINGS: Final = 20  # kept of one invocation
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
@@ -104,6 +115,10 @@ def build(
         if not now.spec.remote.options:  # nothing left needs the headers
             now = invocation.locally()
         write_headers(now.spec.remote, base.parent)
+        if now.spec.certificates:
+            now.spec.certificates.write(base.parent)
+        if now.spec.wants_release:
+            _check_release(now, base, runner)
         for note in notes:
             console.warn(note)
         once = partial(_run, files=files, warnings=warnings, runner=runner, console=console)
@@ -127,8 +142,8 @@ def build(
         spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
         files.spawns.unlink(missing_ok=True)
         critical_path, slowest = read_profile(files.profile)
-        fetched = _remembered(base)
-        repositories = _needed(now, read.options, runner, console)
+        fetched = _read_json(base / DOWNLOADS)
+        repositories = _needed(now, read, runner, console)
     hits = spawned.cache_hits if read.cache_hits is None else read.cache_hits
     record = InvocationRecord(
         command=str(invocation.command_line()),
@@ -148,7 +163,59 @@ def build(
     return BazelResult(outputs=outputs, record=record, fetched=fetched, repositories=repositories)
 
 
+def _check_release(of: BazelInvocation, base: Path, runner: Runner) -> None:
+    """Refuse a Bazel that is no release where the tree names one. Raises HostError.
+
+    Such a Bazel tells rules no version (`native.bazel_version` is empty), and bazel_features then
+    takes it for the newest: https://github.com/bazel-contrib/bazel_features. The answer is kept.
+    """
+    program, memo = of.spec.bazel.path, base / RELEASE
+    status = files.status(Path(str(program))) if not runner.isolated else None
+    key = [str(program), *([status.st_size, status.st_mtime_ns] if status else [])]
+    kept = _read_json(memo)
+    known = kept.get("release") if kept.get("program") == key else None
+    if known is None:
+        try:
+            known = runner.capture(of.ask("info", "release")).strip()
+        except CommandError as exc:
+            raise HostError(
+                f"{program}: does not start: {exc.detail.strip().rpartition(chr(10))[2] or exc}",
+                hint=START_HINT,
+            ) from exc
+        write_json(memo, {"program": key, "release": known})
+    if not known.startswith("release "):
+        raise HostError(
+            f"{program}: calls itself {known or 'nothing'!r}, this tree wants a release: to its "
+            "rules this Bazel is newer than all others (\"name 'macro' is not defined\")",
+            hint="name a Bazel release with --bazel-path; for Debian's give its label: "
+            "--bazel-startup-options=--host_jvm_args=-Xbootclasspath/a:JAR, "
+            "where JAR holds build-data.properties with build.label=VERSION",
+        )
+
+
 def _needed(
+    of: BazelInvocation, read: BuildEvents, runner: Runner, console: Console
+) -> dict[WheelKind, tuple[Repository, ...]]:
+    """Return the repositories of each wheel; Bazel is asked again only when something was made.
+
+    They follow from what the tree says and which options were in force. Where neither changed and
+    no action ran, the last answer holds.
+    """
+    base, root = runner.host(of.spec.output_base), runner.host(of.spec.workspace)
+    texts = [path.read_bytes() for name in DEFINING for path in sorted(root.glob(name))]
+    key = sha256(b"\0".join([of.key.encode(), *map(str.encode, read.options), *texts]))
+    memo = base / REPOSITORIES
+    known = _read_json(memo).get(key) if not read.actions and not read.fetched else None
+    if known:
+        return {WheelKind(name): tuple(Repository(*row) for row in rows) for name, rows in known}
+    asked = _ask_needed(of, read.options, runner, console)
+    if not any(row.name == NOT_KNOWN for rows in asked.values() for row in rows):
+        kept = dict(list(_read_json(memo).items())[-KEPT:])
+        write_json(memo, {**kept, key: [[kind.value, rows] for kind, rows in asked.items()]})
+    return asked
+
+
+def _ask_needed(
     of: BazelInvocation, options: Sequence[str], runner: Runner, console: Console
 ) -> dict[WheelKind, tuple[Repository, ...]]:
     try:
@@ -174,7 +241,7 @@ def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, si
     stored = runner.host(cache).glob("content_addressable/*/*/file") if cache else ()
     entries = [file.parent for file in stored if file.stat().st_mtime >= since]
     used = {f"{entry.parent.name}:{entry.name}": entry for entry in entries}
-    before = _remembered(base)
+    before = _read_json(base / DOWNLOADS)
     now: Fetched = {"": {**before.get("", {}), **{without_secrets(url): {} for url in urls}}}
     for repository, asked, named in events.read_asked(log):
         # http_archive of Bazel 7 and later marks what it puts into the cache with the URLs
@@ -189,9 +256,9 @@ def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, si
         write_json(base / DOWNLOADS, {**before, **now})
 
 
-def _remembered(base: Path) -> Fetched:
+def _read_json(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        return dict(json.loads((base / DOWNLOADS).read_bytes()))
+        return dict(json.loads(path.read_bytes()))
     return {}
 
 

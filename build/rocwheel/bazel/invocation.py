@@ -1,8 +1,9 @@
 """From a build specification to Bazel's command lines, as values.
 
 Everything that Bazel learns stands in its argv: no rc file is written, nothing is put into the
-checkout (no `bazel-*` links, output base and caches in the user's cache folder), and the user's
-own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel starts.
+checkout (no `bazel-*` links, output base and caches in the user's cache folder). Neither the
+user's `~/.bazelrc` nor the system's `/etc/bazel.bazelrc` is read. What cannot work is refused here,
+before Bazel starts.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from rocwheel.base.process import Command, GuestPath
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind, canonical_version
 from rocwheel.bazel.binary import BazelBinary
+from rocwheel.bazel.certificates import Certificates
 from rocwheel.bazel.remote import LOCAL, Remote
 from rocwheel.records.source_layout import Layout, VersionClass, expand
 
+NO_RC: Final = ("--nohome_rc", "--nosystem_rc")
 IDLE_SECONDS: Final = 900  # a server waits this long for the next build, then frees its memory
 BAZEL_WITH_MODULES: Final = (6,)
 CLANG_WITH_CONFIG: Final = 16
@@ -66,6 +69,10 @@ class BuildSpec(Plain, frozen=True, kw_only=True):
     xla_dir: GuestPath | None = None
     caches: Caches
     remote: Remote = LOCAL
+    certificates: Certificates | None = None  # that Bazel's JVM trusts in place of its own
+    wants_release: bool = (
+        False  # the tree names a Bazel release, which a development version is not
+    )
     startup_options: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # given last, so they win
 
@@ -107,12 +114,13 @@ class BazelInvocation(Plain, frozen=True, kw_only=True):
         spec = self.spec
         headers = spec.remote.rc_file(spec.caches.output_user_root)
         return (
-            "--nohome_rc",
+            *NO_RC,
             *(f"--bazelrc={name}" for name in spec.version_class.startup_files),
             f"--output_user_root={spec.caches.output_user_root}",
             f"--output_base={spec.output_base}",
             f"--max_idle_secs={IDLE_SECONDS}",
             *((f"--bazelrc={headers}",) if headers else ()),
+            *(spec.certificates.startup(spec.caches.output_user_root) if spec.certificates else ()),
             *spec.startup_options,
         )
 

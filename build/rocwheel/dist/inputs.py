@@ -16,6 +16,7 @@ from rocwheel.base.git import Source
 from rocwheel.base.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import RocmVersion, WheelKind, rocm_number
+from rocwheel.bazel import certificates
 from rocwheel.dist import checks, executor
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.dist.executor import BuildEnvironment
@@ -323,6 +324,10 @@ def specification(
         xla_dir=place.path(tree.xla_dir) if tree.xla_dir else None,
         caches=place.caches(request),
         remote=request.remote,
+        certificates=certificates.in_use(
+            request.environ, options=source.joined(request.bazel_startup_options)
+        ),
+        wants_release=bool(tree.bazel),
         startup_options=request.bazel_startup_options,
         options=(*request.machine_options, *options),
     )

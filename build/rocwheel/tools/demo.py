@@ -31,6 +31,7 @@ from rocwheel.base.store import Store
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import Plain, canonical_json, replace
 from rocwheel.base.versions import RocmVersion, WheelKind, module_name
+from rocwheel.bazel.binary import UNKNOWN
 from rocwheel.dist import executor
 from rocwheel.dist.wheelhouse import IDENTITY_LENGTH
 from rocwheel.gate.suite import suites
@@ -156,7 +157,7 @@ def prepare(
         jax_source_dir=miniature(base.home) / "workspace",
         jaxlib="built",
         compiler="clang",
-        bazel_options=("--config=debian_bazel", *base.bazel_options),
+        bazel_startup_options=(*base.bazel_startup_options, *_debian(place)),
         machine_options=(
             # The miniature downloads no compiler: its hermetic route takes what CC names.
             f"--repo_env=CC={place.clang(base.environ)}",
@@ -169,6 +170,15 @@ def prepare(
         allow_dirty=True,
     )
     return Prepared(request=filled, place=place, interpreters=interpreters)
+
+
+def _debian(place: executor.BuildEnvironment) -> tuple[str, ...]:
+    """Return the startup option that Debian's Bazel needs, where the demo will use that one."""
+    if place.facts:
+        is_debians = any(item.version == UNKNOWN for item in place.facts.bazels)
+    else:
+        is_debians = Path("/usr/share/bazel/install_base_key").is_file()
+    return ("--bazelrc=bazel/debian.bazelrc",) if is_debians else ()
 
 
 def wheels(prepared: Prepared, *, runner: HostRunner, console: Console) -> dist.Result:

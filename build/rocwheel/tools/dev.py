@@ -20,6 +20,7 @@ from rocwheel.base.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion, WheelKind, suggest
 from rocwheel.bazel import BazelInvocation
+from rocwheel.bazel.invocation import NO_RC
 from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, output_folder
 
@@ -234,7 +235,7 @@ def _rc_lines(planned: Sequence[BazelInvocation]) -> list[str]:
         name, _, value = option.partition("=")
         if name == "--bazelrc":  # read after the workspace's own, as on a command line
             lines.append(f"import {value if value.startswith('/') else f'%workspace%/{value}'}")
-        elif name != "--nohome_rc":  # which only a command line can say
+        elif name not in NO_RC:  # which only a command line can say
             lines.append(f"startup {quoted(option)}")
     for invocation in planned:
         lines.append(f"# {invocation.title}")
@@ -251,7 +252,7 @@ def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
     return Command(
         argv=(
             str(invocation.spec.bazel.path),
-            "--nohome_rc",
+            *NO_RC,
             f"--bazelrc={rc_file}",
             "build",
             f"--config={_config(invocation)}",
