@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from support.faultserver import FaultServer
 from support.night import World
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -75,3 +77,31 @@ def test_a_night_that_is_too_old_is_told_once_and_again_of_the_next_one(world):
         message.unlink()
         assert world.nightly(*old, check=True).out.split() == [night, "nothing-to-do"]
         assert not message.exists()
+
+
+def test_a_stream_that_went_quiet_is_red_everywhere_though_all_else_is_kept(world, tmp_path):
+    old = (datetime.now(tz=timezone.utc) - timedelta(days=8)).date()
+    name = f"therock-dist-linux-gfx90a-7.1.0a{old:%Y%m%d}.tar.gz"
+    with FaultServer() as server:
+        page = server.add("tarball/", f'const files = [{{"name": "{name}", "mtime": 1}}]'.encode())
+        server.add(f"tarball/{name}", b"ROCm")
+        world.settings(SETTINGS.format(tarballs=page, excuse=""))
+        for night in ("one", "two"):
+            planned = world.plan(night, "--explain")
+            assert planned.code == 0
+            assert world.local(night).code == 5
+    told = " ".join(planned.out.split())
+    red = f"source.jax.rocm absent {page}: the newest is of {old}, 8 days old, and 7 are allowed"
+    assert red in told
+    assert "build.jax-gfx90a kept (built)" in told
+    words = f"the newest is of {old}, 8 days old"
+    assert words in world.nightly("status", "two").out
+    assert words in (world.folder / "store/status/index.html").read_text()
+    checked = world.nightly("check")
+    assert checked.code == 8
+    assert f"source.jax.rocm: absent: {page}: {words}" in checked.err
+    assert world.nightly("notify", "one", f"--file={world.folder}/one.json").code == 0
+    assert words in (world.folder / "one.json").read_text()  # the night after says nothing new
+    doctor = world.run("doctor", "--for", "release", *world.target)
+    assert "offered to two" in doctor.out
+    assert words in doctor.out

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime, timezone
+import os
+import shutil
+import subprocess
+from datetime import date, datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -211,6 +214,7 @@ def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_s
     """A branch that moves at every look, which no real repository does on time."""
     looks = iter("abcdef")
     monkeypatch.setattr(resolving.git, "resolve_ref", lambda *_, **__: next(looks) * 40)
+    monkeypatch.setattr(resolving.git, "day_of", lambda *_, **__: date(2026, 6, 30))
     (tmp_path / "rocm").mkdir()
     for family in ("gfx90a", "gfx94X-dcgpu"):
         (tmp_path / name_of(family)).write_bytes(b"ROCm of " + family.encode())
@@ -227,3 +231,102 @@ def test_a_branch_that_moves_while_a_night_is_planned_is_one_commit_in_all_its_s
     assert not absent
     assert [recipe.name for recipe in recipes] == ["each-gfx90a", "each-gfx94X-dcgpu", "all"]
     assert {recipe.jax_commit for recipe in recipes} == {"a" * 40}
+
+
+def page_of(version: str) -> bytes:
+    name = f"therock-dist-linux-gfx90a-{version}.tar.gz"
+    return f'<script>const files = [{{"name": "{name}", "mtime": {DAY}}}];</script>'.encode()
+
+
+DAY = 1780000000.0  # 2026-05-28
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "red"),
+    [
+        ("7.15.0a20260624", "", ""),
+        ("7.15.0a20260623", "", "the newest is of 2026-06-23, 8 days old, and 7 are allowed"),
+        ("7.15.0a20260623", ", quiet_days: 8", ""),
+        ("7.14.1", "", "the newest is of 2026-05-28, 34 days old, and 7 are allowed"),
+        ("7.14.1", ", quiet_days: 60", ""),
+        ("7.15.0a20260630", ", quiet_days: 1", ""),
+        ("7.15.0a20260702", "", ""),  # another time zone's
+        ("7.15.0a20260703", "", "2026-07-03, which is yet to come: a clock is wrong"),
+    ],
+)
+def test_a_page_that_offers_nothing_new_for_too_long_is_red(version, more, red, tmp_path, runner):
+    (tmp_path / "jax").mkdir()
+    name = f"therock-dist-linux-gfx90a-{version}.tar.gz"
+    with (
+        FaultServer() as server,
+        Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
+    ):
+        page = server.add("tarball/", page_of(version))
+        server.add(f"tarball/{name}", b"ROCm")
+        sets = "".join(
+            f"  - {{name: {one}, source_dir: jax, pythons: ['3.12'], families: [gfx90a], "
+            f"rocm: {{tarballs: '{page}'{more}}}}}\n"
+            for one in ("a", "b")
+        )
+        (tmp_path / "nightly.yaml").write_text(f"sets:\n{sets}")
+        recipes, absent = resolve(tmp_path, runner, cache=tmp_path / "cache", client=client)
+    assert [recipe.name for recipe in recipes] == ["a-gfx90a", "b-gfx90a"]  # built all the same
+    day = f"2026-{version[-4:-2]}-{version[-2:]}" if "a" in version else "2026-05-28"
+    assert {recipe.rocm_newest for recipe in recipes} == {day}
+    assert [cell.name for cell in absent] == (["source.a.rocm"] if red else [])  # once for both
+    assert all(cell.absent.startswith(f"{page}: ") and red in cell.absent for cell in absent)
+
+
+@pytest.mark.parametrize(
+    ("day", "more", "red"),
+    [
+        ("2026-05-02", "", False),
+        ("2026-05-01", "", True),
+        ("2026-06-24", ", quiet_days: 7", False),
+        ("2026-06-23", ", quiet_days: 7", True),
+    ],
+)
+def test_a_branch_without_a_commit_for_too_long_is_red(day, more, red, tmp_path, runner):
+    jax, rocm = tmp_path / "jax", tmp_path / "rocm"
+    jax.mkdir()
+    rocm.mkdir()
+    when = {"GIT_AUTHOR_DATE": f"{day}T12:00:00Z", "GIT_COMMITTER_DATE": f"{day}T12:00:00Z"}
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q", "-b", "main"), (*who, "commit", "-q", "--allow-empty", "-m", "x")):
+        subprocess.run(["git", "-C", jax, *words], check=True, env={**os.environ, **when})
+    branch = f"{{repository: 'file://{jax}', branch: main, pin: default{more}}}"
+    (tmp_path / "nightly.yaml").write_text(
+        f"sets:\n  - {{name: x, jax: {branch}, families: [gfx90a], rocm: {{source: rocm}}}}\n"
+    )
+    recipes, absent = resolve(tmp_path, runner)
+    assert [recipe.jax_newest for recipe in recipes] == [day]
+    assert [cell.name for cell in absent] == (["source.x.jax"] if red else [])
+    assert all(f"main: the newest is of {day}" in cell.absent for cell in absent)
+
+
+def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner):
+    shutil.copytree(CI, tmp_path / "ci")
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "nightly.yaml").write_text(
+        "sets:\n  - {name: x, source_dir: jax, pythons: ['3.12'], families: [gfx90a],\n"
+        "     rocm: {tarballs: nightly}}\n"
+    )
+    file = tmp_path / "ci" / "therock.yaml"
+    address = "https://nightly.repo.amd.com/rocm/core/tarball/"
+    for day, told in ((20, 0), (25, 1)):
+        notes: list[str] = []
+        with (
+            FaultServer() as server,
+            Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
+        ):
+            page = server.add("tarball/", page_of("10.1.0a20260915"))
+            server.add("tarball/therock-dist-linux-gfx90a-10.1.0a20260915.tar.gz", b"ROCm")
+            text = (CI / "therock.yaml").read_text().replace(address, page)
+            file.write_text(text.replace("plain_http: []", 'plain_http: ["127.0.0.1"]'))
+            recipes, absent = resolve(
+                tmp_path, runner, ci=tmp_path / "ci", cache=tmp_path / "cache", client=client,
+                note=notes.append, now=datetime(2026, 9, day, tzinfo=timezone.utc),
+            )  # fmt: skip
+        assert [recipe.rocm_newest for recipe in recipes] == ["2026-09-15"]
+        assert sum("rocwheel bump therock" in note for note in notes) == told
+        assert [cell.name for cell in absent] == ["source.x.rocm"] * told

@@ -146,24 +146,47 @@ def test_a_long_listing_of_a_bucket_is_read_to_its_end(client: Client, tmp_path:
 @pytest.mark.parametrize(
     ("page", "problem"),
     [
-        ("<form action='/login'><input name=user></form>", "lists no ROCm tarball"),
-        ("", "lists no ROCm tarball"),
-        (script_page(), "lists no ROCm tarball"),
-        (link_page("torch-2.9.tar.gz", "numpy.tar.gz"), "lists no ROCm tarball"),
-        (link_page(WINDOWS, TESTS), "lists no ROCm tarball"),
-        (script_page(*NAMES)[:150], "does not end"),
-        (bucket_page(*NAMES)[:150], "does not end"),
-        ("const files = [7]", "without a name"),
+        (script_page(), "lists nothing to build with: no therock-dist"),
+        (bucket_page(), "lists nothing to build with: no therock-dist"),
+        ("<title>Index of /rocm</title><a href=../>../</a>", "lists nothing to build with: no"),
+        (link_page(WINDOWS, TESTS), "lists nothing to build with .4 tarballs of ROCm's tests or"),
+        ("<form action='/login'><input name=user></form>", "cannot be read: it is no list"),
+        ("<title>Sign in</title><a href=/help>help</a>", "cannot be read: it is no list"),
+        ("", "cannot be read: it is no list"),
+        (f'{{"files": ["{NEW}"]}}', "cannot be read: it is no list"),
+        (script_page(*NAMES).replace("const files", "const tarballs"), "cannot be read: it is no"),
+        (script_page(*NAMES)[:150], "cannot be read: .*does not end"),
+        (bucket_page(*NAMES)[:150], "cannot be read: .*does not end"),
+        ("const files = [7]", "cannot be read: .*without a name"),
+        (link_page("torch-2.9.tar.gz"), "has 2 tarballs with a name that .* such as torch-2.9"),
+        (script_page(NEW.replace("dist", "sdk")), "has 1 tarball with a name .* therock-sdk-linux"),
         (f"<a href=a/{NEW}></a><a href=b/{NEW}></a>", f"lists {NEW} twice"),
         (b" " * (65 << 20), "larger than"),
     ],
-    ids=["login", "empty", "no-files", "other-project", "not-for-us", "cut", "cut-bucket",
-         "numbers", "twice", "huge"],
+    ids=["no-files", "empty-bucket", "empty-folder", "not-for-us", "login", "sign-in", "empty",
+         "json", "renamed-constant", "cut", "cut-bucket", "numbers", "other-project", "new-names",
+         "twice", "huge"],
 )  # fmt: skip
 def test_a_page_that_is_none_is_one_error(page, problem, client: Client, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match=problem) as caught:
         newest(page, client, tmp_path)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "modified", "day"),
+    [
+        (NEW, "1790000000.0", "2026-06-30"),  # a mirror's own time says nothing of the build
+        (NEW.replace("a20260630", "a20260630%2Bbkc.20260702"), "", "2026-07-02"),
+        (NEW.replace("a20260630", ""), "1790000000.0", "2026-09-21"),
+        (NEW.replace("a20260630", ""), "2026-06-30T10:00:00Z", "2026-06-30"),
+        (NEW.replace("a20260630", "a20261399"), "yesterday", "None"),
+        (NEW.replace("a20260630", ""), "1e300", "None"),
+    ],
+)
+def test_a_build_is_of_the_day_that_its_version_or_the_page_says(name, modified, day) -> None:
+    page = f'const files = [{{"name": "{name.replace("%2B", "+")}", "mtime": "{modified}"}}]'
+    assert [str(item.day) for item in listing.read(page, "https://x/").tarballs] == [day]
 
 
 @pytest.mark.parametrize(("attempts", "told"), [(1, "(1 attempt)"), (2, "(2 attempts)")])

@@ -1,7 +1,8 @@
-"""ci/therock.yaml: a channel's name stands for its address."""
+"""ci/therock.yaml: where TheRock publishes which version, and how its tarballs are named."""
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -13,30 +14,109 @@ from rocwheel.rocm import therock
 CI = Path(__file__).parents[2] / "ci"
 
 
-def test_a_channel_stands_for_its_address(tmp_path: Path) -> None:
+TABLE = [  # stream, version, address: the routing of TheRock #7547, #7644 and #7794
+    ("nightly", "", "https://nightly.repo.amd.com/rocm/core/tarball/"),
+    ("nightly", "10.1.0a20260823", "https://nightly.repo.amd.com/rocm/core/tarball/"),
+    ("nightly", "10.2.0a20261007", "https://nightly.repo.amd.com/rocm/core/tarball/"),
+    ("nightly", "10.1.0a20260822", "https://rocm.nightlies.amd.com/tarball-multi-arch/"),
+    ("nightly", "7.15.0a20260630", "https://rocm.nightlies.amd.com/tarball-multi-arch/"),
+    ("stable", "", "https://stable.repo.amd.com/rocm/core/tarball/"),
+    ("stable", "10.0.0", "https://stable.repo.amd.com/rocm/core/tarball/"),
+    ("stable", "7.14.1", "https://repo.amd.com/rocm/tarball-multi-arch/"),
+    ("rc", "10.1.0rc1", "https://rc.repo.amd.com/rocm/core/tarball/"),
+    ("rc", "10.0.0rc2", "https://rocm.prereleases.amd.com/tarball-multi-arch/"),
+    ("prerelease", "10.1.0rc1", "https://rc.repo.amd.com/rocm/core/tarball/"),
+    ("dev", "10.1.0.dev0+d41894c0", "https://dev.repo.amd.com/rocm/core/tarball/"),
+    ("dev", "7.14.0.dev0+13caf791", "https://rocm.devreleases.amd.com/tarball-multi-arch/"),
+    ("bkc", "10.1.0a20260811+bkc.20260814", "https://bkc.repo.amd.com/rocm/core/tarball/"),
+]
+
+
+@pytest.mark.parametrize(("stream", "version", "where"), TABLE)
+def test_a_stream_and_a_version_have_one_address(stream, version, where, tmp_path: Path) -> None:
+    found = therock.address(stream, "tarballs", version=version, ci=CI, cwd=tmp_path)
+    assert found == where
+
+
+def test_the_addresses_of_the_docs_are_those_of_the_data() -> None:
+    text = (CI.parent / "docs" / "how-to" / "fetch-rocm.md").read_text()
+    rows = [
+        f"| `{name}` | {str(place.versions).replace('<', '&lt;')} | {place.tarballs} | {place.packages} "
+        f"| {place.as_of}: {place.source} |"
+        for name, stream in therock.known().streams.items()
+        for place in stream.places
+    ]
+    assert [row for row in rows if row not in text] == []
+
+
+def test_other_addresses_stand_for_themselves(tmp_path: Path) -> None:
     def asked(text: str, kind: therock.Kind = "tarballs") -> str:
         return therock.address(text, kind, ci=CI, cwd=tmp_path)
 
-    assert asked("nightly") == "https://rocm.nightlies.amd.com/tarball-multi-arch/"
-    assert asked("nightly", "packages") == "https://rocm.nightlies.amd.com/whl-multi-arch/"
+    assert asked("nightly", "packages") == "https://nightly.repo.amd.com/rocm/whl-next/"
+    assert asked("nightly", "asan") == "https://nightly.repo.amd.com/rocm/core/tarball-asan/"
     assert asked("https://mirror/rocm/") == "https://mirror/rocm/"
     assert asked("./stable") == "./stable"
     (tmp_path / "stable").mkdir()
     assert asked("stable") == "stable"
 
 
-def test_a_word_that_is_no_channel_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'nigthly': neither a channel") as caught:
+@pytest.mark.parametrize(
+    ("stream", "kind", "version", "problem"),
+    [
+        ("bkc", "tarballs", "7.14.0", "ROCm 7.14.0: the stream 'bkc' has none"),
+        ("stable", "asan", "10.0.0", "ROCm 10.0.0: the stream 'stable' has none"),
+        ("nightly", "tarballs", "newest", "'newest': not a ROCm version"),
+    ],
+)
+def test_a_version_that_a_stream_has_nowhere_is_an_error(stream, kind, version, problem, tmp_path):
+    with pytest.raises(ConfigError, match=problem) as caught:
+        therock.address(stream, kind, version=version, ci=CI, cwd=tmp_path)
+    assert caught.value.hint
+
+
+def test_a_word_that_is_no_stream_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'nigthly': neither a stream") as caught:
         therock.address("nigthly", "tarballs", ci=CI, cwd=tmp_path)
     assert caught.value.hint == "did you mean nightly?"
+
+
+def test_a_mirror_may_be_plain_http_where_its_host_is_named(tmp_path: Path) -> None:
+    text = (CI / therock.FILE).read_text()
+    mirror = "http://mirror.lan:8080/rocm/"
+    text = text.replace("https://nightly.repo.amd.com/rocm/core/tarball/", mirror, 1)
+    file = tmp_path / therock.FILE
+    file.write_text(text)
+    with pytest.raises(
+        ConfigError, match=r"nightly\.places\[0\]\.tarballs: .* not an https"
+    ) as caught:
+        therock.address("nightly", "tarballs", ci=tmp_path, cwd=tmp_path)
+    assert caught.value.hint == "write https, or add mirror.lan to `plain_http`"
+    file.write_text(text.replace("plain_http: []", "plain_http: [mirror.lan]"))
+    assert therock.address("nightly", "tarballs", ci=tmp_path, cwd=tmp_path) == mirror
+
+
+@pytest.mark.parametrize(("today", "told"), [("2026-09-20", 0), ("2026-09-22", 1)])
+def test_facts_that_are_a_month_old_are_told_with_the_line_that_renews_them(today, told) -> None:
+    lines = list(therock.outdated(date.fromisoformat(today), ci=CI))
+    assert len(lines) == told
+    assert all(
+        line.endswith("31 days old; compare it with TheRock's sources: rocwheel bump therock")
+        for line in lines
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("    packages: https://repo.amd.com/rocm/whl-multi-arch/\n", "", "'packages' is missing"),
-        ("https://repo.amd.com/rocm/tarball/", "http://repo.amd.com/", "not an https address"),
-        ("    asan:", "    asn:", "unknown key"),
+        (
+            "        packages: https://repo.amd.com/rocm/whl-multi-arch/\n",
+            "",
+            "'packages' is missing",
+        ),
+        ("https://repo.amd.com/rocm/tarball-multi-arch/", "http://x/", "not an https address"),
+        ("        asan:", "        asn:", "unknown key"),
+        ('versions: "<10.0"', 'versions: "before 10"', "no version specifier"),
         ("(?P<tests>-tests)", "(-tests)", "has no group 'tests'"),
         (r"<(Key|Size", "<((Key|Size", "cannot refer to an open group"),
         ("  kernel_packs: .kpack", "  kpack: .kpack", "unknown key"),
@@ -65,3 +145,64 @@ def test_a_mistake_is_named_with_its_place(old, new, problem, tmp_path: Path) ->
 def test_versions_tell_where_people_read_what_changed(old, new, link):
     there = "https://github.com/ROCm/TheRock/"
     assert therock.changes(old, new) == (link and there + link)
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "version", "is_release"),
+    [
+        ("therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz", "gfx94X-dcgpu", "7.10.0a20251120", True),
+        ("therock-dist-linux-gfx110X-all-7.13.0a20260430.tar.gz", "gfx110X-all", "7.13.0a20260430", True),
+        ("therock-dist-linux-multiarch-7.15.0a20260630.tar.gz", "multiarch", "7.15.0a20260630", True),
+        ("therock-dist-linux-multiarch-tests-7.13.0.tar.gz", "multiarch", "7.13.0", False),
+        ("therock-dist-linux-gfx94X-dcgpu-tests-7.14.0.dev0+13caf791.tar.gz", "gfx94X-dcgpu", "7.14.0.dev0+13caf791", False),
+        ("therock-dist-linux-gfx1151-7.9.0rc1.tar.gz", "gfx1151", "7.9.0rc1", True),
+        ("therock-dist-linux-multiarch-10.1.0a20260811+bkc.20260814.tar.gz", "multiarch", "10.1.0a20260811+bkc.20260814", True),
+        ("therock-dist-windows-gfx1151-7.9.0.tar.gz", "gfx1151", "7.9.0", False),
+        ("therock-dist-linux-gfx110X-all-7.10.0.tar.zst", "gfx110X-all", "7.10.0", True),
+        ("therock-dist-linux-gfx77-what-7.10.0.tar.gz", "gfx77-what", "7.10.0", True),
+        ("therock-dist-linux-gfx1151-1x2.tar.gz", "gfx1151", None, False),
+    ],
+)  # fmt: skip
+def test_names_of_therock(name: str, group: str, version: str | None, is_release: bool) -> None:
+    parsed = therock.parse_name(name)
+    assert parsed is not None
+    assert (parsed.group, str(parsed.version) if parsed.version else None) == (group, version)
+    assert parsed.is_release is is_release
+    assert parsed.is_multiarch is (group == "multiarch")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rocm.tar.gz",
+        "therock-dist-linux-gfx94X-dcgpu.tar.gz",
+        "therock-dist-linux-7.10.0.tar.gz",
+        "therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz.sha256",
+        "old-therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz",
+        "therock-dist-linux-gfx94X-dcgpu-7.10.0/x.tar.gz",
+    ],
+)
+def test_other_names_are_none(name: str) -> None:
+    assert therock.parse_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("https://host/a/rocm-7.10.0.dev0%2Bab.tar.gz?sig=1#x", "rocm-7.10.0.dev0+ab.tar.gz"),
+        ("/tmp/what%20is/rocm?.tar.gz", "rocm?.tar.gz"),
+        ("https://host/folder/", "folder"),
+    ],
+)
+def test_the_last_part_of_a_url_or_path(source: str, name: str) -> None:
+    assert therock.base_name(source) == name
+
+
+def test_a_family_is_one_of_the_matrix() -> None:
+    known = therock.parse_name("therock-dist-linux-gfx90a-7.10.0.tar.gz")
+    other = therock.parse_name("therock-dist-linux-gfx77X-7.10.0.tar.gz")
+    assert known
+    assert known.family
+    assert known.family.targets == ("gfx90a",)
+    assert other
+    assert other.family is None

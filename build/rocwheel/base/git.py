@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -139,6 +140,19 @@ def log(repository: str, old: str, new: str, *, runner: Runner) -> tuple[str, ..
         runner.capture(_git(Path(folder), *fetch, repository, f"refs/tags/{new}"))
         told = runner.capture(_git(Path(folder), "log", "--format=%h %s", "FETCH_HEAD"))
         return tuple(told.splitlines())
+
+
+def day_of(repository: str, commit: str, *, runner: Runner) -> date:
+    """Return the day of a commit, UTC; no file is fetched. Raises SourceError."""
+    with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as folder:
+        fetch = ("fetch", "--quiet", "--no-tags", "--depth=1", "--filter=tree:0")
+        try:
+            runner.capture(_git(None, "init", "--quiet", "--bare", folder))
+            runner.capture(_git(Path(folder), *fetch, repository, commit, timeout=60))
+            told = runner.capture(_git(Path(folder), "show", "-s", "--format=%ct", commit))
+        except CommandError as exc:
+            raise _unreachable(repository, exc) from exc
+    return datetime.fromtimestamp(int(told), tz=timezone.utc).date()
 
 
 def head(root: Path, *, runner: Runner) -> str:

@@ -33,9 +33,11 @@ def rocm_source(options: RocmOptions, command: str = "") -> str:
 
 
 def rocm_index(app: App, options: RocmOptions) -> str:
-    """Return the pip index with ROCm, which may be named by a channel of TheRock's."""
-    named = options.therock_index
-    return therock.address(named, "packages", ci=app.home.ci, cwd=app.cwd) if named else ""
+    """Return the pip index with ROCm: where a stream of TheRock's has the version asked for."""
+    named, version = options.therock_index, options.rocm_version or ""
+    if not named:
+        return ""
+    return therock.address(named, "packages", version=version, ci=app.home.ci, cwd=app.cwd)
 
 
 @command("fetch_rocm", FetchOptions)

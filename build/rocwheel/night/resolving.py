@@ -5,7 +5,7 @@ What cannot be resolved leaves its own set out of the night, with the reason; th
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,8 @@ from rocwheel.image import registry
 from rocwheel.night.night_summary import NightSummary
 from rocwheel.night.settings import Branch, NightSettings, SetSettings
 from rocwheel.release.ledger.nights import Cell, WheelRecipe
-from rocwheel.rocm import listing, tarball_name, therock
+from rocwheel.rocm import listing, therock
+from rocwheel.rocm.listing import ListedTarball
 from rocwheel.source.pins import Pin, Pins
 
 GITHUB: Final = "https://github.com/"
@@ -66,20 +67,45 @@ def resolve(
     settings.check_families(families)
     commit_of = cache(partial(git.resolve_ref, runner=world.runner))
     image_of = cache(partial(one_image, world=world))
-    resolver = _Resolver(families, source.pins_of(world.ci), world, commit_of, image_of)
+    day_of = cache(partial(_day_of, world=world))
+    pins = source.pins_of(world.ci)
+    resolver = _Resolver(families, pins, world, commit_of, day_of, image_of, settings.quiet_days)
     recipes: list[WheelRecipe] = []
     absent: list[Cell] = []
     for item in settings.sets:
         try:
             for made in resolver.of(item):
-                (recipes if isinstance(made, WheelRecipe) else absent).append(made)  # type: ignore[arg-type]
+                if isinstance(made, WheelRecipe):
+                    recipes.append(made)
+                elif made.kind != "source" or made.absent not in {cell.absent for cell in absent}:
+                    absent.append(made)  # sets may share a page or a branch
         except ConfigError:
             raise
         except RocwheelError as exc:
             world.note(f"{item.name}: {exc}")
             names = resolver.wanted(item) if resolver.is_apart(item) else ("",)
             absent += (_absent(item, str(exc), name) for name in names)
+    if any(therock.stream_of(s.rocm.tarballs, ci=world.ci, cwd=world.cwd) for s in settings.sets):
+        for line in therock.outdated(world.now.date(), ci=world.ci):
+            world.note(line)
     return tuple(recipes), tuple(absent)
+
+
+def _quiet(
+    name: str, newest: date, allowed: int, today: date, why: tuple[str, str]
+) -> Iterator[Cell]:
+    """Yield a cell that is red, where a source offers nothing new for longer than it may.
+
+    What was built of it before is kept, so that nothing else of the night would tell it. `why` is
+    the source, and what to do.
+    """
+    where, todo = why
+    age = (today - newest).days
+    text = f"{where}: the newest is of {newest}, {age} days old, and {allowed} are allowed; {todo}"
+    if age < -1:
+        text = f"{where}: the newest is of {newest}, which is yet to come: a clock is wrong"
+    if not -1 <= age <= allowed:
+        yield Cell(name=f"source.{name}", kind="source", argv=(), absent=text)
 
 
 def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> Cell:
@@ -98,7 +124,9 @@ class _Resolver(Plain, frozen=True):
     pins: Pins
     world: World
     commit_of: Callable[[str, str], str]  # of a branch
+    day_of: Callable[[str, str], date | None]  # of a commit
     image_of: Callable[[str], str]
+    quiet_days: int  # of a page that says nothing else
 
     def wanted(self, item: SetSettings) -> tuple[str, ...]:
         """Return the families that a set is for."""
@@ -116,11 +144,29 @@ class _Resolver(Plain, frozen=True):
             if pin and python not in pin.pythons:
                 why = f"JAX {pin.version} has no lock file for CPython {python}"
                 yield _absent(item, why, python=str(python))
+        today = world.now.date()
+        if isinstance(item.jax, Branch) and (day := self._day(item.jax)):
+            said = f"{item.jax.repository}, {item.jax.name}", "does JAX go on in another branch?"
+            yield from _quiet(f"{item.name}.jax", day, item.jax.quiet_days, today, said)
         if not item.rocm.tarballs:
             yield self._recipe(item, item.name, wanted, item.rocm.source)
             return
         page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
         newest = listing.newest(page, client=world.client, cwd=world.cwd)
+        if offered := self._newest(page, newest):
+            stream = therock.stream_of(item.rocm.tarballs, ci=world.ci, cwd=world.cwd)
+            days = item.rocm.quiet_days or (stream.quiet_days if stream else self.quiet_days)
+            said = without_secrets(page), "has TheRock moved? `rocwheel bump therock`"
+            yield from _quiet(f"{item.name}.rocm", offered, days, today, said)
+        for made in self._of_page(item, page, newest):
+            is_made = isinstance(made, WheelRecipe)
+            yield replace(made, rocm_newest=str(offered or "")) if is_made else made
+
+    def _of_page(
+        self, item: SetSettings, page: str, newest: Mapping[str, ListedTarball]
+    ) -> Iterator[WheelRecipe | Cell]:
+        """Yield the recipes of a page's tarballs, and cells for the families without one."""
+        world, wanted = self.world, self.wanted(item)
         if not self.is_apart(item):
             every = therock.known().names.everything
             if every not in newest:
@@ -143,7 +189,7 @@ class _Resolver(Plain, frozen=True):
 
     def _tarball(self, item: SetSettings, where: str) -> Tarball:
         """Return a source with its digest, once its name says no ROCm that the pin is not for."""
-        name, pin = tarball_name.parse(tarball_name.base_name(where)), self._pin(item)
+        name, pin = therock.parse_name(therock.base_name(where)), self._pin(item)
         if pin and name and name.version and not isinstance(item.jax, Branch):
             try:
                 check_rocm(name.version, pin.version, self.pins.layouts[pin.layout])
@@ -202,9 +248,24 @@ class _Resolver(Plain, frozen=True):
             pythons=pythons,
             argv=words,
             xla_commit=(pin.xla_commit or "") if pin and not isinstance(item.jax, Branch) else "",
+            jax_newest=str(self._day(item.jax) or "") if isinstance(item.jax, Branch) else "",
             tool=world.tool,
             tool_repository=world.tool_repository,
         )
+
+    def _day(self, branch: Branch) -> date | None:
+        """Return the day of a branch's newest commit; None for a commit in place of a branch."""
+        commit = self.commit_of(branch.repository, branch.name)
+        return None if branch.name == commit else self.day_of(branch.repository, commit)
+
+    def _newest(self, page: str, listed: Mapping[str, ListedTarball]) -> date | None:
+        """Return the day of a page's newest build; None for a folder, and where nothing says it."""
+        if "://" not in page:
+            return None
+        day = max((found for entry in listed.values() if (found := entry.day)), default=None)
+        if day is None:
+            self.world.note(f"{without_secrets(page)}: no build says its day: none is too old")
+        return day
 
     def _pin(self, item: SetSettings) -> Pin | None:
         if item.jax is None:
@@ -229,12 +290,21 @@ class _Resolver(Plain, frozen=True):
         return folder.name, "", tree.digest or tree.commit, (f"--jax-source-dir={folder}",)
 
 
+def _day_of(repository: str, commit: str, world: World) -> date | None:
+    """Return the day of a commit; None, and a note, where the server gives no single commit."""
+    try:
+        return git.day_of(repository, commit, runner=world.runner)
+    except SourceError as exc:
+        world.note(f"{repository}: the day of its newest commit is not known: {exc}")
+        return None
+
+
 def one_tarball(where: str, sha256: str, world: World, asked: str = "") -> Tarball:
     """Return a source with its digest: as given, as the file beside it says, or by reading it.
 
     Raises ConfigError where its name says another version than the one asked for.
     """
-    name = tarball_name.parse(tarball_name.base_name(where))
+    name = therock.parse_name(therock.base_name(where))
     version = str(name.version) if name and name.version else asked
     if asked and RocmVersion.parse(asked) != RocmVersion.parse(version):
         raise ConfigError(f"{where}: is ROCm {version}, not {asked}", hint="correct `rocm.version`")

@@ -64,12 +64,14 @@ class Branch(Value, frozen=True, kw_only=True):
     repository: str
     name: str = msgspec.field(name="branch")
     pin: str  # the pin whose layout, CPythons and jaxlib it has
+    quiet_days: Some = 60  # its newest commit may be so old
 
 
 class Rocm(Value, frozen=True, kw_only=True):
     """Where ROCm comes from: a page of tarballs, the newest per family, or one source for all."""
 
-    tarballs: str = ""  # URL of a page or folder that lists tarballs
+    tarballs: str = ""  # a stream, the URL of a page or a folder that lists tarballs
+    quiet_days: Some | None = None  # the newest build may be so old; None: as the stream says
     source: str = ""
     sha256: str = ""
     version: str = ""  # of a source whose name has none
@@ -180,6 +182,7 @@ class NightSettings(Value, frozen=True, kw_only=True):
     """Everything that `ci/nightly.yaml` says: sets, costs, attempts, what is kept and shown."""
 
     trigger: matrix.Trigger = matrix.Trigger.NIGHTLY
+    quiet_days: Some = 7  # the newest build of a page may be so old, where nothing else says it
     sets: tuple[SetSettings, ...]
     build: BuildCost = BuildCost()
     gate: Cost = Cost()

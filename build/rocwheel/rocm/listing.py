@@ -2,11 +2,14 @@
 
 Three kinds of page are read, whose formats are data (`ci/therock.yaml`): TheRock's own, a plain
 list of links, and the XML with which a bucket answers. Nothing of a page is trusted but the names
-and times of its files.
+and times of its files. A page that lists nothing, one that is none of the three, and one whose
+names are not known are three different errors.
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import date, datetime, timezone
 from html import unescape
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +17,12 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from packaging.version import Version
 
+from rocwheel.base.console import count
 from rocwheel.base.download import Client, without_secrets
 from rocwheel.base.errors import ConfigError, FetchError
 from rocwheel.base.values import Plain
-from rocwheel.rocm import tarball_name, therock
-from rocwheel.rocm.tarball_name import TarballName
+from rocwheel.rocm import therock
+from rocwheel.rocm.therock import TarballName
 
 PAGE_BYTES: Final = 64 << 20
 BUCKET_PAGES: Final = 100  # of 1,000 files each
@@ -31,44 +35,80 @@ class ListedTarball(Plain, frozen=True, kw_only=True):
     source: str  # URL, or path
     modified: str = ""  # as the page spells it, later texts being later; "" where it says nothing
 
+    @property
+    def day(self) -> date | None:
+        """The day it was built: as its version says, else the day it was put there."""
+        if self.name.version and (named := therock.day_of(self.name.version)):
+            return named
+        with suppress(ValueError, OverflowError, OSError):
+            return datetime.fromtimestamp(float(self.modified), tz=timezone.utc).date()
+        with suppress(ValueError):
+            return date.fromisoformat(self.modified[:10])
+        return None
+
+
+class _Listed(Plain, frozen=True, kw_only=True):
+    """What one page or folder lists: tarballs of TheRock's, and how many files it names in all."""
+
+    tarballs: tuple[ListedTarball, ...]
+    names: tuple[str, ...]  # of all files
+
 
 def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]:
     """Return the newest tarball of each family, and of `multiarch`, that `where` lists.
 
     Raises what `every` raises, and FetchError for a page without tarballs of TheRock's.
     """
-    oldest_first = sorted(every(where, client=client, cwd=cwd), key=order)
-    chosen = {item.name.group: item for item in oldest_first}
-    if not chosen:
-        raise FetchError(
-            f"{without_secrets(where)}: lists no ROCm tarball (therock-dist-linux-…)",
-            hint="check the address: a login page, another project's or an empty one looks so",
-        )
-    return chosen
+    return {
+        item.name.group: item for item in sorted(every(where, client=client, cwd=cwd), key=order)
+    }
 
 
-def every(where: str, *, client: Client, cwd: Path) -> Iterator[ListedTarball]:
-    """Yield the tarballs to build with that the URL of a page, or a folder, lists.
+def every(where: str, *, client: Client, cwd: Path) -> tuple[ListedTarball, ...]:
+    """Return the tarballs to build with that the URL of a page, or a folder, lists.
 
-    Raises FetchError for two of one name; ConfigError for a folder that is not there.
+    Raises FetchError for two of one name, and for none; ConfigError for a folder that is not there.
     """
-    addresses: dict[str, str] = {}
-    is_page = "://" in where
-    if not is_page and not (cwd / where).is_dir():
+    if "://" in where:
+        pages = list(_pages(where, client))
+    elif (cwd / where).is_dir():
+        paths = [path for path in sorted((cwd / where).iterdir()) if ".tar." in path.name]
+        held = tuple(item for path in paths for item in _listed(path.name, str(path)))
+        pages = [_Listed(tarballs=held, names=tuple(path.name for path in paths))]
+    else:
         raise ConfigError(
             f"{cwd / where}: no such folder", hint="check where the tarballs are listed"
         )
-    paths = sorted((cwd / where).glob("*.tar.*")) if not is_page else ()
-    held = (item for path in paths for item in _listed(path.name, str(path)))
-    for item in _page(where, client) if is_page else held:
-        name = tarball_name.base_name(item.source)
+    addresses: dict[str, str] = {}
+    found = [item for page in pages for item in page.tarballs]
+    for item in found:
+        name = therock.base_name(item.source)
         if addresses.setdefault(name, item.source) != item.source:
             raise FetchError(
                 f"{without_secrets(where)}: lists {name} twice, at two addresses",
                 hint="name the right one with `source` in place of `tarballs`",
             )
-        if item.name.is_release:
-            yield item
+    chosen = tuple(item for item in found if item.name.is_release)
+    if not chosen:
+        raise _empty(where, [name for page in pages for name in page.names], len(found))
+    return chosen
+
+
+def _empty(where: str, names: list[str], known: int) -> FetchError:
+    """Return the error of a page that can be read and has no tarball to build with."""
+    shown = without_secrets(where)
+    odd = [name for name in names if ".tar." in name]
+    if odd and not known:
+        return FetchError(
+            f"{shown}: has {count(len(odd), 'tarball')} with a name that rocwheel does not know, "
+            f"such as {odd[0]}",
+            hint="TheRock may have changed its names: `names` in ci/therock.yaml",
+        )
+    rest = f" ({count(known, 'tarball')} of ROCm's tests or of another platform)" if known else ""
+    return FetchError(
+        f"{shown}: lists nothing to build with{rest}: no therock-dist-linux-…",
+        hint="check the address; a stream that has no release yet looks so",
+    )
 
 
 def _formats() -> therock.TarballPages:
@@ -81,7 +121,7 @@ def order(item: ListedTarball) -> tuple[Any, ...]:
     return Version(version.public), item.modified, version
 
 
-def _page(url: str, client: Client) -> Iterator[ListedTarball]:
+def _pages(url: str, client: Client) -> Iterator[_Listed]:
     address = url
     for _ in range(BUCKET_PAGES):
         body = client.read(address, limit=PAGE_BYTES, fresh=True, beside=url)
@@ -90,7 +130,7 @@ def _page(url: str, client: Client) -> Iterator[ListedTarball]:
                 f"{without_secrets(url)}: there is no such page", hint="check the address"
             )
         text = body.decode("utf-8", "replace")
-        yield from read(text, url)
+        yield read(text, url)
         more = _formats().bucket.following.search(text) if "<ListBucketResult" in text else None
         if more is None:
             return
@@ -101,38 +141,51 @@ def _page(url: str, client: Client) -> Iterator[ListedTarball]:
     raise FetchError(f"{without_secrets(url)}: lists too many files", hint="name a longer prefix")
 
 
-def read(text: str, url: str) -> Iterator[ListedTarball]:
-    """Yield the tarballs that one page lists. Raises FetchError for a page that was cut."""
+def read(text: str, url: str) -> _Listed:
+    """Return what one page lists. Raises FetchError for a page that was cut, or is none."""
     if "<ListBucketResult" in text:
-        yield from _bucket(text, url)
-        return
+        return _bucket(text, url)
     if (constant := _formats().constant.search(text)) is None:
-        for href in _formats().link.findall(text):
-            yield from _listed(unquote(unescape(href)), unescape(href), page=url)
-        return
+        return _links(text, url)
     try:
         files, _ = json.JSONDecoder().raw_decode(text, constant.end())
     except (ValueError, RecursionError) as exc:
-        raise _cut(url, "its list of files does not end") from exc
+        raise _unreadable(url, "its list of files does not end") from exc
+    tarballs, names = list[ListedTarball](), list[str]()
     for item in files:
         name = item.get("name") if isinstance(item, Mapping) else None
         if not isinstance(name, str):
-            raise _cut(url, "its list of files has an entry without a name")
-        yield from _listed(name, quote(name), page=url, modified=str(item.get("mtime", "")))
+            raise _unreadable(url, "its list of files has an entry without a name")
+        names.append(name)
+        tarballs += _listed(name, quote(name), page=url, modified=str(item.get("mtime", "")))
+    return _Listed(tarballs=tuple(tarballs), names=tuple(names))
 
 
-def _bucket(text: str, url: str) -> Iterator[ListedTarball]:
+def _links(text: str, url: str) -> _Listed:
+    """Read a web server's list of a folder: links to tarballs, or nothing but a heading."""
+    links = [unescape(href) for href in _formats().link.findall(text)]
+    names = tuple(unquote(href).partition("?")[0].rpartition("/")[2] for href in links)
+    if not any(".tar." in name for name in names) and not _formats().heading.search(text):
+        raise _unreadable(url, "it is no list of tarballs that rocwheel knows")
+    found = (item for href in links for item in _listed(unquote(href), href, page=url))
+    return _Listed(tarballs=tuple(found), names=names)
+
+
+def _bucket(text: str, url: str) -> _Listed:
     if "</ListBucketResult>" not in text:
-        raise _cut(url, "its listing does not end")
+        raise _unreadable(url, "its listing does not end")
     if "<IsTruncated>true" in text and not _formats().bucket.following.search(text):
-        raise _cut(url, "its listing goes on, and does not say how: ask with list-type=2")
+        raise _unreadable(url, "its listing goes on, and does not say how: ask with list-type=2")
     parts = urlsplit(url)
+    # A bucket is listed at its root, whatever the prefix; one by path is named there.
+    root = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/", "", ""))
+    tarballs, names = list[ListedTarball](), list[str]()
     for entry in _formats().bucket.entry.findall(text):
         fields = {key: unescape(value) for key, value in _formats().bucket.field.findall(entry)}
         key = fields.get("Key", "")
-        # A bucket is listed at its root, whatever the prefix; one by path is named there.
-        root = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/", "", ""))
-        yield from _listed(key, quote(key), page=root, modified=fields.get("LastModified", ""))
+        names.append(therock.base_name(key))
+        tarballs += _listed(key, quote(key), page=root, modified=fields.get("LastModified", ""))
+    return _Listed(tarballs=tuple(tarballs), names=tuple(names))
 
 
 def _listed(
@@ -140,7 +193,7 @@ def _listed(
 ) -> Iterator[ListedTarball]:
     """Yield the entry, if it is a tarball of TheRock's at an address that makes sense."""
     try:
-        parsed = tarball_name.parse(tarball_name.base_name(name))
+        parsed = therock.parse_name(therock.base_name(name))
         source = urljoin(page, address) if page else address
     except ValueError:  # such as `http://[bad`
         return
@@ -148,8 +201,8 @@ def _listed(
         yield ListedTarball(name=parsed, source=source, modified=modified)
 
 
-def _cut(url: str, problem: str) -> FetchError:
+def _unreadable(url: str, problem: str) -> FetchError:
     return FetchError(
-        f"{without_secrets(url)}: {problem}",
-        hint="the page came in part or has a format that is not known; try again later",
+        f"{without_secrets(url)}: cannot be read: {problem}",
+        hint="a login page, a page that came in part and a new format look so",
     )

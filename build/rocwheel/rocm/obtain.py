@@ -30,7 +30,7 @@ from rocwheel.base.download import (
 from rocwheel.base.errors import FetchError, HostError
 from rocwheel.base.values import replace
 from rocwheel.records.manifest import ON_DISK, RocmDelivery, RocmPackage
-from rocwheel.rocm import by_pip, rocm_root, tarball_name
+from rocwheel.rocm import by_pip, rocm_root, therock
 from rocwheel.rocm.origin import Origin, RocmPlan, source_key
 from rocwheel.rocm.read_ahead import Blocks, ReadAhead
 from rocwheel.rocm.rocm_root import RocmRoot
@@ -361,7 +361,7 @@ def _published(client: Client, source: str) -> str | None:
     url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
     if (data := client.read(url, beside=source)) is None:
         return None
-    name = tarball_name.base_name(source)
+    name = therock.base_name(source)
     return _digest_in(data.decode("utf-8", "replace"), name=name, where=without_secrets(url))
 
 

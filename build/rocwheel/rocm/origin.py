@@ -15,7 +15,7 @@ from rocwheel.base.errors import ConfigError, HostError, RocmError, named
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import RocmVersion, is_sha256
 from rocwheel.records.manifest import RocmPackage, RocmSource
-from rocwheel.rocm import by_pip, rocm_root, tarball_name
+from rocwheel.rocm import by_pip, rocm_root, therock
 from rocwheel.rocm.tarball import Compression
 from rocwheel.rocm.tree_cache import Cache
 
@@ -131,8 +131,8 @@ def plan(
             hint="drop one of the two",
         )
     origin, location = _locate(source, cwd)
-    name = tarball_name.base_name(location)
-    parsed = None if origin is Origin.DIRECTORY else tarball_name.parse(name)
+    name = therock.base_name(location)
+    parsed = None if origin is Origin.DIRECTORY else therock.parse_name(name)
     named = parsed.version if parsed else None
     if parsed and parsed.platform != "linux":
         raise RocmError(
@@ -202,7 +202,7 @@ def recorded(source: RocmSource, *, cache: Path, option: str = "--rocm") -> Rocm
             f"{source.name}: the manifest does not say where this ROCm came from",
             hint=f"name it: {option} with a tarball or a folder",
         )
-    parsed = tarball_name.parse(source.name)
+    parsed = therock.parse_name(source.name)
     return RocmPlan(
         origin=Origin.URL if source.url else Origin.TARBALL,
         source=source.url or source.name,

@@ -1,30 +1,72 @@
-"""Reads `ci/therock.yaml`: where TheRock publishes, how it names and lists, what its trees have."""
+"""Reads `ci/therock.yaml`: where TheRock publishes, how it names and lists, what its trees have.
+
+A version in a tarball's name is `7.10.0`, `7.15.0a20260630`, `7.10.0rc1`, `7.14.0.dev0+13caf791` or
+`10.1.0a20260811+bkc.20260814`; `-tests` marks a tarball with ROCm's own tests. Builds with
+AddressSanitizer have the same names in a folder of their own.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from urllib.parse import unquote, urlsplit
 
+from packaging.specifiers import SpecifierSet
+
+import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Family
 from rocwheel.base import home, yaml_file
 from rocwheel.base.errors import ConfigError
-from rocwheel.base.values import Value, matching
-from rocwheel.base.versions import suggest
+from rocwheel.base.values import NonEmpty, Plain, Value, matching
+from rocwheel.base.versions import RocmVersion, suggest
 from rocwheel.base.yaml_file import FieldError
 
 FILE: Final = "therock.yaml"
-Address = Annotated[str, matching(r"\Ahttps://\S+/\Z", "an https address of a folder", "end in /")]
-Kind = Literal["tarballs", "per_family", "asan", "packages"]
+Address = Annotated[str, matching(r"\Ahttps?://\S+/\Z", "an https address of a folder", "end in /")]
+Kind = Literal["tarballs", "asan", "packages"]
+OLD_FACT: Final = 30  # days after which a fact is compared with its source again
 _WORD: Final = re.compile(r"[a-z]+\Z")
+_DAY: Final = re.compile(r"(?:a|\+bkc\.)(20\d\d)(\d\d)(\d\d)\b")
 
 
-class TheRockChannel(Value, frozen=True, kw_only=True):
-    """One channel: what lies where."""
+class ReleasePlace(Value, frozen=True, kw_only=True):
+    """Where the releases of some versions lie, and who says so."""
 
+    versions: SpecifierSet
     tarballs: Address
-    per_family: Address
     packages: Address
     asan: Address | None = None
+    ended: date | None = None  # nothing newer came after it
+    as_of: date  # how old what the source says is
+    source: NonEmpty
+
+
+class ReleaseStream(Value, frozen=True, kw_only=True):
+    """One stream of releases: its places, the newest first."""
+
+    also: tuple[str, ...] = ()  # older names of it
+    quiet_days: int
+    places: tuple[ReleasePlace, ...]
+
+
+class UpstreamFile(Value, frozen=True, kw_only=True):
+    """A file of TheRock's sources, and what is read of it: the pattern's group."""
+
+    file: str
+    pattern: re.Pattern[str]
+
+
+class Upstream(Value, frozen=True, kw_only=True):
+    """Where TheRock's own sources say where it publishes."""
+
+    repository: str
+    streams: UpstreamFile
+    packages: UpstreamFile
+    tarballs: UpstreamFile
+    asan: UpstreamFile
+    default: UpstreamFile
 
 
 class TarballNames(Value, frozen=True, kw_only=True):
@@ -53,6 +95,7 @@ class TarballPages(Value, frozen=True, kw_only=True):
 
     constant: re.Pattern[str]
     link: re.Pattern[str]
+    heading: re.Pattern[str]
     bucket: BucketListing
 
 
@@ -78,12 +121,92 @@ class ChangesPage(Value, frozen=True, kw_only=True):
 class TheRock(Value, frozen=True, kw_only=True):
     """TheRock's interface."""
 
-    schema: Literal[1]
-    changes: tuple[ChangesPage, ...]
-    channels: Mapping[str, TheRockChannel]
+    schema: Literal[2]
+    plain_http: tuple[str, ...]  # hosts of one's own network that have no https
+    streams: Mapping[str, ReleaseStream]
+    upstream: Upstream
     names: TarballNames
     pages: TarballPages
     tree: TreeLayout
+    changes: tuple[ChangesPage, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse streams without a place, and plain http to a host that is not named."""
+        for name, stream in self.streams.items():
+            if not stream.places:
+                raise FieldError("has no place", "streams", name, "places", hint="add one")
+            for number, place in enumerate(stream.places):
+                for kind in ("tarballs", "asan", "packages"):
+                    parts = urlsplit(getattr(place, kind) or "https:")
+                    if parts.scheme != "https" and parts.hostname not in self.plain_http:
+                        raise FieldError(
+                            f"{place.tarballs if kind == 'tarballs' else getattr(place, kind)!r}"
+                            " is not an https address",
+                            "streams", name, "places", number, kind,
+                            hint=f"write https, or add {parts.hostname} to `plain_http`",
+                        )  # fmt: skip
+
+    def stream(self, name: str) -> ReleaseStream | None:
+        """Return the stream of this name, or of this older name."""
+        also = (stream for stream in self.streams.values() if name in stream.also)
+        return self.streams.get(name) or next(also, None)
+
+
+class TarballName(Plain, frozen=True, kw_only=True):
+    """The parts of a tarball's name."""
+
+    platform: str
+    group: str  # a GPU family, or `multiarch`
+    version: RocmVersion | None  # None where it is no version
+    has_tests: bool
+
+    @property
+    def is_multiarch(self) -> bool:
+        """Return whether the tarball serves every GPU family."""
+        return self.group == known().names.everything
+
+    @property
+    def family(self) -> Family | None:
+        """Return the GPU family; None for `multiarch` and for a family that is not known."""
+        return matrix.FAMILIES.get(self.group)
+
+    @property
+    def is_release(self) -> bool:
+        """Return whether it is a Linux ROCm to build with, and not one with ROCm's own tests."""
+        return self.platform == "linux" and self.version is not None and not self.has_tests
+
+
+def parse_name(name: str) -> TarballName | None:
+    """Take a tarball's name apart; None where TheRock made no such name."""
+    if (match := known().names.pattern.fullmatch(name)) is None:
+        return None
+    try:
+        version = RocmVersion.parse(match["version"])
+    except ConfigError:
+        version = None
+    return TarballName(
+        platform=match["platform"],
+        group=match["group"],
+        version=version,
+        has_tests=bool(match["tests"]),
+    )
+
+
+def base_name(source: str) -> str:
+    """Return the last part of a URL's path, decoded, or of a path."""
+    path = unquote(urlsplit(source).path) if "://" in source else source
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def day_of(version: RocmVersion) -> date | None:
+    """Return the day that a nightly's version names: of two the later."""
+    days = []
+    for year, month, day in _DAY.findall(str(version)):
+        try:
+            days.append(date(int(year), int(month), int(day)))
+        except ValueError:  # such as a20261399
+            continue
+    return max(days, default=None)
 
 
 @cache
@@ -92,20 +215,53 @@ def known() -> TheRock:
     return yaml_file.read(home.find(None).ci / FILE, TheRock)
 
 
-def address(text: str, kind: Kind, *, ci: Path, cwd: Path) -> str:
-    """Return the address that a channel's name stands for; any other text as it is.
+def stream_of(text: str, *, ci: Path, cwd: Path) -> ReleaseStream | None:
+    """Return the stream that a word names; None for an address or a folder.
 
-    Raises ConfigError for a word that is neither a channel nor a folder.
+    Raises ConfigError for a word that is neither a stream nor a folder.
     """
     if not _WORD.match(text) or (cwd / text).is_dir():
-        return text
-    channels = yaml_file.read(ci / FILE, TheRock).channels
-    if text not in channels:
+        return None
+    data = yaml_file.read(ci / FILE, TheRock)
+    if (stream := data.stream(text)) is None:
         raise ConfigError(
-            f"{text!r}: neither a channel of TheRock's nor a folder",
-            hint=suggest(text, tuple(channels)),
+            f"{text!r}: neither a stream of TheRock's nor a folder",
+            hint=suggest(text, tuple(data.streams)),
         )
-    return str(getattr(channels[text], kind))
+    return stream
+
+
+def address(text: str, kind: Kind, *, version: str = "", ci: Path, cwd: Path) -> str:
+    """Return the address that a stream's name stands for; any other text as it is.
+
+    Raises ConfigError for a word that is neither a stream nor a folder, and for a version that the
+    stream has nowhere.
+    """
+    if (stream := stream_of(text, ci=ci, cwd=cwd)) is None:
+        return text
+    wanted = RocmVersion.parse(version) if version else None
+    for place in stream.places:
+        where: str | None = getattr(place, kind)
+        if where and (not wanted or place.versions.contains(wanted.version, prereleases=True)):
+            return where
+    ranges = " or ".join(str(place.versions) for place in stream.places if getattr(place, kind))
+    raise ConfigError(
+        f"ROCm {version or kind}: the stream {text!r} has none",
+        hint=f"it has {ranges}; name another stream or an address"
+        if ranges
+        else "name another stream or an address",
+    )
+
+
+def outdated(today: date, *, ci: Path) -> Iterator[str]:
+    """Yield a line where what is known of TheRock's addresses is too old to be relied on."""
+    streams = yaml_file.read(ci / FILE, TheRock).streams
+    oldest = min(stream.places[0].as_of for stream in streams.values())
+    if (days := (today - oldest).days) > OLD_FACT:
+        yield (
+            f"{FILE}: what it says of TheRock's addresses is of {oldest}, {days} days old; "
+            "compare it with TheRock's sources: rocwheel bump therock"
+        )
 
 
 def changes(old: str, new: str) -> str:

@@ -29,7 +29,7 @@ from rocwheel.base.versions import CPYTHONS, RocmVersion, is_sha256, suggest
 from rocwheel.gate.suite import discovery, suites
 from rocwheel.image import registry
 from rocwheel.image.building import Workplace
-from rocwheel.rocm import listing, tarball_name
+from rocwheel.rocm import listing, therock
 from rocwheel.source import pin_edit, tree
 
 SHOWN: Final = 40  # commits of an upstream log
@@ -256,7 +256,7 @@ def _rocm(context: BumpContext) -> Iterator[Fact]:
     path, night = context.yaml("nightly.yaml")
     for number, item in enumerate(night["sets"]):
         where = item["rocm"].get("source", "")
-        name = tarball_name.parse(tarball_name.base_name(where))
+        name = therock.parse_name(therock.base_name(where))
         if "://" in where and name and name.version:
             at = ("sets", number, "rocm")
             yield Fact(name=item["name"], now=str(name.version), path=path, upstream=where, at=at)
@@ -264,7 +264,7 @@ def _rocm(context: BumpContext) -> Iterator[Fact]:
 
 def _listed(fact: Fact, context: BumpContext) -> Mapping[str, listing.ListedTarball]:
     """Return the tarballs beside the one that is pinned, of the same family, by version."""
-    name = tarball_name.parse(tarball_name.base_name(fact.upstream))
+    name = therock.parse_name(therock.base_name(fact.upstream))
     page = f"{fact.upstream.rpartition('/')[0]}/"
     every = listing.every(page, client=context.client, cwd=context.here.cwd)
     own = (item for item in every if name and item.name.group == name.group)

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 from packaging.specifiers import SpecifierSet
 
 from rocwheel import check_install
-from rocwheel.base import container
+from rocwheel.base import container, home
 from rocwheel.base.choices import Purpose
 from rocwheel.base.download import proxies
-from rocwheel.base.errors import RocwheelError, StoreError
+from rocwheel.base.errors import ConfigError, RocwheelError, StoreError
 from rocwheel.base.host import machine
 from rocwheel.base.process import Runner
 from rocwheel.base.store import Store
@@ -28,6 +28,8 @@ from rocwheel.base.store.file import FileStore
 from rocwheel.base.store.s3 import S3Store
 from rocwheel.base.values import Plain, replace
 from rocwheel.dist.readiness import GIB, HOSTS, WHOLE_DISK, Row, disk, existing
+from rocwheel.release.ledger.nights import Nights
+from rocwheel.rocm import therock
 
 MOST_OFF: Final = 60.0  # seconds; a kept clock is within one
 
@@ -79,6 +81,8 @@ def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
             yield replace(_credentials(), is_optional=place.store is None)
         yield from _rights(place)
     yield from _names(dict.fromkeys(hosts), place.environ)
+    if wanted & {Purpose.BUILD, Purpose.RELEASE}:
+        yield from _neighbours(place)
     yield _clock(place)
     yield disk(place.cache, WHOLE_DISK if Purpose.BUILD in wanted else 15 * GIB)
 
@@ -152,6 +156,35 @@ def _rights(place: Machine) -> Iterator[Row]:
     except StoreError as exc:
         right, remedy = str(exc), exc.hint
     yield Row(name=store.url, found=right, remedy=remedy)
+
+
+def _neighbours(place: Machine) -> Iterator[Row]:
+    """Yield how old our facts of TheRock are, and what the newest night's sources offered."""
+    now = place.now or datetime.now(tz=timezone.utc)
+    old = "".join(therock.outdated(now.date(), ci=home.find(None).ci))
+    yield Row(
+        name="TheRock's addresses",
+        found=old.partition(";")[0] or "are known, and not old",
+        remedy="rocwheel bump therock" if old else "",
+        is_optional=True,
+    )
+    if place.store is None:
+        return
+    try:
+        nights = Nights(place.store)
+        last = [nights.plan(name)[0] for name in nights.names()[-1:]]
+    except (StoreError, ConfigError):  # which other rows tell, and `nightly check`
+        return
+    for plan in last:
+        offered = {(r.rocm_newest, r.jax_newest) for r in plan.recipes}
+        days = (max(filter(None, part), default="") for part in zip(*offered, strict=True))
+        shown = (
+            f"{name} of {day}" for name, day in zip(("ROCm", "JAX"), days, strict=False) if day
+        )
+        red = [cell.absent for cell in plan.cells if cell.kind == "source" and not cell.excused]
+        if found := "; ".join(red) or ", ".join(shown):
+            name = f"offered to {plan.night}"
+            yield Row(name=name, found=found, remedy="rocwheel bump therock" if red else "")
 
 
 def _clock(place: Machine) -> Row:

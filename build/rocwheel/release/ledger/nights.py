@@ -60,7 +60,7 @@ class Cell(Value, frozen=True, kw_only=True):
     """One command of a night. Words of it may hold `{<cell>}`: the manifest that cell left."""
 
     name: str
-    kind: str  # build, stage, gate, merge, promote, image, page, notify, prune
+    kind: str  # source, build, stage, gate, merge, promote, image, page, notify, prune
     argv: tuple[str, ...]  # without the program
     after: tuple[str, ...] = ()  # cells that must have passed
     settled: tuple[str, ...] = ()  # cells that must have ended, whichever way
@@ -103,6 +103,9 @@ class WheelRecipe(Value, frozen=True, kw_only=True):
     tool: str = ""  # what of rocwheel is an input
     tool_repository: str = ""  # of its commits
     authors: tuple[str, ...] = ()  # of the commits of JAX since its last night
+    # Days of the newest ROCm build and JAX commit that its sources offer; "" where nothing moves.
+    rocm_newest: str = ""
+    jax_newest: str = ""
 
 
 class NightPlan(Value, frozen=True, kw_only=True):
