@@ -31,7 +31,7 @@ BELOW = ", below a snapshot"  # that fits the log: what is before its last entry
 OBJECTS = (
     "log", "log/1.json", "log/2.json", "log/3.json", "log/4.json",
     *(f"log/{number}.json{BELOW}" for number in (1, 2, 3)),
-    "state.json", "listings", "manifests", "verdicts",
+    "state.json", "files.json", "manifests", "verdicts",
 )  # fmt: skip
 DAMAGES = ("lost", "truncated", "older copy", "unknown field", "another family's")
 COMMANDS = (

@@ -160,7 +160,7 @@ def test_whichever_request_of_a_staging_fails_the_next_run_ends_it(
 def assert_told(hit: str, failed: Exception | None, url: str, where: str) -> None:
     """A failure names its object, unless it was none: the snapshot only saves time, and a commit
     or a page whose write was carried out and not answered is there when it is looked for."""
-    saves = "/_rocwheel/state.json" in hit or "/_rocwheel/listings/" in hit
+    saves = "/_rocwheel/state.json" in hit or "/_rocwheel/files.json" in hit
     looked_for = hit.startswith("PUT") and ("/log/" in hit or "/index." in hit)
     if failed is None and (saves or looked_for):
         return

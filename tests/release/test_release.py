@@ -749,13 +749,13 @@ def test_what_a_newer_version_wrote_is_refused_before_anything_is_written(shop, 
     shop.released(tmp_path / "a")
     place = shop.release
     _, info = shop.store.read(place.log(1))
-    entry = {"format": 2, "number": 2, "previous": info.sha256, "something": "else"}
+    entry = {"format": 3, "number": 2, "previous": info.sha256, "needs": "0.9.0", "some": "else"}
     shop.store.create(place.log(2), json.dumps(entry).encode(), headers=place.record_headers)
     manifest = make_set(tmp_path / "b", jax="0.9.2")
     shop.stage(tmp_path / "b")
     pass_gate(shop.staging, manifest)
     before = shop.listing(place)
-    with pytest.raises(StoreError, match="format 2 needs a newer rocwheel; this one knows 1"):
+    with pytest.raises(StoreError, match=r"written by rocwheel ≥ 0.9.0 \(format 3\); this is"):
         shop.promote(manifest)
     assert shop.listing(place) == before
 
@@ -764,15 +764,14 @@ def test_a_snapshot_that_is_lost_or_garbage_is_made_again(shop, tmp_path) -> Non
     first = shop.released(tmp_path / "a")
     place = shop.release
     for damage in ("deleted", "garbage", "newer", "listing"):
-        data, info = shop.store.read(place.state)
+        _, info = shop.store.read(place.state)
         if damage == "deleted":
             shop.store.delete(place.state)
         elif damage in {"garbage", "newer"}:
             body = b"x" if damage == "garbage" else b'{"format": 2, "something": "else"}'
             shop.store.replace(place.state, body, previous=info, headers=place.record_headers)
         else:
-            for sha256 in json.loads(data)["listings"].values():
-                shop.store.delete(place.listing(sha256))
+            shop.store.delete(place.files)
         name = f"0.9.{2 + sum(map(ord, damage))}"
         second = shop.released(tmp_path / damage, jax=name)
         assert files_of(place) >= built(first) | built(second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -190,7 +191,7 @@ def test_a_snapshot_of_another_log_is_not_believed(desk, change) -> None:
     """The next entry was put after a gap, and lost with the snapshot."""
     desk.shop.released(desk.folder / "a", pythons=("3.12",))
     path = desk.path("_rocwheel/state.json")
-    forged = {**json.loads(path.read_bytes()), "sets": [], "listings": {}, **change}
+    forged = {**json.loads(path.read_bytes()), "sets": [], "projects": [], **change}
     path.write_text(json.dumps(forged))
     manifest = desk.gated("b", jax="0.9.2")
     assert desk.run("promote", "--manifest", manifest.sha256) == 0
@@ -420,11 +421,11 @@ def test_the_same_damage_in_staging_stops_nobody(desk) -> None:
 def test_an_entry_of_a_newer_format_is_refused_with_what_it_needs(desk, needs) -> None:
     rolled_back(desk)
     path = desk.path("_rocwheel/log/4.json")
-    path.write_bytes(canonical_json({"number": 4, "previous": "x", "format": 2, "needs": needs}))
+    path.write_bytes(canonical_json({"number": 4, "previous": "x", "format": 3, "needs": needs}))
     for line in (("status",), ("index", "repair")):
         assert desk.run(*line) == 7
         told = desk.capsys.readouterr().err
-        assert "needs " + (f"rocwheel ≥ {needs}" if needs else "a newer rocwheel") in told
+        assert "written by " + (f"rocwheel ≥ {needs}" if needs else "a newer rocwheel") in told
 
 
 @pytest.mark.parametrize("hurt", [lose, cut])
@@ -439,7 +440,7 @@ def test_a_listing_that_is_lost_is_made_again_wherever_it_is_read(desk, hurt) ->
         ("yank", "--file", min(before), "--reason", "x"),
         ("restore", "--manifest", first.sha256, "--reason", "x"),
     ):
-        for path in desk.path("_rocwheel/listings/x").parent.glob("*.json"):
+        if (path := desk.path("_rocwheel/files.json")).exists():  # a check writes nothing
             hurt(path)
         assert desk.run(*line) == 0, line
     assert before < shown(desk)
@@ -482,19 +483,17 @@ def test_a_log_that_is_gone_whole_is_told_by_every_command(desk) -> None:
 def test_a_listing_that_is_damaged_is_stored_again_when_its_digest_comes_back(desk, hurt) -> None:
     """The snapshot stayed behind until another change: its listing could not be stored."""
     first = desk.shop.released(desk.folder / "a", pythons=("3.12",))
-    listings = desk.path("_rocwheel/listings")
-    sound = {path: path.read_bytes() for path in listings.iterdir()}
+    path = desk.path("_rocwheel/files.json")
+    sound = path.read_bytes()
     change = ("--manifest", first.sha256, "--reason", "x")
     assert desk.run("yank", *change) == 0
-    for path in sound:
-        hurt(path)
+    hurt(path)
     assert desk.run("unyank", *change) == 0
     assert json.loads(desk.path("_rocwheel/state.json").read_bytes())["number"] == 3
-    assert {path: path.read_bytes() for path in sound} == sound
-    for path in sound:
-        hurt(path)
+    assert path.read_bytes() == sound
+    hurt(path)
     assert desk.run("index", "repair") == 0
-    assert {path: path.read_bytes() for path in sound} == sound
+    assert path.read_bytes() == sound
 
 
 def test_adoption_after_the_log_was_lost_believes_our_own_pages(desk) -> None:
@@ -562,19 +561,51 @@ def test_a_yank_of_a_shared_file_outlives_the_set_it_came_with(desk) -> None:
     assert b"it crashes" not in desk.path(f"{pjrt.project}/index.html").read_bytes()
 
 
-def test_listings_that_no_snapshot_names_are_deleted_after_a_day(desk) -> None:
+def test_a_snapshot_is_two_objects_however_many_sets_there_are(desk) -> None:
+    """Every promotion left three listings more, which only `prune` deleted."""
+    for number in (1, 2, 3):
+        desk.shop.released(desk.folder / str(number), jax=f"0.9.{number}", pythons=("3.12",))
+    ours = sorted(path.name for path in desk.path("_rocwheel").iterdir())
+    assert ours == ["files.json", "log", "manifests", "state.json", "verdicts"]
+
+
+def test_listings_of_older_versions_are_deleted_after_a_day(desk) -> None:
     rolled_back(desk)
     folder = desk.path("_rocwheel/listings")
-    named = set(json.loads(desk.path("_rocwheel/state.json").read_bytes())["listings"].values())
-    others = [path for path in folder.iterdir() if path.stem not in named]
-    assert others
-    for path in folder.iterdir():
-        os.utime(path, (0, 0))
-    young = folder / f"{'0' * 64}.json"
-    young.write_bytes(b"{}")
+    folder.mkdir()
+    old, young = (folder / f"{digit * 64}.json" for digit in "01")
+    for path in (old, young):
+        path.write_bytes(b"{}")
+    os.utime(old, (0, 0))
     assert desk.run("index", "repair") == 0
-    assert {path.stem for path in folder.iterdir()} == named | {young.stem}
+    assert [*folder.iterdir()] == [young]
     assert desk.run("index", "check") == 0
+
+
+@pytest.mark.parametrize("action", ["prune", "prune --orphans", "index repair --staging"])
+def test_a_forged_snapshot_of_staging_deletes_nothing(desk, action) -> None:
+    """Its last entry was the log's, and all its names were spent: every staged wheel was deleted."""
+    manifest = desk.gated("a")
+    place = desk.shop.staging
+    wheels = {wheel.filename for wheel in manifest.built}
+    files = json.loads(desk.shop.store.read(place.files)[0])
+    forged = {
+        name: {
+            "project": name,
+            "files": [],
+            "spent": {f["entry"]["filename"]: 1 for f in page["files"]},
+        }
+        for name, page in files.items()
+    }
+    body = json.dumps(forged).encode()
+    state = json.loads(desk.shop.store.read(place.state)[0])
+    state |= {"files": hashlib.sha256(body).hexdigest(), "sets": [], "spent": 1}
+    for key, data in ((place.files, body), (place.state, json.dumps(state).encode())):
+        info = desk.shop.store.info(key)
+        desk.shop.store.replace(key, data, previous=info, headers=place.record_headers)
+    assert desk.run(*action.split()) == 0
+    assert wheels <= {item.key.rpartition("/")[2] for item in desk.shop.store.keys(place.key(""))}
+    assert desk.run("promote", "--manifest", manifest.sha256) == 0
 
 
 def test_a_clock_that_is_off_writes_nothing_into_a_log(desk, monkeypatch) -> None:

@@ -183,9 +183,8 @@ def serve(app: App, options: ServeOptions) -> None:
 
 def _install_lines(place: Place, url: str) -> tuple[str, ...]:
     """Return lines to paste: the set of the newest plugin, then jax from the package index."""
-    state = log.read(place).of(place.view)
-    state = log.load(place, state, [name for name in state.digests if name.endswith("-plugin")])
-    for project in sorted(name for name in state.projects if name in state.listings):
+    state = log.read(place, None).of(place.view)
+    for project in sorted(name for name in state.projects if name.endswith("-plugin")):
         files = [item for item in state.shown(project) if item.yanked is None]
         if files:
             newest = max(files, key=lambda item: parsed(item.version))

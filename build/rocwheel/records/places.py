@@ -160,12 +160,27 @@ class Place:
 
     @property
     def state(self) -> str:
-        """Key of the snapshot of the log's fold."""
+        """Key of the snapshot of the log's fold: of its sets."""
         return self.key(f"{OURS}/state.json")
 
-    def listing(self, sha256: str) -> str:
-        """Key of what the snapshot knows of one project, by its digest."""
-        return self.key(f"{OURS}/listings/{sha256}.json")
+    @property
+    def files(self) -> str:
+        """Key of the snapshot's other half: the files that its sets hold."""
+        return self.key(f"{OURS}/files.json")
+
+    @property
+    def listings(self) -> str:
+        """Key prefix of what versions before 0.3 kept in place of that."""
+        return self.key(f"{OURS}/listings/")
+
+    @property
+    def head(self) -> str:
+        """Key of the statement that says with which entry the log ends, and until when."""
+        return self.key(f"{OURS}/head.json")
+
+    def bundle(self, sha256: str) -> str:
+        """Key of a set's signed statements, which an entry of the log names by their digest."""
+        return self.key(f"{OURS}/bundles/{sha256}.jsonl")
 
     @property
     def wheel_headers(self) -> Headers:

@@ -61,6 +61,7 @@ class Operation(abc.ABC):
     place: Place
     who: Who
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    reads_all: bool = False  # it deletes, for which no snapshot is believed
 
     @abc.abstractmethod
     def wanted(self, state: IndexState) -> Collection[str]:
@@ -171,7 +172,7 @@ def damaged(
 
 def read(operation: Operation) -> IndexState:
     """Return the state an operation decides on. Raises StoreError for a damaged log."""
-    state = log.read(operation.place)
+    state = log.read(operation.place, afresh=operation.reads_all)
     check_sound(operation.place, state)
     return log.load(operation.place, state, operation.wanted(state))
 
@@ -231,7 +232,7 @@ def repair(
     """
     state = log.load(place, state, projects)
     begins = place.family == ALL and set(projects) >= state.projects  # a family's pages, perhaps
-    has_root = mends or begins or not set(projects) <= set(state.digests)
+    has_root = mends or begins or not set(projects) <= state.rooted
     pages = pages_of(place, state, projects, views)
     settle(
         place,

@@ -41,6 +41,7 @@ class Prune(Operation):
     """The operation that lets go of the sets that retention no longer keeps."""
 
     keep: Retention
+    reads_all: bool = True
 
     def wanted(self, state: IndexState) -> Collection[str]:
         return {project for known, _ in self.expired(state) for project in known.projects}
@@ -79,6 +80,7 @@ class Spend(Operation):
     """The operation that marks names of files that no set holds, so that they may be deleted."""
 
     filenames: tuple[str, ...]
+    reads_all: bool = True
 
     def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {version_of(name)[0] for name in self.filenames}

@@ -5,24 +5,28 @@ an operation, so of two that decided on the same state one wins and the other de
 `state.json` is a snapshot of the fold. It may lag, and is only written once the pages show it.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
 
+from rocwheel import __version__
 from rocwheel.base import files
 from rocwheel.base.errors import (
     ConfigError,
-    ObjectDiffersError,
     ObjectMissingError,
+    ObjectStaleError,
     RefusedError,
     StoreError,
 )
-from rocwheel.base.store import JSON, Headers, HugeError, glance, pause, replaced, swap
-from rocwheel.base.values import Value, decoded, replace
+from rocwheel.base.store import JSON, Headers, HugeError, glance, pause, replaced
+from rocwheel.base.values import Sha256, Value, decoded, replace
 from rocwheel.records.places import Place
 from rocwheel.release.ledger.state import (
     FORMAT,
@@ -34,6 +38,7 @@ from rocwheel.release.ledger.state import (
     touched,
 )
 
+SNAPSHOT: Final = 2  # its format; a reader of another one folds the log
 TRIES: Final = 5  # to learn how a commit ended
 
 
@@ -42,13 +47,16 @@ class UnknownError(StoreError):
 
 
 class _Snapshot(Value, frozen=True, kw_only=True):
+    """The sets of a state; their files are in a second object, which this one names."""
+
     number: int
     head: str
     sets: tuple[Known, ...]
-    listings: dict[str, str]  # project -> digest
+    projects: tuple[str, ...]
+    files: Sha256  # digest of that object
     spent: int
     below: str  # of a release: digest of what the store lists of the entries before this number
-    format: int = FORMAT
+    format: int = SNAPSHOT
 
 
 class _Envelope(msgspec.Struct):
@@ -60,7 +68,16 @@ class _Envelope(msgspec.Struct):
     format: int = FORMAT
 
 
+class _Older(msgspec.Struct):
+    """What snapshots of every format have."""
+
+    number: int
+    head: str
+    format: int
+
+
 # Made here, by one thread: see `values._decoder`.
+_OLDER: Final = msgspec.json.Decoder(_Older)
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
@@ -81,33 +98,32 @@ def read(
     state = _folded(place, snapshot or _start(place), skips=skips)
     if snapshot and not place.is_staging and state.below != _below(state, snapshot.number):
         state = _folded(place, _start(place))
+    if not (snapshot or skips or afresh):
+        state = _shown_before(place, state)
     return load(place, state, projects)
 
 
 def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> IndexState:
     """Return the same state with the listings of these projects (None: of all) at hand.
 
-    One that is lost or damaged in the store is made again from the log. Raises StoreError where
-    the log gives another one.
+    Where the store has other files than the snapshot names, they are made again from the log; of a
+    snapshot that is not the log's nothing is kept.
     """
-    wanted = state.digests if projects is None else projects
-    missing = sorted({p for p in wanted if p in state.digests and p not in state.listings})
-    if not missing:
+    wanted = state.projects if projects is None else projects
+    if not any(name in state.unread for name in wanted):
         return state
-    stored = place.each(lambda project: _listing(place, project, state.digests[project]), missing)
-    kept = {project: listing for project, listing in zip(missing, stored, strict=True) if listing}
-    lost = [project for project in missing if project not in kept]
-    again = _folded(place, _start(place), until=state.saved) if lost else state
-    for project in lost:
-        kept[project] = again.listing(project)
-        if kept[project].sha256 != state.digests[project]:
-            raise StoreError(
-                f"{place.store.locate(place.listing(state.digests[project]))}: lost, and the log "
-                "gives another one",
-                hint=f"remove {place.store.locate(place.state)}, which names it, and run "
-                f"`{place.command('repair')}`",
-            )
-    return replace(state, listings={**state.listings, **kept})
+    stored = _files(place, state.files_sha256)
+    if stored is None:
+        again = _folded(place, _start(place), until=state.saved)
+        if files.sha256(_encoded(again)) != state.files_sha256:
+            return _folded(place, _start(place), until=state.number)
+        stored = dict(again.listings)
+    return replace(state, listings={**stored, **state.listings}, unread=frozenset())
+
+
+def _encoded(state: IndexState) -> bytes:
+    """Return the files of a state as they are stored beside its snapshot: there may be many."""
+    return msgspec.json.encode(dict(sorted(state.listings.items())), order="sorted")
 
 
 def at(place: Place, number: int, projects: Iterable[str]) -> IndexState:
@@ -188,63 +204,53 @@ def commit(place: Place, entry: Transition) -> str:
 def save(place: Place, state: IndexState) -> IndexState:
     """Write the snapshot of a state that the pages show; a newer one stays.
 
-    Nothing depends on it but time: what fails here is no failure of the operation.
+    Nothing depends on it but time: what fails here is no failure of the operation. Of two that
+    write at once the files may be one's and the sets the other's: then they are made again.
     """
     try:
-        listings = {p: state.listings[p] for p in sorted(state.touched & set(state.listings))}
-        digests = {project: listing.sha256 for project, listing in listings.items()}
-
-        def put(project: str) -> None:
-            key, digest, data = place.listing(digests[project]), digests[project], listings[project]
-            body, headers = data.stored(), place.record_headers
-            try:
-                place.store.create(key, body, headers=headers, sha256=digest)
-            except ObjectDiffersError:  # damaged: only these bytes have this name
-                there = place.store.info(key)
-                place.store.replace(key, body, previous=there, headers=headers)
-
-        new = [name for name, digest in digests.items() if state.digests.get(name) != digest]
-        place.each(put, new)
-        digests = {**state.digests, **digests}
-        saved = replace(
-            state, digests=digests, saved=state.number, touched=frozenset(), seen=frozenset()
-        )
+        state = load(place, state, None)
+        held = _encoded(state)
         snapshot = _Snapshot(
-            number=saved.number,
-            head=saved.head,
-            sets=tuple(saved.sets.values()),
-            listings=dict(sorted(saved.digests.items())),
-            spent=saved.spent,
-            below=_below(saved, saved.number),
+            number=state.number,
+            head=state.head,
+            sets=tuple(state.sets.values()),
+            projects=tuple(sorted(state.projects)),
+            files=files.sha256(held),
+            spent=state.spent,
+            below=_below(state, state.number),
         )
-        body = msgspec.json.encode(snapshot, order="sorted")
-
-        def change(data: bytes) -> bytes:
-            old = _parsed(place, data)
-            is_newer = old and old.number > state.number and _has(place, old.number, old.head)
-            return data if is_newer else body
-
-        swap(place.store, place.state, change, headers=Headers(content_type=JSON))
+        _put(place, snapshot, held)
     except StoreError:
         return state
-    return saved
+    shown = {"saved": state.number, "rooted": state.projects}
+    return replace(state, touched=frozenset(), seen=frozenset(), **shown)
+
+
+def _put(place: Place, snapshot: _Snapshot, held: bytes) -> None:
+    """Store both halves of a snapshot, unless a newer one is there."""
+    body, headers = msgspec.json.encode(snapshot, order="sorted"), Headers(content_type=JSON)
+    for _ in range(TRIES):
+        data, info = glance(place.store, place.state)
+        old = _parsed(place, data)
+        is_newer = old and old.number > snapshot.number and _has(place, old.number, old.head)
+        if is_newer or (data == body and glance(place.store, place.files)[0] == held):
+            return
+        with suppress(ObjectStaleError):
+            there = place.store.info(place.files)
+            place.store.replace(place.files, held, previous=there, headers=headers)
+            place.store.replace(place.state, body, previous=info, headers=headers)
+            return
 
 
 def drop_listings(place: Place, age: timedelta) -> tuple[str, ...]:
-    """Delete the listings that no snapshot names and that are older than this; return their keys.
+    """Delete what versions before 0.3 kept beside a snapshot, once it is older than this.
 
-    Age is by the store's clock. A reader with an older snapshot makes them again.
+    Age is by the store's clock. Return the keys.
     """
-    data, info = glance(place.store, place.state)
-    snapshot = _parsed(place, data)
-    if snapshot is None or info is None or info.now is None:
+    _, info = glance(place.store, place.state)
+    if info is None or info.now is None:
         return ()
-    named = {place.listing(digest) for digest in snapshot.listings.values()}
-    old = [
-        item.key
-        for item in place.store.keys(place.listing("").removesuffix(".json"))
-        if item.key not in named and item.modified < info.now - age
-    ]
+    old = [item.key for item in place.store.keys(place.listings) if item.modified < info.now - age]
     place.each(place.store.delete, old)
     return tuple(old)
 
@@ -292,7 +298,9 @@ def _snapshot(place: Place) -> IndexState | None:
         number=snapshot.number,
         head=snapshot.head,
         sets={item.id: item for item in snapshot.sets},
-        digests=snapshot.listings,
+        unread=frozenset(snapshot.projects),
+        rooted=frozenset(snapshot.projects),
+        files_sha256=snapshot.files,
         saved=snapshot.number,
         spent=snapshot.spent,
         below=snapshot.below,
@@ -303,8 +311,17 @@ def _parsed(place: Place, data: bytes) -> _Snapshot | None:
     """Parse a snapshot in our format; None for anything else: it only saves time."""
     with suppress(ConfigError):
         snapshot = decoded(data, _Snapshot, name=place.state)
-        return snapshot if snapshot.format == FORMAT else None
+        return snapshot if snapshot.format == SNAPSHOT else None
     return None
+
+
+def _shown_before(place: Place, state: IndexState) -> IndexState:
+    """Return a folded state with what a snapshot of an older version tells: the pages show it."""
+    with suppress(msgspec.MsgspecError, RecursionError):
+        old = _OLDER.decode(glance(place.store, place.state)[0])
+        if 0 < old.format < SNAPSHOT and old.number == state.number and old.head == state.head:
+            return replace(state, saved=old.number)
+    return state
 
 
 def _has(place: Place, number: int, head: str) -> bool:
@@ -326,13 +343,15 @@ def _folded(
     if until is None and not place.is_staging:
         state = state if state.stored else replace(state, stored=_stored(place))
         last = max((*state.stored, *skips), default=0)
+    listed = [n for n in sorted(state.stored) if state.number < n <= (last or n)]
+    ahead = dict(zip(listed, place.each(partial(_read, place), listed), strict=True))
     while last is None or state.number < last:
         if state.number + 1 in skips:
             state = replace(state, number=state.number + 1, head="", is_skip=True)
             continue
         name = place.store.locate(place.log(state.number + 1))
         try:
-            data = small(place, place.log(state.number + 1))
+            data = ahead.pop(state.number + 1, None) or small(place, place.log(state.number + 1))
         except ObjectMissingError:
             if place.is_staging or until is not None:  # which any page may name
                 return state
@@ -355,6 +374,13 @@ def _folded(
     return state
 
 
+def _read(place: Place, number: int) -> bytes | None:
+    """Read an entry; None of one that is gone, or is none, which is then asked by itself."""
+    with suppress(ObjectMissingError, HugeError):
+        return small(place, place.log(number))
+    return None
+
+
 def _check_format(place: Place, data: bytes, where: str, state: IndexState) -> None:
     """Raise StoreError for an entry after this state that a newer version wrote.
 
@@ -368,16 +394,16 @@ def _check_format(place: Place, data: bytes, where: str, state: IndexState) -> N
     if envelope.format > FORMAT and (follows or not place.is_staging):
         version = f"rocwheel ≥ {envelope.needs}" if envelope.needs else "a newer rocwheel"
         raise StoreError(
-            f"{where}: format {envelope.format} needs {version}; this one knows {FORMAT}",
+            f"{where}: written by {version} (format {envelope.format}); this is {__version__}, "
+            f"which reads formats up to {FORMAT}",
             hint="update rocwheel; nothing was changed",
         )
 
 
-def _listing(place: Place, project: str, sha256: str) -> Listing | None:
-    """Read a listing by its digest; None where it is lost or damaged."""
-    data, _ = glance(place.store, place.listing(sha256))
+def _files(place: Place, sha256: str) -> dict[str, Listing] | None:
+    """Read the files of a snapshot, by project; None where the store has others."""
+    data, _ = glance(place.store, place.files)
     with suppress(ConfigError):
         if files.sha256(data) == sha256:
-            listing = decoded(data, Listing, name=project)
-            return listing if listing.project == project else None
+            return decoded(data, dict[str, Listing], name=place.files)
     return None

@@ -15,21 +15,20 @@ import enum
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rocwheel.base import files
 from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError, ObjectDiffersError, PromotionError
-from rocwheel.base.values import Count, Plain, Value, replace
+from rocwheel.base.values import Count, Plain, Sha256, Value, replace
 from rocwheel.base.versions import moment
 from rocwheel.records.entry import Entry, parsed, rank, version_of
 from rocwheel.records.places import FOREIGN
 
-FORMAT: Final = 1
-NEEDS: Final = "0.1.0"  # the first rocwheel that knows this format
+FORMAT: Final = 2  # raised whenever a field of an entry, or what one means, changes
+NEEDS: Final = "0.3.0"  # the first rocwheel that knows this format
 FamilyId = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][0-9a-zA-Z-]*\Z")]
 SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign)\Z")]
 
@@ -41,6 +40,8 @@ class Action(enum.Enum):
     PROMOTE = "promote"
     RESTORE = "restore"
     ADOPT = "adopt"
+    MIGRATE = "migrate"  # of rocwheel 0.1.0 alone: sets of a store older than the log
+    ATTEST = "attest"  # what was done with a set before is signed now, and nothing else changes
     ROLLBACK = "rollback"
     PRUNE = "prune"
     YANK = "yank"
@@ -51,7 +52,9 @@ class Action(enum.Enum):
     @property
     def adds(self) -> bool:
         """Whether files may come to be listed by it."""
-        return self in {Action.STAGE, Action.PROMOTE, Action.RESTORE, Action.ADOPT}
+        return self in {
+            Action.STAGE, Action.PROMOTE, Action.RESTORE, Action.ADOPT, Action.MIGRATE,
+        }  # fmt: skip
 
     @property
     def removes(self) -> bool:
@@ -75,6 +78,16 @@ class Holding(Value, frozen=True, kw_only=True):
     jax: str = ""
     rocm: str = ""
     pythons: tuple[str, ...] = ()
+    # Of rocwheel 0.1.0 alone: how a set stood before an entry of `migrate`, and since when.
+    standing: Standing | UnsetType = UNSET
+    first: str | UnsetType = UNSET
+    changed: str | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time. Raises ConfigError."""
+        for text in (self.first, self.changed):
+            if text:
+                moment(text)
 
 
 class Transition(Value, frozen=True, kw_only=True):
@@ -97,12 +110,16 @@ class Transition(Value, frozen=True, kw_only=True):
     families: tuple[FamilyId, ...] | UnsetType = UNSET
     must: tuple[FamilyId, ...] | UnsetType = UNSET
     pages: tuple[FamilyId, ...] | UnsetType = UNSET
-    needs: str = NEEDS  # the oldest rocwheel that knows the format
-    format: int = FORMAT
+    # Set -> family -> SHA-256 of the signed statements that hold for it since this entry.
+    bundles: dict[SetId, dict[FamilyId, Sha256]] | UnsetType = UNSET
+    needs: str | UnsetType = UNSET  # the oldest rocwheel that knows the format; 0.1.0 wrote none
+    format: Literal[1, 2] = FORMAT
 
     def __post_init__(self) -> None:
-        """Refuse what is no time. Raises ConfigError."""
+        """Refuse what is no time; say who can read it. Raises ConfigError."""
         moment(self.time)
+        if self.format == FORMAT:
+            msgspec.structs.force_setattr(self, "needs", NEEDS)
 
 
 class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,6 +144,8 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     pages: tuple[str, ...] = ()
     # Of each family the last action there, when, by whom and why.
     last: dict[str, tuple[Action, str, str, str]] = msgspec.field(default_factory=dict)
+    # Family -> SHA-256 of the signed statements about it; what is not named here proves nothing.
+    bundles: dict[str, str] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what is no time. Raises ConfigError."""
@@ -179,15 +198,6 @@ class Listing(Value, frozen=True, kw_only=True):
         """The names that a set holds or that are spent."""
         return {*(file.entry.filename for file in self.files), *self.spent}
 
-    @property
-    def sha256(self) -> str:
-        """The digest that names it in the store."""
-        return files.sha256(self.stored())
-
-    def stored(self) -> bytes:
-        """As it is stored: one line, because it may have a hundred thousand files."""
-        return msgspec.json.encode(self, order="sorted")
-
 
 class IndexState(Plain, frozen=True, kw_only=True):
     """The fold of a log up to one number; only listings that were asked for are loaded."""
@@ -195,8 +205,10 @@ class IndexState(Plain, frozen=True, kw_only=True):
     number: int = 0
     head: str = ""  # SHA-256 of the last entry
     sets: Mapping[str, Known] = {}
-    digests: Mapping[str, str] = {}  # project -> listing, as saved
     listings: Mapping[str, Listing] = {}
+    unread: frozenset[str] = frozenset()  # projects of the snapshot whose listings are not loaded
+    files_sha256: str = ""  # of the object that has them
+    rooted: frozenset[str] = frozenset()  # projects of the snapshot, which the list of them shows
     saved: int = 0  # the snapshot's number: the pages show at least that state
     spent: int = 0  # the last entry that spent names
     below: str = ""  # of a snapshot: digest of what was listed of the entries before its last
@@ -232,11 +244,11 @@ class IndexState(Plain, frozen=True, kw_only=True):
     @property
     def projects(self) -> frozenset[str]:
         """Every project that was ever listed; they never leave."""
-        return frozenset((*self.digests, *self.listings))
+        return self.unread.union(self.listings)
 
     def listing(self, project: str) -> Listing:
         """Return a loaded listing; an empty one of a project that is not known."""
-        if project in self.digests and project not in self.listings:
+        if project in self.unread:
             raise KeyError(f"{project}: not loaded")  # a bug: never taken for an empty one
         return self.listings.get(project) or Listing(project=project)
 
@@ -329,7 +341,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
     try:
         if entry.number != state.number + 1:
             raise ValueError(f"it says that it is number {entry.number}")  # noqa: TRY301
-        changed = _CHANGES[entry.action](state, entry)
+        changed = _attested(_CHANGES[entry.action](state, entry), entry)
     except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
         problem = f"entry {state.number + 1} of the log: {exc}; it changes nothing"
         return state.skipped(digest=digest, problem=problem)
@@ -350,19 +362,22 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         touched=state.touched | set(touched(state, entry)),
         seen=state.seen | {*(entry.families or ("",))} | ({*(entry.pages or ())} - {*state.views}),
         removes=entry.action.removes if direction else state.removes,
-        spent=entry.number if entry.action in {Action.PRUNE, Action.SPEND} else state.spent,
+        spent=entry.number if entry.action in _SPENDING else state.spent,
         is_skip=entry.action is Action.SKIP,
     )
 
 
 # What each action does
 
+_SPENDING: Final = frozenset({Action.PRUNE, Action.SPEND, Action.MIGRATE})
 Change: TypeAlias = "Callable[[IndexState, Transition], IndexState]"
 
 
 def _bring(state: IndexState, entry: Transition) -> IndexState:
     for holding in entry.brings:
         state = _brought(state, entry, holding)
+    if entry.action is Action.MIGRATE:
+        state = _migrated(state, entry)
     # A set that is here comes for further families; its files and who must have it stay.
     return _stand(Standing.LISTED, only={None})(state, entry) if entry.sets else state
 
@@ -415,6 +430,38 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
     if standing.families and not standing.must:
         raise ValueError(f"{holding.set[:12]}: no family must have it")
     return replace(state, listings=listings, sets={**state.sets, holding.set: standing})
+
+
+def _migrated(state: IndexState, entry: Transition) -> IndexState:
+    """Return a state whose sets stand as they did before rocwheel 0.1.0 had a log."""
+    sets = dict(state.sets)
+    for holding in entry.brings:
+        was = {"standing": holding.standing, "first": holding.first, "time": holding.changed}
+        own = {name: value for name, value in was.items() if value}
+        sets[holding.set] = replace(sets[holding.set], **own)
+    return _spend(replace(state, sets=sets), entry)
+
+
+def _attested(state: IndexState, entry: Transition) -> IndexState:
+    """Return a state whose sets name the statements that an entry names."""
+    bundles = entry.bundles or _bundles_of_1(entry)
+    sets = dict(state.sets)
+    for set_id, named in bundles.items():
+        if set_id not in sets:
+            raise ValueError(f"statements about {set_id[:12]}, which is not known")
+        sets[set_id] = replace(sets[set_id], bundles={**sets[set_id].bundles, **named})
+    return replace(state, sets=sets)
+
+
+def _bundles_of_1(entry: Transition) -> dict[str, dict[str, str]]:
+    """Return the statements that an entry of format 1 named: of a promotion, in its evidence."""
+    if entry.format != 1 or entry.action is not Action.PROMOTE:
+        return {}
+    said: Any = entry.evidence.get("families", {entry.family: entry.evidence})
+    named = {family: one.get("attestations", "") for family, one in said.items()}
+    named = {family: sha256 for family, sha256 in named.items() if sha256}
+    sets = (*entry.sets, *(holding.set for holding in entry.brings))
+    return dict.fromkeys(sets, named) if named else {}
 
 
 def _by(entry: Transition, standing: Standing) -> dict[str, Any]:
@@ -511,6 +558,8 @@ _CHANGES: Final[Mapping[Action, Change]] = {
     Action.STAGE: _bring,
     Action.PROMOTE: _bring,
     Action.ADOPT: _bring,
+    Action.MIGRATE: _bring,
+    Action.ATTEST: lambda state, _entry: state,
     Action.RESTORE: _stand(Standing.LISTED, only=frozenset({Standing.HELD})),
     Action.ROLLBACK: _stand(Standing.HELD, only=frozenset({Standing.LISTED})),
     Action.PRUNE: _prune,
