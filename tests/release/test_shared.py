@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import threading
 from datetime import timedelta
@@ -25,8 +24,9 @@ from rocwheel.base.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.base.values import replace
 from rocwheel.cli import main
 from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import BUNDLE
 from rocwheel.records.verdict import State
-from rocwheel.release import adopt, audit, operations, promote, proof, retention, stage, withdraw
+from rocwheel.release import adopt, audit, operations, promote, retention, stage, withdraw
 from rocwheel.release.ledger import log, verdicts
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.trust import TrustError, chain, envelope, evidence, statements
@@ -343,21 +343,19 @@ def test_statements_are_of_each_family_and_a_page_leads_to_them(shop, tmp_path) 
         shop.staging.of(Y.name), make_verdict(one, family=Y), keys.signers["runner"]
     )
     promote.apply(shop.promote_plan(one), console=shop.console, signer=promoter)
-    proof.add(
-        shop.release.of(Y.name),
-        one.sha256,
-        (),
-        action=Action.ROLLBACK,
-        channel=shop.channel,
-        who=WHO,
-        signer=promoter,
+    applied(
+        withdraw.plan(
+            shop.release,
+            Action.ROLLBACK,
+            who=WHO,
+            set_id=one.sha256,
+            channel=shop.channel,
+            signer=promoter,
+            families=[Y.name],
+        )
     )
-    for view, family in ((X.name, X.name), (Y.name, Y.name), (ALL, Y.name)):
-        key = shop.index(view).json("jaxlib")
-        (file,) = json.loads(shop.store.read(key)[0])["files"]
-        link = file["_rocwheel"]["statements"]
-        where = Path("/", key).parent.joinpath(link)
-        bundle, _ = shop.store.read(os.path.normpath(where)[1:])
+    for family in (X.name, Y.name):
+        bundle, _ = shop.store.read(shop.release.of(family).attestation(one.sha256, BUNDLE))
         links = chain.follow(one.sha256, bundle, trust, now=NOW)
         broken = {link.about for link in links if not link.holds and link.role != "builder"}
         assert all("rolled back" in about for about in broken)

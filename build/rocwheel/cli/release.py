@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import product
 from typing import Any
 
 import click
@@ -33,7 +32,7 @@ with when_run():
     from rocwheel.base.console import count, size
     from rocwheel.base.values import replace
     from rocwheel.records.places import Place
-    from rocwheel.release import operations, proof, retention, withdraw
+    from rocwheel.release import operations, retention, withdraw
     from rocwheel.release import promote as promotion
     from rocwheel.release import stage as staging
     from rocwheel.release import status as standing
@@ -183,20 +182,15 @@ def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None
     is_by_family = place.family == ALL and action in {Action.ROLLBACK, Action.RESTORE}
     chosen_families = target.names if is_by_family else ()
     planned = withdraw.plan(
-        place, action, who=person, set_id=set_id, filenames=files, families=chosen_families
-    )
-    views = [place.of(name) for name in planned.families]
-    for view in views:
-        proof.check_signer(channel, view, signer, who=person, action=action)
+        place, action, who=person, set_id=set_id, filenames=files, families=chosen_families,
+        channel=channel, signer=signer,
+    )  # fmt: skip
     if not planned.is_done:
         _show(app, planned.lines(), dry_run=options.dry_run)
         if not options.dry_run:
             operations.perform(planned.operation, planned.state)
             _refresh(app, place, planned.families)
-    if signer and not options.dry_run:
-        for view, (name, chosen) in product(views, planned.names.items()):
-            proof.add(view, name, chosen, action=action, channel=channel, who=person, signer=signer)
-    elif channel.requires(KeyRole.PROMOTER):
+    if signer is None and channel.requires(KeyRole.PROMOTER):
         app.console.warn("unsigned: `trust verify` tells it after the same command with --signer")
     document = planned.to_json(dry_run=options.dry_run)
     app.emit(document, f"{set_id or ' '.join(sorted(files))} {document['state']}")

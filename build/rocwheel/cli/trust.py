@@ -25,6 +25,7 @@ with when_run():
     from rocwheel.base.console import columns, printable
     from rocwheel.base.download import Client, Retry
     from rocwheel.records import manifest
+    from rocwheel.records.places import BUNDLE
     from rocwheel.release import promote, withdraw
     from rocwheel.release.trust import (
         TrustError,
@@ -237,7 +238,7 @@ def _asked(app: App, options: VerifyOptions, client: Client) -> Iterator[tuple[s
         if "://" in given:
             bundle = online.statements(client, online.offer(client, given, path.name).where)
         else:
-            bundle = _read(app.cwd / given if given else path.parent / evidence.BUNDLE)
+            bundle = _read(app.cwd / given if given else path.parent / BUNDLE)
         yield str(path), sha256, bundle
     elif what.endswith(".whl"):
         folder, _, name = what.rpartition("/")

@@ -19,6 +19,7 @@ from rocwheel.base.store import HTML, JSON, SIMPLE_JSON, WHEEL, Headers, Store
 
 COMPAT: Final = "compat.html"
 OURS: Final = "_rocwheel"
+BUNDLE: Final = "bundle.jsonl"  # the public copy of the statements about a released set
 FOREIGN: Final = "foreign"  # stands for a manifest where files came before us
 
 _Item = TypeVar("_Item")

@@ -49,11 +49,12 @@ class Adopt(Operation):
             return self.entry(state, Action.ADOPT, brings=brings, families=own, must=own)
         return None
 
-    def prepare(self, state: IndexState) -> None:  # noqa: ARG002
+    def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:  # noqa: ARG002
         place, data = self.place, self.metadata
         place.each(
-            lambda entry: operations.put_metadata(place, entry, data[entry.filename]), self.entries
+            lambda item: operations.put_metadata(place, item, data[item.filename]), self.entries
         )
+        return entry
 
 
 class Adoption(Plain, frozen=True, kw_only=True):

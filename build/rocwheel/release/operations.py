@@ -9,20 +9,28 @@ import abc
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import product
 from time import monotonic
 from typing import Any, Final
 
+from rocwheel.base import files
 from rocwheel.base.choices import ALL
 from rocwheel.base.console import Progress, duration
-from rocwheel.base.errors import ConfigError, ObjectMissingError, PromotionError, StoreError
-from rocwheel.base.store import TEXT, Headers, ObjectInfo, Store, replaced
+from rocwheel.base.errors import (
+    ConfigError,
+    ObjectMissingError,
+    ObjectStaleError,
+    PromotionError,
+    StoreError,
+)
+from rocwheel.base.store import TEXT, Headers, ObjectInfo, Store, glance, replaced
 from rocwheel.base.versions import timestamp
 from rocwheel.records.entry import Entry
 from rocwheel.records.manifest import WheelEntry
-from rocwheel.records.places import OURS, Place
+from rocwheel.records.places import BUNDLE, OURS, Place
 from rocwheel.release.index.page import Page, Root
 from rocwheel.release.index.publish import AheadError, Claim, await_public, claimed, settle
 from rocwheel.release.ledger import log
@@ -75,8 +83,12 @@ class Operation(abc.ABC):
         ObjectDiffersError where it may not be.
         """
 
-    def prepare(self, state: IndexState) -> None:  # noqa: B027 (most need nothing)
-        """Put and verify the bytes that must be there before the commit; may be repeated."""
+    def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:  # noqa: ARG002
+        """Put and verify the bytes that must be there before the commit; may be repeated.
+
+        Return the entry, with what is known of it only now; None where none is needed after all.
+        """
+        return entry
 
     def entry(self, state: IndexState, action: Action, **about: Any) -> Transition:
         """Return the entry after `state` that does this; `about` are fields of `Transition`."""
@@ -193,12 +205,14 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
         state = log.load(place, state, operation.wanted(state))
         entry = operation.decide(state)
         if entry is None:
-            operation.prepare(state)
+            operation.prepare(state, None)
             return state
         state = log.load(place, state, touched(state, entry))
         claims = _check_ahead(place, state, entry)
         _check_claims(place, state, entry)
-        operation.prepare(state)
+        entry = operation.prepare(state, entry)
+        if entry is None:
+            return state
         if digest := log.commit(place, entry):
             after = apply(state, entry, digest=digest)
             return _shown(operation, entry, after, claims)
@@ -243,7 +257,32 @@ def repair(
         claims=claims,
         mends=mends,
     )
+    _show_bundles(place, state, state.sets if mends else state.attested)
     return log.save(place, state)
+
+
+def _show_bundles(place: Place, state: IndexState, sets: Iterable[str]) -> None:
+    """Let the public copies of these sets' statements be those that the log names.
+
+    Whoever was faster has put what only adds to ours. Of a promotion by 0.2 the public copy is all
+    there is.
+    """
+    named = [
+        (name, view, sha256) for name in sets for view, sha256 in state.sets[name].bundles.items()
+    ]
+
+    def show(about: tuple[str, str, str]) -> None:
+        set_id, view, sha256 = about
+        key = place.of(view).attestation(set_id, BUNDLE)
+        there, info = glance(place.store, key)
+        if files.sha256(there) == sha256:
+            return
+        ours, _ = glance(place.store, place.bundle(sha256))
+        if ours and not there.startswith(ours):
+            with suppress(ObjectStaleError):
+                place.store.replace(key, ours, previous=info, headers=place.record_headers)
+
+    place.each(show, named)
 
 
 def pages_of(

@@ -41,7 +41,7 @@ from rocwheel.release.operations import Operation, Tally, Who, stored
 from rocwheel.release.policy import Decision
 from rocwheel.release.stage import holding
 from rocwheel.release.trust import TrustError, envelope, evidence, statements
-from rocwheel.release.trust.evidence import BUNDLE, Evidence
+from rocwheel.release.trust.evidence import Evidence
 from rocwheel.release.trust.policy import KeyRole, Signer
 from rocwheel.release.trust.sigstore import SigstoreSigner
 from rocwheel.release.trust.statements import Approval
@@ -73,11 +73,6 @@ class Judged:
         if self.standing:
             return "nothing-to-do" if self.standing is Standing.LISTED else "rolled-back"
         return "blocked" if self.decision.blocking else "ready"
-
-    def record(self) -> dict[str, Any]:
-        """Return what the log keeps of why it was released."""
-        signed = {"attestations": files.sha256(self.bundle)} if self.bundle else {}
-        return self.decision.evidence() | signed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +106,14 @@ class Promote(Operation):
         views = (*stand, *([ALL] if listed.issuperset(must) else ()))
         for view, project in product(views, self.wanted(state)):
             wheelset.check_order(state.of(view).shown(project), entries)
-        said, brings = {i.family: i.record() for i in new}, [holding(self.manifest, entries)]
+        said = {i.family: i.decision.evidence() for i in new}
+        brings = [holding(self.manifest, entries)]
+        signed = {i.family: files.sha256(i.bundle) for i in new if i.bundle}
+        about: dict[str, Any] = {"bundles": {self.manifest.sha256: signed} if signed else {}}
         if not self.families:
-            return self.entry(state, Action.PROMOTE, brings=brings, evidence=new[0].record())
-        about = {"families": sorted(stand), "evidence": {"families": said}}
+            about |= {"brings": brings, "evidence": said[new[0].family]}
+            return self.entry(state, Action.PROMOTE, **about)
+        about |= {"families": sorted(stand), "evidence": {"families": said}}
         if known:
             return self.entry(state, Action.PROMOTE, sets=[known.id], **about)
         self._check_all(state)
@@ -138,12 +137,12 @@ class Promote(Operation):
                     "channel name the families that `all` is for",
                 )
 
-    def prepare(self, state: IndexState) -> None:
+    def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:
         name = self.manifest.sha256
         manifests.put(self.place, self.manifest)
         for item in self.new(state) if self.families else self.judged:
             place = self.place.of(item.family)
-            proof.put(place, place.attestation(name, BUNDLE), item.bundle)
+            proof.put(place, place.bundle(files.sha256(item.bundle)), item.bundle)
             place.each(partial(verdicts.keep, release=place), item.verdicts)
         self.moved.extend(self.place.each(partial(self._copy, name in state.sets), self.copies))
         for item in self.new(state):
@@ -155,6 +154,7 @@ class Promote(Operation):
                     f"wheels were copied: {min(later)}",
                     hint="run the same command again: it decides on all of them",
                 )
+        return entry
 
     def _copy(self, is_known: bool, item: Copy) -> int:  # noqa: FBT001 (it comes first)
         """One wheel and its METADATA; return how many bytes of the wheel passed through here."""

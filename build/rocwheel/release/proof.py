@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from amdgpu_family_matrix import Family
 from rocwheel.base import files
-from rocwheel.base.errors import ObjectStaleError
-from rocwheel.base.store import glance, stale
+from rocwheel.base.store import glance
 from rocwheel.base.values import replace
 from rocwheel.records.entry import Entry
 from rocwheel.records.manifest import Manifest
@@ -18,14 +16,14 @@ from rocwheel.records.places import Place
 from rocwheel.records.verdict import PASSED, State
 from rocwheel.release import policy
 from rocwheel.release.index.channels import Channel
-from rocwheel.release.ledger import manifests, verdicts
+from rocwheel.release.ledger import verdicts
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.release.operations import Who
 from rocwheel.release.policy import Decision
 from rocwheel.release.trust import TrustError, chain, envelope, statements
 from rocwheel.release.trust import evidence as stored
-from rocwheel.release.trust.evidence import BUNDLE, Evidence
+from rocwheel.release.trust.evidence import Evidence
 from rocwheel.release.trust.policy import KeyRole, Signer
 from rocwheel.release.trust.sigstore import SigstoreSigner
 from rocwheel.release.trust.statements import Approval
@@ -120,10 +118,9 @@ def bundle(
     Raises TrustError where the channel needs a promoter's signature and there is none.
     """
     check_signer(channel, place, signer, who=who, action=Action.PROMOTE)
-    there, _ = glance(place.store, place.attestation(manifest.sha256, BUNDLE))
     lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
-    if there or signer is None:
-        return there or lines
+    if signer is None:
+        return lines
     inputs, own = sorted(evidence.lines), _own(Action.PROMOTE, channel, place, who)
     summary = statements.summary(
         manifest, time=who.time, url=place.url, policy=policy, inputs=inputs, own={**own, **facts}
@@ -175,34 +172,6 @@ def check_key(
         why = channel.case(place.view, who.now).refusal((keyid,), role, who.time, suite=suite)
     if why:
         raise TrustError(f"--signer: {why}", hint=f"sign with a key of the role {role.value}")
-
-
-def add(
-    place: Place,
-    set_id: str,
-    names: Collection[str],
-    *,
-    action: Action,
-    channel: Channel,
-    who: Who,
-    signer: Signer,
-) -> None:
-    """Let a release's statements tell, once, what was done with it after its promotion.
-
-    `names` are single files of it. A set that was released without a summary gets none.
-    Raises TrustError, StoreError.
-    """
-    key = place.attestation(set_id, BUNDLE)
-    for _ in range(stored.ATTEMPTS):
-        data, info = glance(place.store, key)
-        manifest = manifests.find(place, set_id) if data else None
-        how: Any = {"place": place, "action": action, "channel": channel, "who": who}
-        made = manifest and extended(data, manifest, names, **how, signer=signer)
-        if not made:
-            return None
-        with suppress(ObjectStaleError):
-            return place.store.replace(key, made, previous=info, headers=place.record_headers)
-    raise stale(place.store.locate(key))
 
 
 def extended(

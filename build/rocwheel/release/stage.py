@@ -60,10 +60,11 @@ class Stage(Operation):
             state, Action.STAGE, brings=brings, families=families, must=families, pages=pages
         )
 
-    def prepare(self, state: IndexState) -> None:  # noqa: ARG002
+    def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
         self.place.each(self._upload, self.uploads)
         evidence.add(self.place, self.manifest.sha256, self.provenance)
+        return entry
 
     def _upload(self, item: Upload) -> None:
         place, entry = self.place, item.entry

@@ -12,7 +12,6 @@ from amdgpu_family_matrix import Family
 from rocwheel.base.choices import ALL
 from rocwheel.base.console import columns, duration
 from rocwheel.base.errors import ConfigError, ObjectDiffersError
-from rocwheel.base.store import glance
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import moment
 from rocwheel.records.manifest import Manifest
@@ -25,7 +24,6 @@ from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.policy import Decision
 from rocwheel.release.proof import judge
 from rocwheel.release.trust import TrustError, chain
-from rocwheel.release.trust.evidence import BUNDLE
 from rocwheel.release.trust.policy import NEVER
 
 
@@ -211,7 +209,7 @@ def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[s
     is_sound = all(key.revoked is NEVER for key in trust.keys.values())
     if is_sound or known.standing is not Standing.LISTED:
         return known.id, ("", "")
-    data, _ = glance(release.store, release.attestation(known.id, BUNDLE))
+    data = manifests.bundle(release, known)
     try:
         names, is_alone = chain.revoked(data, trust, released=moment(known.first))
     except (TrustError, ConfigError, TypeError) as exc:

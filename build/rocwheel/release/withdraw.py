@@ -5,21 +5,26 @@ its bytes kept, and `restore` puts it back. A file of several sets is listed whi
 and yanked while one of the listed ones is.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, Final
 
+from rocwheel.base import files
 from rocwheel.base.errors import ConfigError, PromotionError
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.entry import Entry, version_of
 from rocwheel.records.places import Place
-from rocwheel.release import operations, wheelset
-from rocwheel.release.ledger import log
+from rocwheel.release import operations, proof, wheelset
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.state import Action, IndexState, Known, Standing, Transition
 from rocwheel.release.ledger.state import apply as apply_entry
 from rocwheel.release.operations import Operation, Who
+from rocwheel.release.trust.policy import Signer
 
 DONE: Final = {
     Action.YANK: "yanked",
@@ -53,6 +58,9 @@ class Change(Operation):
     set_id: str = ""
     filenames: tuple[str, ...] = ()
     families: tuple[str, ...] = ()  # of a set below `all`; none: of each that stands otherwise
+    channel: Channel | None = None
+    signer: Signer | None = None  # who states it
+    is_late: bool = False  # it is done, and is stated now
 
     def wanted(self, state: IndexState) -> Collection[str]:
         known = state.sets.get(self.set_id)
@@ -67,24 +75,29 @@ class Change(Operation):
         return tuple(f for f in state.files(self.set_id) if not chosen or f.filename in chosen)
 
     def decide(self, state: IndexState) -> Transition | None:
+        entry = self.change(state)
+        return self.entry(state, Action.ATTEST) if entry is None and self.is_late else entry
+
+    def change(self, state: IndexState) -> Transition | None:
+        """Return the next entry of the log where the index is to change."""
         known = state.sets.get(self.set_id)
         standing = known.standing if known else None
-        files, views = self.files(state), [""]
+        changed, views = self.files(state), [""]
         if self.action in {Action.ROLLBACK, Action.RESTORE}:
             views = self._changing(known)
             if not views:
                 return None
         else:
-            missing = sorted(set(self.filenames) - {item.filename for item in files})
-            if missing or (self.set_id and standing is not Standing.LISTED) or not files:
+            missing = sorted(set(self.filenames) - {item.filename for item in changed})
+            if missing or (self.set_id and standing is not Standing.LISTED) or not changed:
                 raise self._refused(standing, missing[0] if missing else "")
-            if all((item.yanked is None) == (self.action is Action.UNYANK) for item in files):
+            if all((item.yanked is None) == (self.action is Action.UNYANK) for item in changed):
                 return None
         if self.action in {Action.RESTORE, Action.UNYANK}:  # nothing may sort below what is there
-            names = {item.filename for item in files}
+            names = {item.filename for item in changed}
             coming = [
                 replace(item, yanked=None)
-                for item in files
+                for item in changed
                 if item.yanked is None or self.action is Action.UNYANK
             ]
             for view, project in product(views, self.wanted(state)):
@@ -117,10 +130,55 @@ class Change(Operation):
             raise self._refused(standing)
         return views
 
-    def prepare(self, state: IndexState) -> None:
-        """Check that a set that comes back has the bytes that were released."""
+    def prepare(self, state: IndexState, entry: Transition | None) -> Transition | None:
+        """Check that a set that comes back has the bytes that were released; state what is done."""
         if self.action is Action.RESTORE:
             self.place.each(partial(operations.verify, self.place), self.files(state))
+        if entry is None or not (bundles := self.statements(state)):
+            return None if self.is_late and entry and entry.action is Action.ATTEST else entry
+        named: dict[str, dict[str, str]] = {}
+        for (set_id, view), data in bundles.items():
+            named.setdefault(set_id, {})[view] = files.sha256(data)
+            proof.put(self.place, self.place.bundle(named[set_id][view]), data)
+        return replace(entry, bundles=named)
+
+    def statements(self, state: IndexState) -> dict[tuple[str, str], bytes]:
+        """Return what is stated of each set in each family, with what was stated before.
+
+        A set that was released without a statement gets none, and what is said already is not said
+        again.
+        """
+        made: dict[tuple[str, str], bytes] = {}
+        if self.signer is None or self.channel is None:
+            return made
+        about: Any = {"action": self.action, "channel": self.channel, "who": self.who}
+        for place, (set_id, names) in product(self.views(state), self.names(state).items()):
+            known = state.sets.get(set_id)
+            before = manifests.bundle(place, known) if known else b""
+            if manifest := manifests.find(place, set_id) if before else None:
+                data = proof.extended(
+                    before, manifest, names, place=place, signer=self.signer, **about
+                )
+                made |= {(set_id, place.view): data} if data else {}
+        return made
+
+    def names(self, state: IndexState) -> dict[str, list[str]]:
+        """Return what it changes of each set: single files, or none named for a whole one."""
+        if self.set_id:
+            return {self.set_id: [*self.filenames]}
+        names: dict[str, list[str]] = {}
+        for name in self.filenames:
+            file = state.listing(version_of(name)[0]).file(name)
+            for set_id in file.sets if file else ():
+                if state.lists(set_id):
+                    names.setdefault(set_id, []).append(name)
+        return names
+
+    def views(self, state: IndexState) -> list[Place]:
+        """Return the place as each family sees it whose index changes: some below `all`."""
+        sets = (state.sets[name] for name in self.names(state) if name in state.sets)
+        every = dict.fromkeys(family for known in sets for family in known.families)
+        return [*map(self.place.of, self.families or tuple(every) or (self.place.view,))]
 
     def _refused(
         self, standing: Standing | None, name: str = "", family: str = ""
@@ -142,22 +200,9 @@ class ChangePlan(Plain, frozen=True, kw_only=True):
     def files(self) -> tuple[Entry, ...]:
         return self.operation.files(self.state)
 
-    @property
-    def names(self) -> dict[str, list[str]]:
-        """What it changes of each set: single files, or none named for a whole one."""
-        if self.operation.set_id:
-            return {self.operation.set_id: [*self.operation.filenames]}
-        names: dict[str, list[str]] = {}
-        for name in self.operation.filenames:
-            file = self.state.listing(version_of(name)[0]).file(name)
-            for set_id in file.sets if file else ():
-                if self.state.lists(set_id):
-                    names.setdefault(set_id, []).append(name)
-        return names
-
     def lines(self) -> list[str]:
         place, action = self.operation.place, self.operation.action
-        entry = None if self.is_done else self.operation.decide(self.state)
+        entry = None if self.is_done else self.operation.change(self.state)
         after = apply_entry(self.state, entry, digest="") if entry else self.state
         # a file that another set lists as well stays as it is
         indexes = operations.indexes(place, after, (entry and entry.families) or ())
@@ -175,12 +220,11 @@ class ChangePlan(Plain, frozen=True, kw_only=True):
     @property
     def families(self) -> tuple[str, ...]:
         """Return the families whose index changes: the place's own, or some below `all`."""
-        sets = (self.state.sets[name] for name in self.names if name in self.state.sets)
-        every = dict.fromkeys(family for known in sets for family in known.families)
-        return self.operation.families or tuple(every) or (self.operation.place.view,)
+        return tuple(place.view for place in self.operation.views(self.state))
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
-        done = "nothing-to-do" if self.is_done else DONE[self.operation.action]
+        done = "signed" if self.operation.is_late else DONE[self.operation.action]
+        done = "nothing-to-do" if self.is_done else done
         return {
             "state": "planned" if dry_run and not self.is_done else done,
             "set": self.operation.set_id,
@@ -192,13 +236,29 @@ class ChangePlan(Plain, frozen=True, kw_only=True):
 
 
 def plan(
-    place: Place, action: Action, *, who: Who, set_id: str = "", **names: Collection[str]
+    place: Place,
+    action: Action,
+    *,
+    who: Who,
+    set_id: str = "",
+    channel: Channel | None = None,
+    signer: Signer | None = None,
+    **names: Collection[str],
 ) -> ChangePlan:
-    """Plan for `filenames` or `families`; write nothing. PromotionError if it may not be."""
+    """Plan for `filenames` or `families`, which `signer` states; write nothing.
+
+    Raises PromotionError if it may not be, TrustError where a signature is needed.
+    """
     some: dict[str, Any] = {name: tuple(sorted(values)) for name, values in names.items()}
+    some |= {"channel": channel, "signer": signer}
     operation = Change(place=place, who=who, action=action, set_id=set_id, **some)
     state = operations.read(operation)
-    is_done = operation.decide(state) is None and operations.is_settled(state)
+    if channel:
+        for view in operation.views(state):
+            proof.check_signer(channel, view, signer, who=who, action=action)
+    is_done = operation.change(state) is None and operations.is_settled(state)
+    if is_done and operation.statements(state):
+        operation, is_done = replace(operation, is_late=True), False
     return ChangePlan(operation=operation, state=state, is_done=is_done)
 
 

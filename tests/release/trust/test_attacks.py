@@ -20,6 +20,7 @@ from support.wheelset import NOW, make_verdict
 from rocwheel.base import files
 from rocwheel.base.errors import RocwheelError
 from rocwheel.base.values import replace
+from rocwheel.records.places import BUNDLE
 from rocwheel.records.verdict import PASSED, Counts, State
 from rocwheel.release.ledger import verdicts
 from rocwheel.release.trust import chain, envelope, evidence, statements
@@ -566,7 +567,7 @@ def test_what_lies_beside_good_statements_neither_stops_nor_spoils_a_release(
     change(attack)
     attack.shop.promote(attack.manifest)
     shop, sha256 = attack.shop, attack.manifest.sha256
-    bundle = shop.store.read(shop.release.attestation(sha256, evidence.BUNDLE))[0]
+    bundle = shop.store.read(shop.release.attestation(sha256, BUNDLE))[0]
     links = chain.follow(sha256, bundle, shop.channel.trust, now=NOW)
     assert chain.state(links) == "verified", list(map(str, links))
     assert len(links) == 4

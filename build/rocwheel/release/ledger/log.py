@@ -223,7 +223,7 @@ def save(place: Place, state: IndexState) -> IndexState:
     except StoreError:
         return state
     shown = {"saved": state.number, "rooted": state.projects}
-    return replace(state, touched=frozenset(), seen=frozenset(), **shown)
+    return replace(state, touched=frozenset(), seen=frozenset(), attested=frozenset(), **shown)
 
 
 def _put(place: Place, snapshot: _Snapshot, held: bytes) -> None:

@@ -1,5 +1,6 @@
 """Manifests in a store, written once and read by their digest, and the wheels they name."""
 
+import hashlib
 import secrets
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -9,11 +10,12 @@ from typing import Final
 from rocwheel.base import files
 from rocwheel.base.errors import ConfigError, ObjectDiffersError, ObjectMissingError
 from rocwheel.base.parallel import each
-from rocwheel.base.store import fetch, replaced
+from rocwheel.base.store import fetch, glance, replaced
 from rocwheel.base.versions import is_sha256
 from rocwheel.records.manifest import Manifest
-from rocwheel.records.places import Place
+from rocwheel.records.places import BUNDLE, Place
 from rocwheel.release.ledger.log import small
+from rocwheel.release.ledger.state import Known
 
 THREADS: Final = 4  # wheels that are downloaded at once
 
@@ -50,6 +52,23 @@ def of_no_set(place: Place, sets: Collection[str]) -> Iterator[Manifest]:
     for name in set(names(place)).difference(sets):
         with suppress(ConfigError, ObjectDiffersError):
             yield from filter(None, [find(place, name)])
+
+
+def bundle(place: Place, known: Known) -> bytes:
+    """Read the signed statements about a set that the log names, as a family sees it.
+
+    Of a promotion by 0.2 these are the public copy, to which later commands added theirs. None
+    that the log does not name prove anything: then there are no bytes. Raises StoreError.
+    """
+    sha256 = known.bundles.get(place.view, "")
+    for key in (place.bundle(sha256), place.attestation(known.id, BUNDLE)) if sha256 else ():
+        data, _ = glance(place.store, key)
+        part = hashlib.sha256()
+        for line in data.splitlines(keepends=True):
+            part.update(line)
+            if part.hexdigest() == sha256:
+                return data
+    return b""
 
 
 def bring(place: Place, wheels: Mapping[str, str], folder: Path) -> dict[Path, str]:

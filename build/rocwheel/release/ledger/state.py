@@ -215,6 +215,7 @@ class IndexState(Plain, frozen=True, kw_only=True):
     # Of a release: number of each entry that the store lists -> size and ETag.
     stored: Mapping[int, str] = {}
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
+    attested: frozenset[str] = frozenset()  # sets whose statements changed since then
     seen: frozenset[str] = frozenset()  # families whose pages changed by that; "" is all of them
     removes: bool = False  # the direction of the last entry that changed something
     # Number of each entry that could not be folded as it was committed, and why.
@@ -361,6 +362,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         head=digest,
         touched=state.touched | set(touched(state, entry)),
         seen=state.seen | {*(entry.families or ("",))} | ({*(entry.pages or ())} - {*state.views}),
+        attested=state.attested | {*(entry.bundles or ())},
         removes=entry.action.removes if direction else state.removes,
         spent=entry.number if entry.action in _SPENDING else state.spent,
         is_skip=entry.action is Action.SKIP,

@@ -32,7 +32,6 @@ from rocwheel.release.trust.statements import Approval
 
 MOST: Final = 64 << 20  # bytes of all statements about a set; `trust verify` reads no more
 ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
-BUNDLE: Final = "bundle.jsonl"
 PROVENANCE: Final = "provenance.json"  # in a wheelhouse
 REPRODUCED: Final = "reproduced.json"  # of one that was built again
 UNNAMED: Final = "no statement of a runner's key names it"
