@@ -24,8 +24,7 @@ with when_run():
     from rocwheel.base import files
     from rocwheel.base.console import columns, printable
     from rocwheel.base.download import Client, Retry
-    from rocwheel.records import manifest
-    from rocwheel.records.places import BUNDLE
+    from rocwheel.records import manifest, places
     from rocwheel.release import promote, withdraw
     from rocwheel.release.trust import (
         TrustError,
@@ -238,7 +237,7 @@ def _asked(app: App, options: VerifyOptions, client: Client) -> Iterator[tuple[s
         if "://" in given:
             bundle = online.statements(client, online.offer(client, given, path.name).where)
         else:
-            bundle = _read(app.cwd / given if given else path.parent / BUNDLE)
+            bundle = _read(app.cwd / given if given else path.parent / places.BUNDLE)
         yield str(path), sha256, bundle
     elif what.endswith(".whl"):
         folder, _, name = what.rpartition("/")

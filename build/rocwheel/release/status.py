@@ -210,6 +210,8 @@ def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[s
     if is_sound or known.standing is not Standing.LISTED:
         return known.id, ("", "")
     data = manifests.bundle(release, known)
+    if release.view in known.bundles and not data:
+        return known.id, ("its statements cannot be read: they are not what the log names", "")
     try:
         names, is_alone = chain.revoked(data, trust, released=moment(known.first))
     except (TrustError, ConfigError, TypeError) as exc:

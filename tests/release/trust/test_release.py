@@ -45,7 +45,8 @@ def test_a_set_that_three_keys_signed_is_released_with_its_statements(shop) -> N
     assert relied == {line.sha256 for line in lines[:-1]}
     assert summary["rocwheel"]["by"] == "tester"
     assert summary["policy"]["annotations"]["rocwheel"]["trust"] == "7" * 64
-    assert "attestations" in shop.entry(shop.release, Action.PROMOTE).evidence
+    entry = shop.entry(shop.release, Action.PROMOTE)
+    assert entry.bundles == {manifest.sha256: {shop.release.family: files.sha256(data)}}
     assert b"PRIVATE" not in data
 
 
@@ -67,15 +68,6 @@ def test_a_promotion_needs_a_promoters_key(shop) -> None:
         with pytest.raises(TrustError, match=r"promoter|not in the trust file"):
             shop.promote(manifest, signer=other)
     assert not shop.shown(shop.release, "jax-rocm7-pjrt")
-
-
-def test_a_promotion_that_was_stopped_keeps_its_first_summary(shop) -> None:
-    from rocwheel.release import proof
-
-    manifest = shop.ready()
-    proof.put(shop.release, shop.release.attestation(manifest.sha256, "bundle.jsonl"), b"{}\n")
-    shop.promote(manifest)
-    assert shop.store.read(shop.release.attestation(manifest.sha256, "bundle.jsonl"))[0] == b"{}\n"
 
 
 def test_the_statements_are_json_that_other_tools_read(shop) -> None:

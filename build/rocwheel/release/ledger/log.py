@@ -8,7 +8,7 @@ an operation, so of two that decided on the same state one wins and the other de
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -114,9 +114,9 @@ def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> Ind
         return state
     stored = _files(place, state.files_sha256)
     if stored is None:
-        again = _folded(place, _start(place), until=state.saved)
+        again = _folded(place, _start(place, state.stored), until=state.saved)
         if files.sha256(_encoded(again)) != state.files_sha256:
-            return _folded(place, _start(place), until=state.number)
+            return _folded(place, _start(place, state.stored), until=state.number)
         stored = dict(again.listings)
     return replace(state, listings={**stored, **state.listings}, unread=frozenset())
 
@@ -266,9 +266,9 @@ def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
     return data
 
 
-def _start(place: Place) -> IndexState:
+def _start(place: Place, stored: Mapping[int, str] | None = None) -> IndexState:
     """Return the state before the first entry that is there: numbers may begin above 1."""
-    stored = _stored(place)
+    stored = stored or _stored(place)
     first = min(stored, default=1)
     return IndexState(number=first - 1, saved=first - 1, is_whole=True, stored=stored)
 
