@@ -123,7 +123,14 @@ def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> Ind
 
 def _encoded(state: IndexState) -> bytes:
     """Return the files of a state as they are stored beside its snapshot: there may be many."""
-    return msgspec.json.encode(dict(sorted(state.listings.items())), order="sorted")
+    listings = {name: state.listings[name] for name in _named(state)}
+    return msgspec.json.encode(listings, order="sorted")
+
+
+def _named(state: IndexState) -> tuple[str, ...]:
+    """Return the projects that entries named: pages of others may be known, which list nothing."""
+    each = sorted(state.listings.items())
+    return tuple(name for name, listing in each if listing.files or listing.spent)
 
 
 def at(place: Place, number: int, projects: Iterable[str]) -> IndexState:
@@ -214,7 +221,7 @@ def save(place: Place, state: IndexState) -> IndexState:
             number=state.number,
             head=state.head,
             sets=tuple(state.sets.values()),
-            projects=tuple(sorted(state.projects)),
+            projects=_named(state),
             files=files.sha256(held),
             spent=state.spent,
             below=_below(state, state.number),
