@@ -44,8 +44,7 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 from support import registries  # noqa: E402
 
 from rocwheel.base.versions import PythonVersion  # noqa: E402
-from rocwheel.image import packages  # noqa: E402
-from rocwheel.image import runtime_recipe as image_recipe  # noqa: E402
+from rocwheel.image import packages, recipe  # noqa: E402
 
 MOST = {"engine's build": 1.1, "whole": 1.5, "pushed": 1.05}
 RECIPE, PYTHON = "miniature", "3.11"
@@ -104,7 +103,7 @@ class Bench:
             "PATH": f"{shim.parent}:/usr/sbin:/usr/bin:/sbin:/bin:{os.environ['PATH']}",
         }  # fmt: skip
         shutil.copytree(ROOT / "ci", self.ci)
-        self.glibc = image_recipe.load(self.ci / "images.yaml", RECIPE).base("").glibc
+        self.glibc = recipe.runtime(self.ci, RECIPE).base("").glibc
         self.recipes = (self.ci / "images.yaml").read_text(encoding="utf-8")
 
     def call(self, *words: object) -> str:
@@ -202,7 +201,7 @@ class Bench:
         self.context.mkdir()
         self.call(self.engine, "cp", f"{container}:/opt/rocm", self.context / "rocm")
         self.call(self.engine, "rm", container)
-        base = image_recipe.load(ROOT / "ci" / "images.yaml", RECIPE).base("")
+        base = recipe.runtime(ROOT / "ci", RECIPE).base("")
         text = DOCKERFILE.format(base=self.base, packages=" ".join(base.packages))
         (self.context / "Dockerfile").write_text(text, encoding="utf-8")
         self.by_hand(PINS[0])

@@ -19,7 +19,6 @@ from rocwheel.base.errors import ConfigError
 from rocwheel.bazel import failures
 from rocwheel.gate.suite import skips, suites
 from rocwheel.image import recipe
-from rocwheel.image import runtime_recipe as image_recipe
 from rocwheel.night import settings
 from rocwheel.records import families
 from rocwheel.release.index import channels
@@ -50,7 +49,7 @@ def pools(file: Path) -> object:
 
 
 READERS = {
-    "builder_images": ("ci/images.yaml", partial(yaml_file.read, kind=recipe.Images)),
+    "builder_images": ("ci/images.yaml", lambda file: recipe.load(file.parent)),
     "channels": ("ci/channels.yaml", channels.load),
     "families": ("families.yaml", families.load),
     "known_failures": ("ci/known_failures.yaml", failures.load),
@@ -61,7 +60,7 @@ READERS = {
         lambda file: pins.load(file, layouts=layouts.load(ROOT / "ci" / "layouts.yaml")),
     ),
     "pools": ("ci/pools.yaml", pools),
-    "runtime_images": ("ci/images.yaml", lambda file: image_recipe.load(file, "jax")),
+    "runtime_images": ("ci/images.yaml", lambda file: recipe.runtime(file.parent, "jax")),
     "skips": ("ci/skips/unit.yaml", a_skip_list),
     "suite": ("ci/suites/own.yaml", a_suite),
     "wheel_policy": (

@@ -23,15 +23,19 @@ from e2e.conftest import EXECUTABLE, ROOT
 from support import engines, registries
 from support.roles import private_bucket
 
-from rocwheel.image.registry import MANIFESTS
-
 pytestmark = [
-    pytest.mark.needs("bazel", "clang-19", "cc", "dockerd", "docker-registry", "mmdebstrap"),
+    pytest.mark.needs(
+        "bazel", "clang-19", "cc", "dockerd", "docker-registry", "mmdebstrap", "skopeo"
+    ),
     pytest.mark.slow,
     pytest.mark.xdist_group("containers"),
     pytest.mark.timeout(1800),
 ]
 
+MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
 ENGINE = os.environ.get("ROCWHEEL_RUNTIME_ENGINE", "docker")
 REPOSITORY = "rocwheel/miniature"
 IMPORTS = (

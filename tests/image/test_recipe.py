@@ -1,4 +1,4 @@
-"""What an image is made from decides its tag."""
+"""Recipes: what an image is made from decides its tag; names, bases and budgets fit together."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from rocwheel.base import home, yaml_file
+from rocwheel.base import home
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import replace
+from rocwheel.base.versions import PythonVersion
+from rocwheel.gate.suite import suites
 from rocwheel.image import recipe
 
 ROOT = Path(__file__).parents[2]
+CI = ROOT / "ci"
 
 
 @pytest.fixture(scope="module")
 def images():
-    return yaml_file.read(ROOT / "ci" / "images.yaml", recipe.Images)
+    return recipe.load(CI)
 
 
 @pytest.fixture(scope="module")
 def inputs(images):
-    return recipe.gather(images.builder("debian_12"), checkout=ROOT, base="sha256:" + "1" * 64)
+    return recipe.builder_inputs(
+        recipe.builder(CI, "debian_12"), checkout=ROOT, base="sha256:" + "1" * 64
+    )
 
 
 def test_every_base_has_a_dated_tag(images):
@@ -37,7 +42,7 @@ def test_every_base_has_a_dated_tag(images):
 @pytest.fixture
 def gathered(images, tmp_path):
     """Gathers the inputs in a small checkout; `changed` is a file of it that another one wrote."""
-    files = (f"docker/{recipe.DOCKERFILE}", f"docker/{recipe.SCRIPT}", "build/requirements.lock",
+    files = (f"docker/{recipe.BUILDER}", f"docker/{recipe.SCRIPT}", "build/requirements.lock",
              "ci/pins.yaml", "suites/one.py", "amdgpu_family_matrix.py", "pyproject.toml")  # fmt: skip
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -46,8 +51,10 @@ def gathered(images, tmp_path):
     def gather(changed: str = "", base: str = "1", bazel: str = "", chosen=None):
         if changed:
             (tmp_path / changed).write_text("changed")
-        chosen = chosen or images.builder("debian_12")
-        return recipe.gather(chosen, checkout=tmp_path, base=f"sha256:{base * 64}", bazel=bazel)
+        chosen = chosen or recipe.builder(CI, "debian_12")
+        return recipe.builder_inputs(
+            chosen, checkout=tmp_path, base=f"sha256:{base * 64}", bazel=bazel
+        )
 
     return gather
 
@@ -56,7 +63,7 @@ def gathered(images, tmp_path):
     "change",
     [
         {"base": "2"},
-        {"changed": f"docker/{recipe.DOCKERFILE}"},
+        {"changed": f"docker/{recipe.BUILDER}"},
         {"changed": f"docker/{recipe.SCRIPT}"},
         {"changed": "build/requirements.lock"},
         {"changed": "ci/pins.yaml"},
@@ -71,7 +78,7 @@ def test_every_input_changes_the_tag(change, gathered):
 
 
 def test_a_package_more_changes_the_tag_and_their_order_does_not(images, gathered):
-    chosen = images.builder("debian_12")
+    chosen = recipe.builder(CI, "debian_12")
     more = replace(chosen, packages=(*chosen.packages, "zip"))
     turned = replace(chosen, packages=tuple(reversed(chosen.packages)))
     assert gathered(chosen=more).tag != gathered().tag
@@ -105,12 +112,12 @@ def test_a_recipe_that_cannot_be_right_is_refused_with_its_line(old, new, proble
     shutil.copy(ROOT / "ci" / "images.yaml", file)
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(ConfigError, match=rf"images\.yaml:\d+:\d+: .*{problem}"):
-        yaml_file.read(file, recipe.Images)
+        recipe.load(tmp_path)
 
 
-def test_an_unknown_recipe_names_the_nearest(images):
+def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(ConfigError) as refused:
-        images.builder("debian12")
+        recipe.builder(CI, "debian12")
     assert "debian_12" in refused.value.hint
 
 
@@ -119,3 +126,66 @@ def test_an_installed_rocwheel_has_no_sources_for_images():
     with pytest.raises(ConfigError, match="images are made from a checkout"):
         _ = installed.sources
     assert home.find(None).sources == home.find(None).root
+
+
+@pytest.mark.parametrize("name", ["jax", "miniature"])
+def test_the_suites_of_a_recipe_exist(name):
+    for suite in recipe.runtime(CI, name).suites:
+        assert suites.load(CI, suite).name == suite
+
+
+def tag(name="ubuntu_24_04", profile="runtime", rocm="7.2.0", scheme=None, family="gfx90a"):
+    found = recipe.runtime(CI, "jax")
+    found = replace(found, tag=scheme) if scheme else found
+    wheels = recipe.ImagedSet(
+        set_id="3f2a91c0d7e4" + 52 * "0", jax="0.9.1", rocm=rocm, family=family
+    )
+    return found.tag_of(wheels, PythonVersion.parse("3.12"), found.base(name), profile)
+
+
+def test_the_scheme_is_the_one_users_know():
+    assert tag() == "rocm7.2.0-jax0.9.1-py3.12"
+
+
+def test_another_base_or_profile_is_another_tag():
+    assert tag("ubuntu_22_04") == "rocm7.2.0-jax0.9.1-py3.12-ubuntu22.04"
+    assert tag(profile="devel") == "rocm7.2.0-jax0.9.1-py3.12-devel"
+
+
+def test_a_tag_may_tell_families_and_sets_of_one_version_apart():
+    scheme = "{jax}-{family}-{set}"
+    assert tag(scheme=scheme) == "0.9.1-gfx90a-3f2a91c0d7e4"
+    assert tag(scheme=scheme, family="gfx942") != tag(scheme=scheme)
+
+
+def test_no_two_rocm_versions_share_a_tag_and_none_has_a_plus():
+    assert tag(rocm="7.1.1") != tag(rocm="7.11")
+    assert "+" not in tag(rocm="7.1.0+local")
+
+
+def test_a_cpython_that_a_base_lacks_is_an_error_with_those_it_has():
+    chosen = recipe.runtime(CI, "jax").base("ubuntu_22_04")
+    with pytest.raises(ConfigError, match=r"no CPython 3\.13") as caught:
+        chosen.python(PythonVersion.parse("3.13"))
+    assert "3.10" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("recipes:\n    jax:", "recipes:\n    jaks:", "'jax': not in ci/images.yaml"),
+        ("[ubuntu_24_04, ubuntu_22_04]", "[ubuntu_26_04]", "'ubuntu_26_04': not in"),
+        ("[ubuntu_24_04, ubuntu_22_04]", "[]", "no base"),
+        ("-jax{jax}-", "-jax{jaxlib}-", "names something else than a set has"),
+        ("-jax{jax}-", "-jax{jax-", "names something else than a set has"),
+        ("{runtime: 12288, devel: 40960}", "{runtime: 12288}", "'devel' is missing"),
+    ],
+)
+def test_a_mistake_in_a_runtime_recipe_is_refused(tmp_path, old, new, said):
+    text = (CI / "images.yaml").read_text()
+    assert old in text
+    file = tmp_path / "images.yaml"
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError) as caught:
+        recipe.runtime(tmp_path, "jax")
+    assert said in str(caught.value)

@@ -18,9 +18,10 @@ import pytest
 import requests
 from support import engines, registries
 
-from rocwheel.base import container, yaml_file
+from rocwheel.base import container, home
 from rocwheel.base.container import EngineKind
 from rocwheel.base.errors import ConfigError, StoreError
+from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner
 from rocwheel.image import found, recipe, registry
 
@@ -32,6 +33,11 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 NOBODY = {"HOME": "/nonexistent"}
+look = partial(
+    registry.look, environ=NOBODY, runner=HostRunner({"PATH": os.environ["PATH"], **NOBODY})
+)
+MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +65,8 @@ def address(tmp_path):
 
 @pytest.fixture(scope="module")
 def inputs():
-    chosen = yaml_file.read(ROOT / "ci" / "images.yaml", recipe.Images).builder("debian_12")
-    return recipe.gather(chosen, checkout=ROOT, base="sha256:" + "1" * 64)
+    chosen = recipe.builder(ROOT / "ci", "debian_12")
+    return recipe.builder_inputs(chosen, checkout=ROOT, base="sha256:" + "1" * 64)
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +95,16 @@ def _small(engine, asked, runner, folders, /, digest, *, text="one"):
 
 
 @pytest.fixture
-def push(asked, runner, console):
-    def run(image, repository, tag):
-        return registry.push(
-            image, repository, tag, engine=asked, runner=runner, environ=NOBODY,
-            console=console,
-        )  # fmt: skip
+def here(runner, console, tmp_path):
+    return Here(
+        environ=NOBODY, cwd=tmp_path, cache=tmp_path, home=home.find(None), console=console,
+        runner=runner,
+    )  # fmt: skip
 
-    return run
+
+@pytest.fixture
+def push(asked, here):
+    return lambda image, repository, tag: registry.push(image, repository, tag, asked, here)
 
 
 def test_a_pushed_image_is_there_under_its_tag_and_is_pushed_once(image, inputs, address, push):
@@ -105,9 +113,9 @@ def test_a_pushed_image_is_there_under_its_tag_and_is_pushed_once(image, inputs,
     assert sent
     assert remote.config == image.config
     assert push(image, name, inputs.tag) == (remote, False)
-    assert registry.look(name, inputs.tag, environ=NOBODY) == remote
-    assert registry.look(name, remote.digest, environ=NOBODY) == remote
-    assert registry.look(name, "other", environ=NOBODY) is None
+    assert look(name, inputs.tag) == remote
+    assert look(name, remote.digest) == remote
+    assert look(name, "other") is None
 
 
 def test_a_tag_that_is_there_with_other_bytes_is_never_overwritten(
@@ -117,7 +125,7 @@ def test_a_tag_that_is_there_with_other_bytes_is_never_overwritten(
     first, _ = push(image, f"{address}/builder", inputs.tag)
     with pytest.raises(StoreError, match="with other bytes"):
         push(other, f"{address}/builder", inputs.tag)
-    at = registry.look(f"{address}/builder", inputs.tag, environ=NOBODY)
+    at = look(f"{address}/builder", inputs.tag)
     assert at == first
 
 
@@ -125,14 +133,14 @@ def test_an_index_of_images_stands_for_the_one_for_this_architecture(image, addr
     """As engines push it that add attestations, and as registries have every official base."""
     name = f"{address}/indexed"
     pushed, _ = push(image, name, "one")
-    entry = {"mediaType": registry.MANIFESTS[1], "digest": pushed.digest, "size": 1}
+    entry = {"mediaType": MANIFEST, "digest": pushed.digest, "size": 1}
     others = [
         {**entry, "digest": f"sha256:{'0' * 64}", "platform": {"os": "linux", "architecture": arch}}
         for arch in ("arm64", "unknown")
     ]
     index = {
         "schemaVersion": 2,
-        "mediaType": registry.INDEXES[1],
+        "mediaType": INDEX,
         "manifests": [*others, {**entry, "platform": {"os": "linux", "architecture": "amd64"}}],
     }
 
@@ -144,11 +152,11 @@ def test_an_index_of_images_stands_for_the_one_for_this_architecture(image, addr
                 body = documents.get(self.path.rpartition("/")[2])
                 if body is None:
                     through = requests.get(
-                        f"http://{address}{self.path}", headers=dict(self.headers), timeout=240
+                        f"http://{address}{self.path}", headers=given(self), timeout=240
                     )
                     body, kind = through.content, through.headers["Content-Type"]
                 else:
-                    kind = registry.INDEXES[1]
+                    kind = INDEX
                 self.send_response(200)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -165,10 +173,10 @@ def test_an_index_of_images_stands_for_the_one_for_this_architecture(image, addr
     with serve(documents) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         through = f"127.0.0.1:{server.server_port}/indexed"
-        found = registry.look(through, "all", environ=NOBODY)
+        found = look(through, "all")
         assert (found.config, found.digest) == (pushed.config, pushed.digest)
         with pytest.raises(StoreError, match="no image for linux/amd64"):
-            registry.look(through, "alone", environ=NOBODY)
+            look(through, "alone")
         server.shutdown()
 
 
@@ -210,15 +218,15 @@ def base(small):
 @pytest.fixture(scope="module")
 def made(small, base):
     """The inputs of a builder image on a base of its own, and an image that is made from them."""
-    chosen = yaml_file.read(ROOT / "ci" / "images.yaml", recipe.Images).builder("debian_12")
-    inputs = recipe.gather(chosen, checkout=ROOT, base=base.config)
+    chosen = recipe.builder(ROOT / "ci", "debian_12")
+    inputs = recipe.builder_inputs(chosen, checkout=ROOT, base=base.config)
     return inputs, small(inputs.digest, text="made")
 
 
 def test_a_registry_that_does_not_answer_is_an_error_and_not_an_absent_image(refusing):
-    with pytest.raises(StoreError, match="the registry does not answer: Connection refused") as why:
-        registry.look(f"{refusing}/jax", "one", environ=NOBODY)
-    assert f"{refusing}/v2/jax" in str(why.value)
+    with pytest.raises(StoreError, match="connection refused") as why:
+        look(f"{refusing}/jax", "one")
+    assert f"{refusing}/jax" in str(why.value)
 
 
 def test_a_builder_image_above_its_budget_is_not_pushed(made, address, tool, engine):
@@ -242,6 +250,13 @@ def test_the_digest_of_a_saved_image_is_the_one_the_registry_has(
     engine("save", "--output", str(tmp_path / "saved.tar"), image.identity)
     with (tmp_path / "saved.tar").open("rb") as file:
         assert found.config_of(file) == image.config == remote.config
+
+
+def given(request) -> dict[str, str]:
+    """The headers of a request, of which `Accept` may be there several times."""
+    left_out = {"content-length", "transfer-encoding"}
+    names = {name for name in request.headers if name.lower() not in left_out}
+    return {name: ", ".join(request.headers.get_all(name)) for name in names}
 
 
 class Failing(http.server.BaseHTTPRequestHandler):
@@ -271,7 +286,7 @@ class Failing(http.server.BaseHTTPRequestHandler):
             return
         answer = requests.request(
             self.command, f"http://{self.target}{self.path}", data=body, allow_redirects=False,
-            headers={k: v for k, v in self.headers.items() if k.lower() not in {"content-length", "transfer-encoding"}}, timeout=240,
+            headers=given(self), timeout=240,
         )  # fmt: skip
         self.send_response(answer.status_code)
         for name, value in answer.headers.items():
@@ -301,15 +316,16 @@ def test_whichever_request_the_look_up_loses_nothing_wrong_is_concluded(image, a
         threading.Thread(target=server.serve_forever, daemon=True).start()
         through = f"127.0.0.1:{server.server_port}"
         outcomes = []
-        for k in range(1, 5):
+        for k in range(1, 9):
             handler.left = k
             try:
-                answer = registry.look(f"{through}/builder", "one", environ=NOBODY)
+                answer = look(f"{through}/builder", "one")
                 outcomes.append(answer.digest if answer else None)
             except StoreError:
                 outcomes.append("error")
         server.shutdown()
-    assert outcomes == ["error", "error", remote.digest, remote.digest]
+    assert {*outcomes[:-1]} <= {"error", remote.digest}
+    assert (outcomes[0], outcomes[-1]) == ("error", remote.digest)
 
 
 def test_whichever_request_a_push_loses_the_next_push_finishes(inputs, image, address, push):
@@ -328,14 +344,14 @@ def test_whichever_request_a_push_loses_the_next_push_finishes(inputs, image, ad
         server.shutdown()
 
 
-def test_a_moving_tag_names_the_very_same_bytes(address, image, push):
+def test_a_moving_tag_names_the_very_same_bytes(address, image, push, here):
     pushed, _ = push(image, f"{address}/moving", "one")
-    assert registry.point(f"{address}/moving", "latest", pushed.digest, environ=NOBODY)
-    assert not registry.point(f"{address}/moving", "latest", pushed.digest, environ=NOBODY)
-    there = registry.look(f"{address}/moving", "latest", environ=NOBODY)
+    assert registry.point(f"{address}/moving", "latest", pushed.digest, here)
+    assert not registry.point(f"{address}/moving", "latest", pushed.digest, here)
+    there = look(f"{address}/moving", "latest")
     assert (there.digest, there.config) == (pushed.digest, pushed.config)
     gone = "sha256:" + "0" * 64
     with pytest.raises(StoreError, match="has it no more"):
-        registry.point(f"{address}/moving", "latest", gone, environ=NOBODY)
-    still = registry.look(f"{address}/moving", "latest", environ=NOBODY)
+        registry.point(f"{address}/moving", "latest", gone, here)
+    still = look(f"{address}/moving", "latest")
     assert still.digest == pushed.digest

@@ -15,7 +15,7 @@ from rocwheel.base.process import HostRunner
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.versions import timestamp
 from rocwheel.night import cell as cells
-from rocwheel.night import images, looking, planning, standing
+from rocwheel.night import image_record, looking, planning, standing
 from rocwheel.night import settings as settings_file
 from rocwheel.night.looking import SetSeen, StoreContents
 from rocwheel.records.verdict import State
@@ -47,7 +47,7 @@ def planned(tmp_path):
             night="2026-05-01", settings=settings, families=matrix.FAMILIES,
             channel=channels.of_store("file:///store"), target=("--store=file:///store",),
             ci=ROOT / "ci", by="me", now=NOW,
-            images=images.load(settings, ROOT / "ci", matrix.FAMILIES),
+            images=image_record.of_night(settings, ROOT / "ci", matrix.FAMILIES),
         )  # fmt: skip
         return planning.plan(setting, [recipe], [], StoreContents(**seen))
 

@@ -14,11 +14,11 @@ from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
 from rocwheel.cli import main
-from rocwheel.image.runtime_recipe import ImagedSet
-from rocwheel.night import artifacts, images, looking, summing
-from rocwheel.night import runtime_record as record
+from rocwheel.image.recipe import ImagedSet
+from rocwheel.night import artifacts, image_record, looking, summing
+from rocwheel.night import image_record as record
 from rocwheel.night import settings as settings_file
-from rocwheel.night.runtime_record import ImageRecord
+from rocwheel.night.image_record import ImageRecord
 from rocwheel.night.settings import ImageSettings
 from rocwheel.records.build_record import BUILD_RECORD
 from rocwheel.release.ledger.nights import Book, NightPlan, WheelRecipe
@@ -129,11 +129,11 @@ def test_what_another_set_was_built_as_is_remembered_beside_this_nights(night):
 # --- runtime images ------------------------------------------------------------------------------
 
 
-def wanted_images() -> tuple[images.NightImage, ...]:
+def wanted_images() -> tuple[image_record.NightImage, ...]:
     entry = ImageSettings(name="jax", recipe="jax", push="here.io")
     base = settings_file.load(ROOT / "ci" / "nightly.yaml")
     settings = replace(base, images=(entry,))
-    return images.load(settings, ROOT / "ci", (FAMILY.name,))
+    return image_record.of_night(settings, ROOT / "ci", (FAMILY.name,))
 
 
 def pushed(night: Nightly, **changes) -> ImageRecord:

@@ -24,10 +24,12 @@ class Registry(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         known = self.headers.get("Authorization") == f"Basic {LOGIN}"
-        self.send_response(404 if known else 401)
+        self.send_response(401 if not known else 200 if self.path == "/v2/" else 404)
         self.send_header("WWW-Authenticate", 'Basic realm="r"')
-        self.send_header("Content-Length", "0")
+        body = b'{"errors": [{"code": "NAME_UNKNOWN", "message": "name unknown"}]}'
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -35,6 +37,7 @@ class Registry(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.needs("skopeo")
 @pytest.mark.parametrize(
     ("login", "state"), [(LOGIN, "good"), ("b3RoZXI6eA==", "BAD"), ("", "BAD")]
 )
@@ -176,7 +179,14 @@ def test_what_is_tried_of_a_role_is_what_its_policy_says(layout, role, monkeypat
         prefixes={7: channels.Prefixes(staging="v2-staging", release="v2")},
     )  # fmt: skip
     tried = rehearsal.Rehearsal(
-        nights=None, channel=channel, settings=None, pools=None, client=None, now=None, environ={}
+        nights=None,
+        channel=channel,
+        settings=None,
+        pools=None,
+        client=None,
+        now=None,
+        environ={},
+        runner=None,
     )
     names = {True: set(), False: set()}
     monkeypatch.setattr(

@@ -14,7 +14,7 @@ from support.wheelset import FAMILY, Shop
 import amdgpu_family_matrix as matrix
 from rocwheel import cli
 from rocwheel.gate.verdict import storing
-from rocwheel.night import runtime_record as record
+from rocwheel.night import image_record as record
 from rocwheel.records.results import Outcome, Results, TestResult
 from rocwheel.tools import compat
 

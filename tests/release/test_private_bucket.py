@@ -34,7 +34,7 @@ from rocwheel.gate import subject
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.request import DeviceChoice, GateRequest
 from rocwheel.gate.suite.suites import DEVICE_ERRORS, Deadlines, Suite, SuiteSource
-from rocwheel.night import runtime_record as images
+from rocwheel.night import image_record as images
 from rocwheel.records.verdict import State
 from rocwheel.release import pip_resolution, rights
 from rocwheel.release.index import channels

@@ -267,9 +267,9 @@ def _gate(words: list[str], plays: dict) -> int:
 def _image(words: list[str], plays: dict) -> int:
     from rocwheel.base import home
     from rocwheel.base.versions import PythonVersion
-    from rocwheel.image import runtime_recipe as image_recipe
-    from rocwheel.image.runtime_making import Subject
-    from rocwheel.night import runtime_record as record
+    from rocwheel.image import recipe as image_recipe
+    from rocwheel.image.runtime import Subject
+    from rocwheel.night import image_record as record
     from rocwheel.records.verdict import State
     from rocwheel.release.ledger import log, manifests
     from rocwheel.release.ledger.state import Standing
@@ -286,7 +286,7 @@ def _image(words: list[str], plays: dict) -> int:
     manifest = manifests.find(place, digest)
     assert manifest is not None, "an image of a set that is not released"
     assert log.read(place).sets[digest].standing is Standing.LISTED
-    recipe = image_recipe.load(home.find(None).ci / "images.yaml", _value(words, "recipe"))
+    recipe = image_recipe.runtime(home.find(None).ci, _value(words, "recipe"))
     subject = Subject(
         recipe=recipe, base=recipe.base(_value(words, "base")), manifest=manifest, family=family,
         python=PythonVersion.parse(python), profile=_value(words, "profile"), is_released=True,

@@ -1,4 +1,4 @@
-"""`bump`: each kind against real git repositories, a web server, a registry and uv."""
+"""`bump`: each kind against real git repositories and a web server."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from support import generations, jax_release, registries
+from support import generations, jax_release
 from support.faultserver import FaultServer
 from support.generations import GENERATIONS
 from support.git_server import commit, git, repository
-from support.rocm_packages import wheel
 
 from rocwheel.base.download import Client, Retry
-from rocwheel.base.errors import CommandError, ConfigError, FetchError, SourceError
+from rocwheel.base.errors import ConfigError, FetchError, SourceError
 from rocwheel.base.home import Home
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.cli import main
@@ -35,7 +34,6 @@ OLD_ROCM = "therock-dist-linux-gfx94X-dcgpu-7.12.0.tar.gz"
 def context(tmp_path, console):
     root = tmp_path / "checkout"
     shutil.copytree(ROOT / "ci", root / "ci")
-    shutil.copytree(ROOT / ".github", root / ".github")
     (tmp_path / "github").mkdir()
     with Client({}, retry=Retry(attempts=1), note=print) as client:
         here = SimpleNamespace(
@@ -64,55 +62,6 @@ def one(kind: str, context: bump.BumpContext, name: str) -> tuple[bump.Fact, str
 
 def comments(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip().startswith("#")]
-
-
-ACTIONS = ("actions/checkout", "actions/upload-artifact", "aws-actions/configure-aws-credentials",
-           "docker/login-action")  # fmt: skip
-
-
-def pinned_as(context: bump.BumpContext, name: str, tag: str) -> None:
-    """Let the workflows pin what our stand-in of an action has at a tag."""
-    folder = Path(context.github.removeprefix("file://")) / name
-    sha = git(folder, "rev-parse", f"{tag}^{{commit}}")
-    for path in (context.here.home.root / ".github/workflows").glob("*.yml"):
-        lines = [
-            f"{line.partition('uses:')[0]}uses: {name}@{sha}  # {tag}"
-            if f"{name}@" in line
-            else line
-            for line in path.read_text().splitlines()
-        ]
-        path.write_text("\n".join(lines) + "\n")
-
-
-def test_an_action_is_pinned_by_the_commit_of_its_newest_tag_everywhere(context):
-    tags = ("v7.0.1", "v7.1.0", "v8.0.0rc1", "v8")
-    folders = {name: upstream(context, name, *tags) for name in ACTIONS}
-    for name in ACTIONS:
-        pinned_as(context, name, "v7.0.1")
-    fact, to = one("actions", context, "actions/checkout")
-    assert (fact.now, to) == ("v7.0.1", "v8")
-    done = bump.bump("actions", fact, to, context)
-    sha = git(folders["actions/checkout"], "rev-parse", "v8^{commit}")
-    shown = bump.difference(context)
-    added = [line for line in shown.splitlines() if line.startswith("+ ")]
-    assert added
-    assert all(line.endswith(f"uses: actions/checkout@{sha}  # v8") for line in added)
-    assert not any("actions/checkout" in t and "v7.0.1" in t.partition("actions/checkout@")[2][:60]
-                   for t in context.texts.values())  # fmt: skip
-    assert done.log[0].endswith("actions/checkout/compare/v7.0.1...v8")
-    assert len(done.log) == 4  # and the subject of each commit since
-
-
-def test_a_tag_that_moved_is_not_followed(context):
-    for name in ACTIONS:
-        upstream(context, name, "v7.0.1", "v7.1.0")
-        pinned_as(context, name, "v7.0.1")
-    folder = Path(context.github.removeprefix("file://")) / "actions/checkout"
-    git(folder, "tag", "-f", "v7.0.1", "v7.1.0^{commit}")
-    fact, to = one("actions", context, "actions/checkout")
-    with pytest.raises(SourceError, match=r"v7\.0\.1 is .* now, pinned is"):
-        bump.bump("actions", fact, to, context)
-    assert context.texts == {}
 
 
 @pytest.fixture
@@ -235,33 +184,6 @@ def test_the_default_night_pins_no_rocm(context):
         bump.named("rocm", "7.13.0", context)
 
 
-@pytest.mark.needs("docker-registry")
-def test_a_base_image_is_a_newer_tag_of_the_same_kind_with_its_digest(context, tmp_path):
-    (tmp_path / "registry-data").mkdir()
-    path = context.here.home.ci / "images.yaml"
-    with registries.serving(tmp_path / "registry-data") as address:
-        name = f"{address}/ubuntu"
-        text = path.read_text().replace("name: ubuntu\n", f"name: {name}\n")
-        path.write_text(text)
-        tags = (
-            "noble-20260911",
-            "noble-20261001",
-            "noble-20261001-slim",
-            "jammy-20270101",
-            "noble",
-        )
-        digests = {tag: registries.image(address, "ubuntu", tag) for tag in tags}
-        facts = {fact.name: fact for fact in bump.KINDS["image"].facts(context)}
-        fact = facts["runtime.ubuntu_24_04"]
-        assert bump.KINDS["image"].newest(fact, context) == "noble-20261001"
-        bump.bump("image", fact, "noble-20261001", context)
-        base = yaml.safe_load(context.texts[path])["runtime"]["bases"]["ubuntu_24_04"]["base"]
-        assert (base["tag"], base["digest"]) == ("noble-20261001", digests["noble-20261001"])
-        assert comments(context.texts[path]) == comments(text)
-        with pytest.raises(SourceError, match="has no such image"):
-            bump.bump("image", fact, "noble-20991231", context)
-
-
 @pytest.mark.parametrize("quote", ["", "'"])
 def test_a_tag_that_yaml_takes_for_a_number_stays_a_text(context, quote):
     path = context.here.home.ci / "images.yaml"
@@ -294,42 +216,6 @@ def test_xla_is_what_jaxs_own_sources_say_and_nothing_else(context, tmp_path):
     assert yaml.safe_load(context.texts[path])["pins"]["0.11.0"]["xla_commit"] == own
     changed = [line[:1] for line in bump.difference(context).splitlines()[2:] if line[:1] in "+-"]
     assert changed == ["-", "+"]
-
-
-def test_a_lock_takes_what_the_index_has_by_hash(context, tmp_path):
-    root, index = context.here.home.root, tmp_path / "index"
-    for version in ("1.0", "1.1", "2.0"):
-        wheel(index, "toy", version, {"toy.py": version.encode()})
-    wheel(index, "old", "1.0", {"old.py": b""})
-    wheel(index, "pip", "99", {"pip.py": b""})
-    (root / "pyproject.toml").write_text(
-        '[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.10"\n'
-        'dependencies = ["pip", "toy", "old; python_version < \'3.11\'"]\n'
-        '[dependency-groups]\ndev = ["toy<2"]\n'
-    )
-    for name in bump.LOCKS:
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(f"toy==1.0 \\\n    --hash=sha256:{'0' * 64}\n    # via x\n")
-    env = {
-        **base_env(os.environ),
-        "UV_INDEX_URL": index.as_uri(),
-        "UV_CACHE_DIR": str(tmp_path / "uv"),
-    }
-    context.here.runner = HostRunner(env)
-    found = {fact.name: (fact, to) for _, fact, to in bump.newer(("tools",), context)}
-    assert set(found) == set(bump.LOCKS)
-    done = [bump.bump("tools", fact, to, context) for fact, to in found.values()]
-    # `old` is for CPython 3.10 alone: the lock serves it, whatever runs rocwheel.
-    logs = [item.log for item in done]
-    # the pip that fills the environment of the tests is not among what it is filled with
-    assert logs == [("old 1.0", "pip 99", "toy 2.0"), ("old 1.0", "toy 1.1")]
-    digest = hashlib.sha256(next(index.rglob("toy-2.0-*.whl")).read_bytes()).hexdigest()
-    assert f"--hash=sha256:{digest}" in context.texts[root / "build/requirements.lock"]
-    context.texts.clear()
-    fact, to = bump.named("tools", "build/requirements.lock=toy==1.1", context)
-    assert bump.bump("tools", fact, to, context).log == ("old 1.0", "pip 99", "toy 1.1")
-    with pytest.raises(CommandError):
-        bump.bump("tools", fact, "toy==3.0", context)
 
 
 def test_a_release_of_jax_that_is_newer_than_the_newest_verified_pin(context):
@@ -379,8 +265,6 @@ def test_the_command_checks_shows_writes_and_refuses(command, bazels):
     assert yaml.safe_load(path.read_text())["releases"]["7.7.1"]["linux-x86_64"]["verified"]
     assert command("bazel", "--check")[:2] == (0, "")
     assert command("--to=7.7.1")[0] == 2
-    code, _, err = command("actions", "--to=v9")
-    assert (code, "hint:  write NAME=VERSION" in err) == (3, True)
 
 
 def test_the_command_takes_a_jax_and_says_what_its_suites_would_have(

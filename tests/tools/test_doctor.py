@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 from click.testing import CliRunner
 
+from rocwheel.base import home
+from rocwheel.base.console import silent
+from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.base.store import Options
 from rocwheel.base.store.file import FileStore
@@ -26,23 +30,22 @@ pytestmark = pytest.mark.integration
 def machine(tmp_path):
     def make(environ=MappingProxyType({}), **kwargs):
         environ = {"PATH": os.environ["PATH"], "https_proxy": "http://proxy:1", **environ}
-        return doctor.Machine(
-            environ=environ,
-            cache=tmp_path / "cache",
-            runner=HostRunner(base_env(environ)),
-            root=tmp_path,
-            **kwargs,
-        )
+        here = Here(
+            environ=environ, cwd=tmp_path, cache=tmp_path / "cache", home=home.find(None),
+            console=silent(), runner=HostRunner(base_env(environ)), root=tmp_path,
+            now=lambda: datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc),
+        )  # fmt: skip
+        return partial(doctor.examine, here, **kwargs)
 
     return make
 
 
 def rows(place, purpose):
-    return {row.name: row for row in doctor.examine(place, doctor.Purpose(purpose))}
+    return {row.name: row for row in place(doctor.Purpose(purpose))}
 
 
 def test_each_purpose_has_its_own_rows_and_the_clock(machine):
-    place = machine(now=datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc))
+    place = machine()
     build, gate, release, everything = (
         rows(place, name) for name in ("build", "gate", "release", "all")
     )
@@ -130,7 +133,7 @@ def test_the_state_comes_first_and_what_to_do_has_a_line(
         doctor.Row(name="git", found="/usr/bin/git"),
         doctor.Row(name="docker", found="x" * 200, remedy="start it", is_optional=is_optional),
     )
-    monkeypatch.setattr(doctor, "examine", lambda *_: found)
+    monkeypatch.setattr(doctor, "examine", lambda *_, **__: found)
     done = CliRunner().invoke(ci_build, ["doctor"], obj=App({}, tmp_path), standalone_mode=False)
     state = "optional" if is_optional else "bad"
     assert [line.split() for line in done.stdout.splitlines()[1:]] == [
@@ -146,8 +149,8 @@ def test_the_state_comes_first_and_what_to_do_has_a_line(
 def test_what_to_do_is_said_with_the_name_that_the_program_was_called_by(tmp_path, monkeypatch):
     asked = []
 
-    def examine(place, _purpose):
-        asked.append(place.cache)
+    def examine(here, _purpose, **_):
+        asked.append(here.cache)
         return (doctor.Row(name="docker", found="left over: x", remedy="`image prune`"),)
 
     monkeypatch.setattr(doctor, "examine", examine)

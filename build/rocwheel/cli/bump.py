@@ -19,7 +19,7 @@ with when_run():
 
 Wanted: TypeAlias = "tuple[str, bumping.Fact, str]"
 OUTDATED = 1  # status of `bump --check` where there is something newer
-KINDS = ("jax", "xla", "rocm", "bazel", "image", "actions", "tools")
+KINDS = ("jax", "xla", "rocm", "bazel")
 
 
 @group("pin")
@@ -42,7 +42,7 @@ def add(app: App, options: PinAddOptions) -> None:
     counts each suite's tests, prints what changes. Comments stay; what contradicts is refused.
     """
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
-        context = bumping.BumpContext(here=app, client=client)
+        context = bumping.BumpContext(here=app.here, client=client)
         with app.console.step(f"JAX {options.version}"):
             facts = bumping.add_pin(
                 options.version,
@@ -67,16 +67,16 @@ class BumpOptions(DryRun):
 
 @command("bump", BumpOptions)
 def bump(app: App, options: BumpOptions) -> int:
-    """Take a newer JAX, XLA, ROCm, Bazel, base image, action or tool, once verified.
+    """Take a newer JAX, XLA, ROCm or Bazel, once verified.
 
-    What is looked at: sources against wheels, bytes against published digests, tags against
-    commits. Prints what changes and the upstream log; comments stay, what contradicts is refused.
+    What is looked at: sources against wheels, bytes against published digests. Prints what
+    changes and the upstream log; comments stay, what contradicts is refused.
     Without WHAT everything is looked at.
     """
     if options.to and not options.what:
         raise click.UsageError("--to is for one WHAT")
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
-        context = bumping.BumpContext(here=app, client=client)
+        context = bumping.BumpContext(here=app.here, client=client)
         wanted = _wanted(options, context)
         if options.check:
             return _newer(app, wanted)

@@ -11,10 +11,9 @@ from rocwheel.cli import command_line
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, declared, given_words, own
 from rocwheel.cli.dist import request_from, show_built
-from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import run_here, worker
-from rocwheel.image.options import BuilderOptions, EngineOptions
+from rocwheel.image.options import BuilderOptions
 from rocwheel.records.build_options import (
     BuildOptions,
     FamilyOptions,
@@ -29,7 +28,7 @@ with when_run():
 
     from rocwheel import dist
     from rocwheel.base.host import debian
-    from rocwheel.dist import builder, executor, wheelhouse
+    from rocwheel.dist import executor, wheelhouse
     from rocwheel.release.ledger.nights import Nights
     from rocwheel.release.operations import Who
     from rocwheel.tools import demo as job
@@ -73,7 +72,13 @@ def demo(app: App, options: DemoOptions) -> None:
     base = job.for_families(request_from(app, options, therock=""), options.number)
     only = options.wheels_only or base.executor.kind != "host"
     if _makes_image(base, options):
-        if not (image := _image(app, options)):
+        image = job.image(
+            BuilderOptions(recipe=job.RECIPE, base=options.base, locked=options.locked),
+            base.executor.kind,
+            app.here,
+            dry_run=options.dry_run,
+        )
+        if not image:
             line = f"image build --engine {base.executor.kind} --recipe {job.RECIPE}"
             line += f" --base {options.base}" if options.base else ""
             return app.emit_plan([command_line(app, line), "# then the demo, in that image"])
@@ -102,16 +107,6 @@ def _prepare(app: App, base: dist.Request) -> job.Prepared:
         if not debian.ensure(packages, runner=app.runner, root=root, say=app.console.info):
             app.console.info("   all there")
     return job.prepare(base, runner=app.runner, console=app.console)
-
-
-def _image(app: App, options: DemoOptions) -> str:
-    """Return the image of the recipe, made where need be; "" for a dry run that would make it."""
-    engine = engine_of(app, EngineOptions(engine=options.executor.kind))
-    there = builder.current(job.RECIPE, app.home, engine=engine, runner=app.runner)
-    if there and not options.base:
-        return there.reference
-    wanted = BuilderOptions(recipe=job.RECIPE, base=options.base, locked=options.locked)
-    return "" if options.dry_run else builder.make(wanted, app, engine).name
 
 
 def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:

@@ -27,6 +27,7 @@ with when_run():
     from rocwheel.base.download import shown_setting
     from rocwheel.base.host import cgroup
     from rocwheel.base.store import Store
+    from rocwheel.base.values import replace
     from rocwheel.dist import readiness
     from rocwheel.dist.readiness import Row
     from rocwheel.records import families
@@ -74,7 +75,14 @@ def doctor(app: App, options: DoctorOptions) -> int:
     looked at says what looks.
     """
     if options.purpose != VERY_BUILD:
-        rows = examination.examine(_place(app, options), Purpose(options.purpose))
+        known_channels = channels.load(app.home.ci / "channels.yaml").values()
+        hosts = {urlsplit(item.public_url).hostname for item in known_channels if item.public_url}
+        rows = examination.examine(
+            replace(app.here, cache=options.cache or app.cache),
+            Purpose(options.purpose),
+            hosts=sorted(filter(None, hosts)),
+            store=options.store(app),
+        )
         return _show(app, (*rows, *_settings(app)))
     planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
     needs = tuple(readiness.examine(planned, runner=app.runner, memory=cgroup.memory()))
@@ -97,19 +105,6 @@ def _settings(app: App) -> Iterable[Row]:
     for name, value in sorted(app.environ.items()):
         if name.startswith("ROCWHEEL_"):
             yield Row(name=name, found=f"{shown_setting(name, value)}, the environment")
-
-
-def _place(app: App, options: DoctorOptions) -> examination.Machine:
-    known = channels.load(app.home.ci / "channels.yaml").values()
-    hosts = {urlsplit(channel.public_url).hostname for channel in known if channel.public_url}
-    return examination.Machine(
-        environ=app.environ,
-        cache=options.cache or app.cache,
-        runner=app.runner,
-        hosts=tuple(sorted(filter(None, hosts))),
-        store=options.store(app),
-        now=app.now(),
-    )
 
 
 def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> int:

@@ -15,9 +15,9 @@ with when_run():
     from rocwheel.base import container
     from rocwheel.base.console import columns, size
     from rocwheel.base.container import EngineKind
-    from rocwheel.dist import builder
     from rocwheel.dist.build_request import Executor
     from rocwheel.dist.executor import container_spec
+    from rocwheel.image import build as building
     from rocwheel.image import contents, found
 
 
@@ -51,7 +51,7 @@ def build(app: App, options: ImageBuildOptions) -> None:
     no tag is ever overwritten.
     """
     engine = engine_of(app, options)
-    made = builder.make(options.image, app, engine)
+    made = building.builder(options.image, engine, app.here)
     document = {
         "reference": made.name,
         "inputs": made.inputs,
@@ -60,7 +60,7 @@ def build(app: App, options: ImageBuildOptions) -> None:
         "size": made.image.size,
     }
     if options.image.push:
-        document |= builder.push(options.image, made, app, engine)
+        document |= building.push_builder(options.image, made, engine, app.here)
     app.emit(document, str(document.get("pull", made.name)))
 
 

@@ -156,10 +156,9 @@ def jax_versions(ctx: click.Context) -> tuple[str, ...]:
 
 def recipes(ctx: click.Context) -> tuple[str, ...]:
     """Builder images. Raises ConfigError."""
-    from rocwheel.base import yaml_file
-    from rocwheel.image.recipe import Images
+    from rocwheel.image import recipe
 
-    return tuple(yaml_file.read(_ci(ctx) / "images.yaml", Images).builders)
+    return tuple(recipe.load(_ci(ctx)).builders)
 
 
 def pythons(_ctx: click.Context) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ with when_run():
     from rocwheel.base.process import Command, base_env
     from rocwheel.base.versions import suggest
     from rocwheel.night import cell as cells
-    from rocwheel.night import images, looking, planning, resolving, slurm, standing, summing
+    from rocwheel.night import image_record, looking, planning, resolving, slurm, standing, summing
     from rocwheel.night import settings as settings_file
     from rocwheel.night.standing import CellStanding
     from rocwheel.records import verdict
@@ -139,7 +139,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         )
         recipes, absent = resolving.resolve(settings, families, world)
         recipes = resolving.with_authors(recipes, last, world)
-    made_of = images.load(settings, app.home.ci, families)
+    made_of = image_record.of_night(settings, app.home.ci, families)
     setting = looking.PlanInput(
         night=night,
         settings=settings,

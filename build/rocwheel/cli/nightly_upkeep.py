@@ -286,6 +286,7 @@ def _rehearsed(
             client=client,
             now=app.now(),
             environ=app.environ,
+            runner=app.runner,
             repository=options.repository,
         )
         return list(tried.run(options.role, options.family))

@@ -10,14 +10,12 @@ from rocwheel.cli.command import DryRun, command, group_command
 from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import PersonOptions, Target, TargetOptions
-from rocwheel.image.options import EngineOptions
-from rocwheel.night.runtime_options import ImageOptions
+from rocwheel.image.options import EngineOptions, ImageOptions
 
 with when_run():
     from rocwheel.base.console import columns, size
-    from rocwheel.night import runtime_job as job
-    from rocwheel.night import runtime_record as record
-    from rocwheel.night.runtime_job import ImageRequest
+    from rocwheel.night import image_job as job
+    from rocwheel.night import image_record as record
 
 
 class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
@@ -38,29 +36,25 @@ def runtime_images(app: App, options: RuntimeOptions) -> int:
             raise click.UsageError(f"give --{name}")
     if image.tags and not image.push:
         raise click.UsageError("--tag needs --push")
-    planned = job.plan(_request(app, options), app)
+    target = Target(app, options)
+    manifest = target.manifest(app, image.manifest)
+    staging, release = target.channel.pair(target.store, manifest, target.family.name)
+    planned = job.plan(
+        image,
+        app.here,
+        manifest=manifest,
+        family=target.family,
+        families=app.path(options.families),
+        release=release,
+        staging=staging,
+        who=options.who(app, reason="runtime image"),
+    )
     if options.dry_run:
         app.emit_plan(planned.lines)
         return 0
-    status, document, line = job.make(planned, app, engine_of(app, options))
+    status, document, line = job.make(planned, engine_of(app, options), app.here)
     app.emit(document, line)
     return status
-
-
-def _request(app: App, options: RuntimeOptions) -> ImageRequest:
-    """Return what the options ask for. Raises UsageError, ConfigError, StoreError."""
-    target = Target(app, options)
-    manifest = target.manifest(app, options.image.manifest)
-    staging, release = target.channel.pair(target.store, manifest, target.family.name)
-    return ImageRequest(
-        options=options.image,
-        manifest=manifest,
-        family=target.family,
-        release=release,
-        staging=staging,
-        families=app.path(options.families),
-        who=options.who(app, reason="runtime image"),
-    )
 
 
 @command("list", TargetOptions, parent=runtime_images)

@@ -34,9 +34,8 @@ from rocwheel.base.process import (
     guest,
 )
 from rocwheel.base.values import Plain, replace
-from rocwheel.dist import builder
 from rocwheel.dist.build_request import Executor, Request
-from rocwheel.image import contents, registry
+from rocwheel.image import build, contents, registry
 from rocwheel.image.contents import ImageFacts
 from rocwheel.image.found import INPUTS, Found, obtain
 from rocwheel.records.build_record import BuilderRecord
@@ -203,7 +202,7 @@ def choose(
     asked = request.executor
     if asked.kind == "host":
         _refuse_container_options(asked)
-        return BuildEnvironment(executor=asked, already_inside=_own_image(request))
+        return BuildEnvironment(executor=asked, already_inside=_own_image(request, runner))
     if not asked.image:
         raise ConfigError(
             f"--executor={asked.kind} needs an image",
@@ -212,11 +211,11 @@ def choose(
     with console.step(f"Container: {asked.kind}", key="container"):
         engine = container.ask(EngineKind(asked.kind), environ=request.environ, runner=runner)
         image = (
-            builder.current(asked.recipe, request.home, engine=engine, runner=runner)
+            build.current(asked.recipe, request.home, engine=engine, runner=runner)
             if asked.image == SEARCH
             else obtain(
                 asked.image,
-                engine=engine,
+                engine,
                 locked=request.locked,
                 pull=pull,
                 runner=runner,
@@ -264,7 +263,7 @@ def _refuse_container_options(asked: Executor) -> None:
         )
 
 
-def _own_image(request: Request) -> str:
+def _own_image(request: Request, runner: Runner) -> str:
     """Return the digest of the builder image that we run in ourselves, "" when we run in none.
 
     An image cannot hold its own digest, so the job that started the container gives it
@@ -281,7 +280,7 @@ def _own_image(request: Request) -> str:
             "this is a builder image, and its digest is not given",
             hint="add --builder-image sha256:… (its configuration) or NAME@sha256:…",
         )
-    remote = registry.look(*registry.parts(named), environ=request.environ)
+    remote = registry.look(*registry.parts(named), environ=request.environ, runner=runner)
     inputs = OWN_INPUTS.read_text(encoding="ascii").strip()
     if remote is None or remote.labels.get(INPUTS) != inputs:
         raise ConfigError(

@@ -17,7 +17,7 @@ from typing import Final
 from rocwheel.base.errors import RocmError
 from rocwheel.base.files import blocks, matches
 from rocwheel.base.values import Plain
-from rocwheel.image.runtime_recipe import RunTimeFiles
+from rocwheel.image.recipe import RunTimeFiles
 from rocwheel.wheel import elf
 from rocwheel.wheel.inspect import WheelReport
 

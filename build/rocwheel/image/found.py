@@ -93,13 +93,13 @@ def config_of(saved: IO[bytes]) -> str:
 
 def obtain(
     reference: str,
-    *,
     engine: ContainerEngine,
-    locked: bool,
-    pull: bool = True,
-    otherwise: str = BUILD_IT,
+    *,
     runner: Runner,
     console: Console,
+    locked: bool = False,
+    pull: bool = True,
+    otherwise: str = BUILD_IT,
 ) -> Found:
     """Return the image of a reference: what the engine has, else pulled, or what to do `otherwise`.
 
@@ -109,7 +109,7 @@ def obtain(
     if locked and not DIGEST.search(reference):
         raise ConfigError(
             f"{reference}: a tag, and --locked takes digests only",
-            hint="write it as name@sha256:…; `image show` tells the digest",
+            hint="write it as name@sha256:…; `image show` prints the digest",
         )
     image = inspect(reference, engine=engine, runner=runner)
     if image is None and not pull:
@@ -123,7 +123,17 @@ def obtain(
             command = engine.command("pull", *plainly(reference, engine), reference)
             runner.run(command, on_line=console.detail)
         except CommandError as exc:
-            raise _not_pulled(reference, exc.detail, otherwise) from exc
+            remedies = {
+                Trouble.NO_SPACE: "free some space where the engine keeps images: `image prune`",
+                Trouble.NOT_IN_REGISTRY: "the registry does not have it: check the name, or "
+                + otherwise,
+                Trouble.NOT_LOGGED_IN: "log in to its registry, or check the name",
+                None: f"check the name and the network, or {otherwise}",
+            }
+            raise HostError(
+                f"{reference}: cannot be pulled: {headline(exc.detail)}",
+                hint=words.meaning(exc.detail, remedies),
+            ) from exc
         image = inspect(reference, engine=engine, runner=runner)
     if image is None:
         raise HostError(f"{reference}: pulled, and not there", hint="ask the engine: image ls")
@@ -145,14 +155,3 @@ def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
     """Return what lets Podman talk to a registry on this machine; Docker does by itself."""
     here = is_loopback(reference.partition("/")[0])
     return ("--tls-verify=false",) if here and engine.kind is EngineKind.PODMAN else ()
-
-
-def _not_pulled(reference: str, said: str, otherwise: str) -> HostError:
-    remedies = {
-        Trouble.NO_SPACE: "free some space where the engine keeps images: `image prune`",
-        Trouble.NOT_IN_REGISTRY: f"the registry does not have it: check the name, or {otherwise}",
-        Trouble.NOT_LOGGED_IN: "log in to its registry, or check the name",
-        None: f"check the name and the network, or {otherwise}",
-    }
-    hint = words.meaning(said, remedies)
-    return HostError(f"{reference}: cannot be pulled: {headline(said)}", hint=hint)

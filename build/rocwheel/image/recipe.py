@@ -1,29 +1,36 @@
-"""Recipes of builder images (`ci/images.yaml`), and the digest of everything one is made from.
+"""Recipes of images (`ci/images.yaml`): builders and runtime images, their tags, their inputs.
 
-The tag of an image is made from that digest: unchanged inputs are the same tag, changed ones
-another, so no tag is overwritten and nothing is built twice.
+What an image is made from has one digest. The tag of a builder is made from it: unchanged inputs
+give the same tag, changed ones another, so no tag is overwritten and nothing is built twice.
 """
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
-from msgspec import field
+from msgspec import field, structs
 
-from rocwheel.base import files
+from rocwheel.base import files, yaml_file
+from rocwheel.base.choices import IMAGE_PROFILES
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Plain, Value, canonical_json, matching, replace
-from rocwheel.base.versions import suggest
-from rocwheel.base.yaml_file import CPythons
+from rocwheel.base.versions import CPYTHONS, PythonVersion, suggest
+from rocwheel.base.yaml_file import CPythons, FieldError
+from rocwheel.records.manifest import Manifest
 
+FILE: Final = "images.yaml"
 MEBI: Final = 1 << 20
-DOCKERFILE: Final = "builder.Dockerfile"
-SCRIPT: Final = "install.sh"
+BUILDER: Final = "builder.Dockerfile"
+RUNTIME: Final = "runtime.Dockerfile"
+SCRIPT: Final = "install.sh"  # of every Dockerfile
 # What of a checkout makes the tool: the program with its data, and what it reads.
 TOOL_PARTS: Final = ("build", "ci", "suites", "amdgpu_family_matrix.py", "pyproject.toml")
 LEFT_OUT: Final = frozenset({"__pycache__", "lib", "bdist.linux-x86_64"})
+_TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")  # OCI distribution specification
+_T = TypeVar("_T")
 
 
 class Base(Value, frozen=True, kw_only=True):
@@ -58,7 +65,7 @@ class Tool(Value, frozen=True, kw_only=True):
     version: str
 
 
-class Recipe(Value, frozen=True, kw_only=True):
+class BuilderRecipe(Value, frozen=True, kw_only=True):
     """How a builder image is made."""
 
     name: str = ""  # its key in the file
@@ -79,26 +86,158 @@ class Recipe(Value, frozen=True, kw_only=True):
         return self.budget_mib * MEBI
 
 
+class RuntimeBase(Value, frozen=True, kw_only=True):
+    """What a runtime image starts from."""
+
+    name: str = ""  # its key in the file
+    base: Base
+    glibc: str
+    suffix: str  # of tags, where it is not the recipe's default
+    packages: tuple[str, ...]
+    pythons: Mapping[str, tuple[str, ...]]  # CPython -> its packages
+
+    def __post_init__(self) -> None:
+        """Refuse a CPython that does not exist, or another spelling of one."""
+        for version in self.pythons:
+            if version not in CPYTHONS:
+                problem, hint = f"{version!r}: unknown Python version", suggest(version, CPYTHONS)
+                raise FieldError(problem, "pythons", version, hint=hint)
+
+    def python(self, version: PythonVersion) -> tuple[str, ...]:
+        """Return the packages of a CPython. Raises ConfigError for one that the base lacks."""
+        if str(version) not in self.pythons:
+            raise ConfigError(
+                f"{self.name}: no CPython {version} for this base",
+                hint=f"it has {', '.join(self.pythons)}; others: `pythons` in ci/images.yaml",
+            )
+        return self.pythons[str(version)]
+
+
+class ImagedSet(Plain, frozen=True, kw_only=True):
+    """What a tag may say of the wheel set in an image."""
+
+    set_id: str  # SHA-256 of the manifest
+    jax: str
+    rocm: str
+    family: str  # whose place the set is in
+
+
+class RunTimeFiles(Value, frozen=True, kw_only=True):
+    """Files that nothing names in NEEDED: opened or executed at run time."""
+
+    beside: str = field(name="with")  # a library's name without version, "" for always
+    # Patterns below ROCm's root that must meet a file; of a list in the list, one of them.
+    paths: tuple[str | tuple[str, ...], ...] = ()
+    may_lack: tuple[str, ...] = ()  # patterns that a release need not have
+
+
+class _Budgets(Value, frozen=True, kw_only=True):
+    """MiB that an image may weigh, by profile."""
+
+    runtime: int
+    devel: int
+
+
+class RuntimeRecipe(Value, frozen=True, kw_only=True):
+    """What images of one kind hold, and how they are called."""
+
+    name: str = ""  # its key in the file
+    repository: str
+    unreleased: str  # the repository of sets that are only staged
+    tag: str
+    requirements: tuple[str, ...]
+    suites: tuple[str, ...]
+    base_names: tuple[str, ...] = field(name="bases")
+    budgets: _Budgets
+    bases: tuple[RuntimeBase, ...] = field(name="_bases", default=())  # those of these names
+    files: tuple[RunTimeFiles, ...] = field(name="_files", default=())  # of the whole file
+
+    def __post_init__(self) -> None:
+        """Refuse a tag of something else than a set has, and a recipe without a base."""
+        try:
+            self.tag.format(**dict.fromkeys(("rocm", "jax", "python", "family", "set"), ""))
+        except (ValueError, LookupError) as exc:
+            hint = "a tag may say {rocm}, {jax}, {python}, {family} and {set}"
+            problem = f"{self.tag!r}: names something else than a set has"
+            raise FieldError(problem, "tag", hint=hint) from exc
+        if not self.base_names:
+            raise FieldError("no base", "bases", hint="name one of `bases`")
+
+    def base(self, name: str) -> RuntimeBase:
+        """Return a base by name, "" for the default. Raises ConfigError."""
+        return _named(name, {item.name: item for item in self.bases}) if name else self.bases[0]
+
+    def tag_of(
+        self, wheels: ImagedSet, python: PythonVersion, chosen: RuntimeBase, profile: str
+    ) -> str:
+        """Return the tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
+        named = {**structs.asdict(wheels), "python": str(python), "set": wheels.set_id[:12]}
+        parts = [self.tag.format(**named)]
+        if chosen != self.bases[0]:
+            parts.append(chosen.suffix)
+        if profile != IMAGE_PROFILES[0]:
+            parts.append(profile)
+        tag = re.sub(r"[^A-Za-z0-9_.-]", "-", "-".join(parts))
+        if not _TAG.match(tag):
+            raise ConfigError(f"{tag!r}: no tag", hint="shorten `tag` in ci/images.yaml")
+        return tag
+
+    def packages_beside(self, manifest: Manifest) -> tuple[str, ...]:
+        """Return the requirements beside the set, for its JAX."""
+        return tuple(item.format(jax=manifest.jax_version) for item in self.requirements)
+
+
+class RuntimeImages(Value, frozen=True, kw_only=True):
+    """The part `runtime`: recipes, and the bases and files that they name."""
+
+    recipes: Mapping[str, RuntimeRecipe]
+    bases: Mapping[str, RuntimeBase]
+    files: tuple[RunTimeFiles, ...]
+
+
 class Images(Value, frozen=True, kw_only=True):
-    """The whole of `ci/images.yaml` that concerns builders."""
+    """The whole of `ci/images.yaml`."""
 
     schema: Literal[1]
-    builders: Mapping[str, Recipe]
-    runtime: Any = None  # read by runtime/image_recipe.py
-
-    def builder(self, name: str) -> Recipe:
-        """Find a recipe by name. Raises ConfigError."""
-        if name not in self.builders:
-            raise ConfigError(
-                f"{name!r}: unknown builder", hint=suggest(name, tuple(self.builders))
-            )
-        return replace(self.builders[name], name=name)
+    builders: Mapping[str, BuilderRecipe]
+    runtime: RuntimeImages | None = None
 
 
-class ImageInputs(Plain, frozen=True, kw_only=True):
+def builder(ci: Path, name: str) -> BuilderRecipe:
+    """Read the recipe of a builder. Raises ConfigError with line and column."""
+    return replace(_named(name, load(ci).builders), name=name)
+
+
+def runtime(ci: Path, name: str) -> RuntimeRecipe:
+    """Read the recipe of a runtime image. Raises ConfigError with line and column."""
+    part = load(ci).runtime
+    if part is None:
+        raise ConfigError(f"{ci / FILE}: has no runtime images", hint="add `runtime`")
+    recipe = _named(name, part.recipes)
+    bases = tuple(replace(_named(base, part.bases), name=base) for base in recipe.base_names)
+    return replace(recipe, name=name, bases=bases, files=part.files)
+
+
+def load(ci: Path) -> Images:
+    """Read all recipes. Raises ConfigError with line and column."""
+    return yaml_file.read(ci / FILE, Images)
+
+
+def _named(name: str, known: Mapping[str, _T]) -> _T:
+    if name not in known:
+        raise ConfigError(f"{name!r}: not in ci/{FILE}", hint=suggest(name, tuple(known)))
+    return known[name]
+
+
+def inputs_digest(**parts: object) -> str:
+    """Return one SHA-256 for everything an image is made from."""
+    return files.sha256(canonical_json(parts))
+
+
+class BuilderInputs(Plain, frozen=True, kw_only=True):
     """Everything a builder image is made from."""
 
-    recipe: Recipe
+    recipe: BuilderRecipe
     base: str  # digest of the base's configuration
     tool: str  # SHA-256
     digest: str  # one SHA-256 for all of it
@@ -113,22 +252,23 @@ class ImageInputs(Plain, frozen=True, kw_only=True):
         return f"{self.recipe.repository}:{self.tag}"
 
 
-def gather(recipe: Recipe, *, checkout: Path, base: str, bazel: str = "") -> ImageInputs:
-    """Digest what an image is made from; nothing is fetched. Raises OSError."""
+def builder_inputs(
+    recipe: BuilderRecipe, *, checkout: Path, base: str, bazel: str = ""
+) -> BuilderInputs:
+    """Digest what a builder is made from; nothing is fetched. Raises OSError."""
     tool = tree_digest(checkout)
-    document = {
-        "base": base,
-        "bazel": bazel,
-        "clang": recipe.clang,
-        "dockerfile": files.sha256(checkout / "docker" / DOCKERFILE),
-        "lock": files.sha256(checkout / "build" / "requirements.lock"),
-        "packages": sorted(recipe.packages),
-        "script": files.sha256(checkout / "docker" / SCRIPT),
-        "tool": tool,
-        "tool_python": [recipe.tool.python, recipe.tool.version],
-    }
-    digest = files.sha256(canonical_json(document))
-    return ImageInputs(recipe=recipe, base=base, tool=tool, digest=digest)
+    digest = inputs_digest(
+        base=base,
+        bazel=bazel,
+        clang=recipe.clang,
+        dockerfile=files.sha256(checkout / "docker" / BUILDER),
+        lock=files.sha256(checkout / "build" / "requirements.lock"),
+        packages=sorted(recipe.packages),
+        script=files.sha256(checkout / "docker" / SCRIPT),
+        tool=tool,
+        tool_python=[recipe.tool.python, recipe.tool.version],
+    )
+    return BuilderInputs(recipe=recipe, base=base, tool=tool, digest=digest)
 
 
 def tool_files(checkout: Path) -> Iterator[Path]:

@@ -16,9 +16,9 @@ from rocwheel.base.store import Store
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import RocmVersion
 from rocwheel.gate.suite import history
-from rocwheel.image.runtime_recipe import ImagedSet
-from rocwheel.night import artifacts, images, summing
-from rocwheel.night.images import NightImage
+from rocwheel.image.recipe import ImagedSet
+from rocwheel.night import artifacts, image_record, summing
+from rocwheel.night.image_record import NightImage
 from rocwheel.night.night_summary import NightSummary
 from rocwheel.night.settings import NightSettings, Pools
 from rocwheel.records.places import Place
@@ -149,10 +149,10 @@ def _imaged(
     asked = [
         (image, python)
         for recipe in recipes
-        for image, python in images.wanted(setting.images, recipe, family.name)
+        for image, python in image_record.wanted(setting.images, recipe, family.name)
     ]
     wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=row.first.rocm, family=family.name)
-    return images.recorded(release, wheels, asked)
+    return image_record.recorded(release, wheels, asked)
 
 
 def _durations(

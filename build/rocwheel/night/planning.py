@@ -19,9 +19,9 @@ from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import suggest, timestamp
 from rocwheel.gate import subject
 from rocwheel.gate.suite import suites
-from rocwheel.image.runtime_recipe import ImagedSet
-from rocwheel.night import images
-from rocwheel.night.images import NightImage
+from rocwheel.image.recipe import ImagedSet
+from rocwheel.night import image_record
+from rocwheel.night.image_record import NightImage
 from rocwheel.night.looking import DONE, RELEASED, PlanInput, SetSeen, StoreContents
 from rocwheel.night.settings import Cost
 from rocwheel.records.verdict import SILENT
@@ -170,7 +170,7 @@ class _Made:
             why=f"{seen.state} already" if seen.state in DONE else "not released yet",
             **of.tags,
         )
-        for image, python in images.wanted(self._setting.images, of.recipe, of.family.name):
+        for image, python in image_record.wanted(self._setting.images, of.recipe, of.family.name):
             self._image(of, python, image, after=(promote.name, stage.name))
 
     def _gate(

@@ -15,6 +15,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel.base import errors
 from rocwheel.base.download import Client, proxies, reason, session
 from rocwheel.base.errors import ConfigError, FetchError, RefusedError, RocwheelError, StoreError
+from rocwheel.base.process import Runner
 from rocwheel.base.store import JSON, Headers, ObjectInfo, Store
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.values import Plain, replace
@@ -52,6 +53,7 @@ class Rehearsal(Plain, frozen=True, kw_only=True):
     client: Client
     now: datetime
     environ: Mapping[str, str]
+    runner: Runner
     repository: str = ""  # OWNER/NAME, on GitHub
 
     def run(self, role: str, family: str) -> Iterator[Rehearsed]:
@@ -72,7 +74,9 @@ class Rehearsal(Plain, frozen=True, kw_only=True):
                 todo = "log in as the user whose jobs push: docker login, podman login"
                 # a registry tells those who logged in that there is no such image
                 nothing = f"{name}/{STEM}{uuid.uuid4().hex[:12]}"
-                look = partial(registry.look, nothing, "none", environ=self.environ)
+                look = partial(
+                    registry.look, nothing, "none", environ=self.environ, runner=self.runner
+                )
                 why = "answers with the login that the engine keeps"
                 yield self._tried(f"registry {name}", look, todo, why)
         yield from self._runners()

@@ -322,7 +322,7 @@ def one_image(name: str, world: World) -> str:
     """Return an image by digest: as given, or what its tag is at its registry now."""
     if not name or "@sha256:" in name:
         return name
-    image = registry.look(*registry.parts(name), environ=world.environ)
+    image = registry.look(*registry.parts(name), environ=world.environ, runner=world.runner)
     if image is None:
         raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
     return image.reference

@@ -1,14 +1,13 @@
-"""`bump`: how a pinned fact gets newer, by one mechanism.
+"""`bump`: how a pinned JAX, XLA, ROCm or Bazel gets newer, by one mechanism.
 
 Each of `KINDS` says where its facts stand, where newer ones are listed and how one is verified. A
-change is the new text of files, comments kept; what cannot be verified is refused.
+change is the new text of files, comments kept; what cannot be verified is refused. Base images,
+GitHub actions and the tools' locks are Renovate's (`renovate.json`).
 """
 
 from __future__ import annotations
 
 import difflib
-import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,30 +18,18 @@ import yaml
 from packaging.version import Version
 
 from rocwheel import bazel, rocm, source
-from rocwheel.base import files, git, yaml_file
+from rocwheel.base import git, yaml_file
 from rocwheel.base.console import count
 from rocwheel.base.download import Client
 from rocwheel.base.errors import CommandError, ConfigError, FetchError, SourceError
-from rocwheel.base.process import Command
+from rocwheel.base.here import Here
 from rocwheel.base.values import Plain
-from rocwheel.base.versions import CPYTHONS, RocmVersion, is_sha256, suggest
+from rocwheel.base.versions import RocmVersion, is_sha256, suggest
 from rocwheel.gate.suite import discovery, suites
-from rocwheel.image import registry
-from rocwheel.image.building import Workplace
 from rocwheel.rocm import listing, therock
 from rocwheel.source import pin_edit, tree
 
 SHOWN: Final = 40  # commits of an upstream log
-_USES: Final = re.compile(
-    r"uses: +(?P<name>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) +# +(?P<tag>v\S+)"
-)
-_PACKAGE: Final = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.MULTILINE)
-# What makes each lock: its file, and what uv is asked for beside pyproject.toml.
-# The tests' environment keeps the pip that fills it.
-LOCKS: Final = {
-    "build/requirements.lock": (),
-    "tests/requirements.lock": ("--group", "dev", "--no-emit-package", "pip"),
-}
 
 
 class Fact(Plain, frozen=True, kw_only=True):
@@ -51,14 +38,14 @@ class Fact(Plain, frozen=True, kw_only=True):
     name: str
     now: str
     path: Path
-    upstream: str = ""  # repository, page or registry
+    upstream: str = ""  # repository or page
     at: tuple[str | int, ...] = ()  # where it stands in a YAML file
 
 
 class BumpContext(Plain, frozen=True, kw_only=True):
     """What looking up asks, and the files as they will be."""
 
-    here: Workplace
+    here: Here
     client: Client
     github: str = "https://github.com/"
     texts: dict[Path, str] = msgspec.field(default_factory=dict)  # that differ from the disk by now
@@ -350,126 +337,9 @@ def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     yield from _log(fact.upstream, fact.now, to, context)
 
 
-def _images(context: BumpContext) -> Iterator[Fact]:
-    path, images = context.yaml("images.yaml")
-    places = (("builders",), images["builders"]), (("runtime", "bases"), images["runtime"]["bases"])
-    for at, recipes in places:
-        for key, item in recipes.items():
-            base, where, name = item["base"], (*at, key, "base"), f"{at[0]}.{key}"
-            yield Fact(name=name, now=base["tag"], path=path, upstream=base["name"], at=where)
-
-
-def _newest_image(fact: Fact, context: BumpContext) -> str:
-    """Return the newest tag that differs from the one in use in its numbers alone."""
-    pattern = re.sub(r"\d[\d\\.]*", lambda _: r"\d[\d.]*", re.escape(fact.now))
-    tags = registry.tags(fact.upstream, environ=context.here.environ)
-    fitting = (tag for tag in (*tags, fact.now) if re.fullmatch(pattern, tag))
-    return max(fitting, key=lambda tag: [int(part) for part in re.findall(r"\d+", tag)])
-
-
-def _change_image(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
-    image = registry.look(fact.upstream, to, environ=context.here.environ)
-    if image is None:
-        raise SourceError(
-            f"{fact.upstream}:{to}: the registry has no such image", hint="check --to"
-        )
-    context.set_scalars(fact.path, {(*fact.at, "tag"): to, (*fact.at, "digest"): image.digest})
-    yield f"{fact.upstream}:{to}, {image.digest}"
-
-
-def _workflows(context: BumpContext) -> list[Path]:
-    return sorted((context.here.home.sources / ".github" / "workflows").glob("*.yml"))
-
-
-def _actions(context: BumpContext) -> Iterator[Fact]:
-    used: dict[str, Fact] = {}
-    for path in _workflows(context):
-        for match in _USES.finditer(context.text(path)):
-            upstream = f"{context.github}{match['name']}"
-            fact = Fact(name=match["name"], now=match["tag"], path=path, upstream=upstream)
-            used.setdefault(fact.name, fact)
-    yield from used.values()
-
-
-def _newest_action(fact: Fact, context: BumpContext) -> str:
-    tags = git.tagged(fact.upstream, "v", runner=context.here.runner)
-    newest = max(tags, default=Version("0"))
-    return tags[newest] if newest > Version(fact.now) else fact.now
-
-
-def _change_action(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
-    commits = {
-        tag: git.resolve_ref(fact.upstream, f"refs/tags/{tag}", runner=context.here.runner)
-        for tag in (fact.now, to)
-    }
-    for path in _workflows(context):
-
-        def newer_line(match: re.Match[str]) -> str:
-            if match["name"] != fact.name:
-                return match[0]
-            if match["tag"] == fact.now and match["commit"] != commits[fact.now]:
-                moved = f"{fact.now} is {commits[fact.now]} now, pinned is {match['commit']}"
-                hint = "find out why the tag moved before the pin follows it"
-                raise SourceError(f"{fact.name}: {moved}", hint=hint)
-            return f"uses: {fact.name}@{commits[to]}  # {to}"
-
-        text = context.text(path)
-        if (new := _USES.sub(newer_line, text)) != text:
-            context.texts[path] = new
-    yield from _log(fact.upstream, fact.now, to, context)
-
-
-def _tools(context: BumpContext) -> Iterator[Fact]:
-    for name in LOCKS:
-        path = context.here.home.sources / name
-        yield Fact(name=name, now=_short(context.text(path)), path=path)
-
-
-def _short(text: str) -> str:
-    return files.sha256(text.encode())[:12]
-
-
-def _locked(fact: Fact, context: BumpContext, *more: str) -> str:
-    """Return the lock that uv makes of pyproject.toml: all files by hash, for each CPython."""
-    import uv
-
-    with tempfile.TemporaryDirectory(prefix="rocwheel-bump-") as scratch:
-        lock = Path(scratch) / "requirements.lock"
-        lock.write_text(context.text(fact.path), encoding="utf-8")  # what uv starts from
-        words = (
-            "pip", "compile", "pyproject.toml", *LOCKS[fact.name], "--universal", "--no-header",
-            "--generate-hashes", "-q", "-o", str(lock), "--python-version", CPYTHONS[0],
-            "--no-python-downloads", *more,  # a lock is for that CPython, and takes none to make
-        )  # fmt: skip
-        compiling = Command(argv=(uv.find_uv_bin(), *words), cwd=context.here.home.sources)
-        context.here.runner.capture(compiling)
-        return lock.read_text(encoding="utf-8")
-
-
-def _newest_tools(fact: Fact, context: BumpContext) -> str:
-    return _short(_locked(fact, context, "--upgrade"))
-
-
-def _change_tools(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
-    """Upgrade one package, NAME==VERSION, or all of them."""
-    how = ("--upgrade-package", to) if "==" in to else ("--upgrade",)
-    before = {*_PACKAGE.findall(context.text(fact.path))}
-    text = context.texts[fact.path] = _locked(fact, context, *how)
-    if "==" in to and tuple(to.split("==")) not in _PACKAGE.findall(text):
-        raise ConfigError(f"{fact.name}: {to} is no package of it", hint="write NAME==VERSION")
-    yield from (
-        f"{name} {version}"
-        for name, version in _PACKAGE.findall(text)
-        if (name, version) not in before
-    )
-
-
 KINDS: Final = {
     "jax": Kind(facts=_jax, newest=_newest_jax, change=_change_jax),
     "xla": Kind(facts=_xla, newest=_newest_xla, change=_change_xla),
     "rocm": Kind(facts=_rocm, newest=_newest_rocm, change=_change_rocm),
     "bazel": Kind(facts=_bazel, newest=_newest_bazel, change=_change_bazel),
-    "image": Kind(facts=_images, newest=_newest_image, change=_change_image),
-    "actions": Kind(facts=_actions, newest=_newest_action, change=_change_action),
-    "tools": Kind(facts=_tools, newest=_newest_tools, change=_change_tools),
 }

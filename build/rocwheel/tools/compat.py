@@ -154,7 +154,7 @@ def released(looked: Iterable[Looked]) -> Table:
 
 def images(looked: Iterable[Looked]) -> Table:
     """Return the components of each runtime image of a released set. Raises StoreError."""
-    from rocwheel.night import runtime_record as record
+    from rocwheel.night import image_record as record
 
     jax = {(place.root, known.id): known.jax for place, known, _ in looked}
     rows = (

@@ -21,9 +21,11 @@ from msgspec import to_builtins
 
 import amdgpu_family_matrix as matrix
 from rocwheel import dist, rocm
-from rocwheel.base import files, git
+from rocwheel.base import container, files, git
 from rocwheel.base.console import Console, silent
+from rocwheel.base.container import EngineKind
 from rocwheel.base.errors import CommandError, ConfigError, HostError, WheelError
+from rocwheel.base.here import Here
 from rocwheel.base.home import Home
 from rocwheel.base.host import debian, machine
 from rocwheel.base.process import Command, HostRunner
@@ -35,6 +37,8 @@ from rocwheel.bazel.binary import UNKNOWN
 from rocwheel.dist import executor
 from rocwheel.dist.wheelhouse import IDENTITY_LENGTH
 from rocwheel.gate.suite import suites
+from rocwheel.image import build
+from rocwheel.image.options import BuilderOptions
 from rocwheel.night import looking, planning, resolving
 from rocwheel.night.night_page import PAGE
 from rocwheel.night.settings import BuildCost, Cost, NightSettings
@@ -308,6 +312,15 @@ def finish(
         page=what.folder / "store" / PAGE,
         installed=tuple(installed),
     )
+
+
+def image(options: BuilderOptions, engine: str, here: Here, *, dry_run: bool) -> str:
+    """Return the builder image, made where need be; "" for a dry run that would make it."""
+    asked = container.ask(EngineKind(engine), environ=here.environ, runner=here.runner)
+    there = build.current(options.recipe, here.home, engine=asked, runner=here.runner)
+    if there and not options.base:
+        return there.reference
+    return "" if dry_run else build.builder(options, asked, here).name
 
 
 def dry_run(

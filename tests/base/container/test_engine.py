@@ -7,6 +7,7 @@ daemon answers that is too old, elsewhere or for another machine cannot be had f
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -41,6 +42,23 @@ def test_a_good_one_is_taken(engine):
     assert (found.version, found.architecture, found.rootless) == ("20.10.24", "amd64", False)
     assert found.env == {"DOCKER_HOST": "unix:///x.sock"}
     assert str(found.command("ps")) == "DOCKER_HOST=unix:///x.sock docker ps"
+
+
+@pytest.mark.parametrize(
+    ("client", "builds"),
+    [
+        ({"Plugins": []}, True),  # before 23.0 the client itself had BuildKit
+        ({"Version": "28.2.2", "Plugins": []}, False),
+        ({"Version": "28.2.2", "Plugins": [{"Name": "compose"}]}, False),
+        ({"Version": "28.2.2", "Plugins": [{"Name": "buildx"}]}, True),
+        ({"Version": "28.2.2", "Plugins": [{"Name": "buildx", "Err": "exec format"}]}, False),
+    ],
+)
+def test_a_client_without_buildx_is_refused_where_it_would_build(client, builds, engine):
+    found = engine(out=json.dumps({**GOOD, "ClientInfo": client}))()
+    with nullcontext() if builds else pytest.raises(HostError, match="no buildx") as refused:
+        found.refuse_no_buildkit()
+    assert builds or "docker-buildx" in refused.value.hint
 
 
 def test_its_client_gets_no_password_that_a_job_keeps_beside(engine):

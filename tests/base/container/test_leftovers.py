@@ -8,18 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
 import rocwheel
-from rocwheel.base import yaml_file
 from rocwheel.base.container import claimed
 from rocwheel.base.container.folders import DAY, LOCK, abandoned, clear
 from rocwheel.base.container.owner import is_alive, owner
 from rocwheel.base.errors import HostError
-from rocwheel.image import building
-from rocwheel.image import recipe as recipes
 
 
 def test_a_process_is_told_from_another_of_the_same_number():
@@ -211,20 +207,3 @@ def test_whenever_one_that_is_kept_is_killed_its_folder_is_found_a_day_later(tmp
         assert item["found later"] == sorted(names)
         assert {*item["still"]} <= {LOCK}
     assert any("abc/alive" in item["left"] for item in moments)
-
-
-def test_the_context_of_an_image_build_is_claimed_from_the_first(tmp_path):
-    """The process that makes it may be killed."""
-    root = Path(rocwheel.__file__).parents[2]
-    recipe = yaml_file.read(root / "ci" / "images.yaml", recipes.Images).builder("debian_12")
-    inputs = recipes.gather(recipe, checkout=root, base="sha256:" + "0" * 64)
-    context = building.context(inputs, root, tmp_path, bazel=None, runner=MagicMock())
-    with context as made:
-        (claim,) = tmp_path.glob("*.owner")
-        assert made.parent == tmp_path
-        assert str(claim.readlink()) == owner()
-        assert (made / "requirements.lock").is_file()
-        claim.unlink()
-        claim.symlink_to(gone())
-        assert abandoned(tmp_path) == (made,)
-    assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ from rocwheel.base import container
 from rocwheel.base.container import ContainerSpec, User
 from rocwheel.base.container.owner import owner
 from rocwheel.base.values import replace
-from rocwheel.image import building
+from rocwheel.image import build as building
 from rocwheel.image.found import inspect
 
 pytestmark = [
@@ -34,7 +34,7 @@ KILLED = """
 import os, signal, subprocess, sys
 from pathlib import Path
 from rocwheel.base import container
-from rocwheel.image import building
+from rocwheel.image import build as building
 from rocwheel.image.found import inspect
 from rocwheel.base.process import HostRunner, base_env
 kind, base, context, scratch = sys.argv[1:]

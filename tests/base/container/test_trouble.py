@@ -26,7 +26,7 @@ from rocwheel.base.errors import CommandError, HostError
 from rocwheel.base.process import Command, HostRunner, base_env
 from rocwheel.base.values import replace
 from rocwheel.image import found
-from rocwheel.image.building import explained
+from rocwheel.image.build import explained
 
 pytestmark = [
     pytest.mark.integration,
@@ -256,7 +256,7 @@ def test_a_disk_full_of_half_a_layer_is_one_error_and_holds_nothing(
             ours, runner = asked(engine)
 
             def obtain(name):
-                return found.obtain(name, engine=ours, locked=False, runner=runner, console=console)
+                return found.obtain(name, ours, runner=runner, console=console)
 
             with pytest.raises(HostError, match="no space left on device") as told:
                 obtain(names["large"])

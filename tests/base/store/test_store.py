@@ -21,8 +21,9 @@ from support import certificates
 from support.s3 import BUCKET, READER, READER_SECRET, seaweedfs
 from support.tiers import merge_tries
 
-from rocwheel.base import files
+from rocwheel.base import files, home
 from rocwheel.base import store as store_room
+from rocwheel.base.console import silent
 from rocwheel.base.errors import (
     ConfigError,
     ObjectDiffersError,
@@ -31,6 +32,7 @@ from rocwheel.base.errors import (
     RefusedError,
     StoreError,
 )
+from rocwheel.base.here import Here
 from rocwheel.base.parallel import each
 from rocwheel.base.store import JSON, Headers, ObjectInfo, Options, Store, probe
 from rocwheel.base.store.opening import open_store
@@ -207,11 +209,12 @@ def test_doctor_says_who_we_are_to_a_bucket_and_whether_we_may_write(
     def rows(**changes: str) -> dict[str, doctor.Row]:
         for variable, value in changes.items():
             monkeypatch.setenv(variable, value)
-        machine = doctor.Machine(
-            environ=os.environ, cache=tmp_path, runner=runner,
-            store=open_store(store.url), now=datetime.now(tz=timezone.utc),
+        here = Here(
+            environ=os.environ, cwd=tmp_path, cache=tmp_path, home=home.find(None),
+            console=silent(), runner=runner,
         )  # fmt: skip
-        return {row.name: row for row in doctor.examine(machine, doctor.Purpose.RELEASE)}
+        asked = doctor.examine(here, doctor.Purpose.RELEASE, store=open_store(store.url))
+        return {row.name: row for row in asked}
 
     found = rows()
     assert found["S3 credentials"].found == "rocw…, by env"

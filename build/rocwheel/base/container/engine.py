@@ -57,6 +57,7 @@ class ContainerEngine(Plain, frozen=True, kw_only=True):
     architecture: str  # as images name it: amd64
     root: Path  # where it keeps images and volumes
     rootless: bool
+    has_buildkit: bool = True  # its client can `build` with BuildKit
     env: Mapping[str, str] = {}  # which its client needs
 
     def command(self, *arguments: str, timeout: float | None = None) -> Command:
@@ -67,6 +68,15 @@ class ContainerEngine(Plain, frozen=True, kw_only=True):
         """End a container at once and remove it."""
         now = ("--time=0",) if self.kind is EngineKind.PODMAN else ()
         return self.command("rm", "--force", "--volumes", *now, container, timeout=60)
+
+    def refuse_no_buildkit(self) -> None:
+        """Raise HostError for a client that cannot build: our Dockerfiles need BuildKit."""
+        if not self.has_buildkit:
+            raise HostError(
+                f"{self.program}: its client cannot build images: it has no buildx",
+                hint="install it (Debian and Ubuntu: docker-buildx; of Docker's own packages: "
+                "docker-buildx-plugin), or use --engine podman",
+            )
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.version}{' (rootless)' if self.rootless else ''}"
@@ -119,7 +129,13 @@ def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> Cont
 
 
 def _docker(document: Mapping[str, Any]) -> dict[str, Any]:
+    client = document.get("ClientInfo") or {}
+    plugins = client.get("Plugins") or ()
+    has_buildx = any(item.get("Name") == "buildx" and not item.get("Err") for item in plugins)
     return {
+        # Clients say their version since 23.0, where buildx took the place of what they had:
+        # https://docs.docker.com/engine/release-notes/23.0/
+        "has_buildkit": has_buildx or not client.get("Version"),
         "version": document.get("ServerVersion", ""),
         "architecture": _architecture(document.get("Architecture", "")),
         "root": Path(document.get("DockerRootDir", "/var/lib/docker")),

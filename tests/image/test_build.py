@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocwheel.base.errors import CommandError
-from rocwheel.image.building import explained
+from rocwheel.image.build import explained
 
 
 @pytest.mark.parametrize(

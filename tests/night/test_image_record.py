@@ -9,8 +9,8 @@ import pytest
 from rocwheel.base.errors import ObjectDiffersError
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace as changed
-from rocwheel.night import runtime_record as record
-from rocwheel.night.runtime_record import ImageRecord, ImageVerdict
+from rocwheel.night import image_record as record
+from rocwheel.night.image_record import ImageRecord, ImageVerdict
 from rocwheel.records.places import Place
 from rocwheel.records.verdict import Counts, RocmProvided, State, Verdict
 

@@ -1,33 +1,45 @@
 """Making a runtime image: a plan with the digest of all it is made from, then two `build`s.
 
 The first makes base and ROCm, once for all images that share them; the second adds a CPython and
-the wheels. Both are recalled by the digest of their inputs, so unchanged inputs build nothing.
+the wheels. Both are recalled by the digest of their inputs, so unchanged inputs build nothing. The
+layer of ROCm is a tar stream that depends on the files alone, so that it is the same anywhere.
 """
 
+import os
 import shutil
+import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
-from rocwheel.base import files
+from rocwheel.base import errors, files
 from rocwheel.base.container import PLACE, ContainerEngine, scratch
 from rocwheel.base.container.spec import LABEL
+from rocwheel.base.errors import HostError
+from rocwheel.base.here import Here
 from rocwheel.base.process import Command
-from rocwheel.base.values import Plain, canonical_json
+from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion
-from rocwheel.image import building, layer, packages
-from rocwheel.image.building import OCI, Made, Workplace, engine_build, named
+from rocwheel.image import build, packages
+from rocwheel.image.build import OCI, Made, engine_build, named
 from rocwheel.image.closure import Closure
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.packages import PackagePin, Where
-from rocwheel.image.recipe import MEBI
-from rocwheel.image.runtime_recipe import ImagedSet, RuntimeBase, RuntimeRecipe
+from rocwheel.image.recipe import (
+    MEBI,
+    RUNTIME,
+    SCRIPT,
+    ImagedSet,
+    RuntimeBase,
+    RuntimeRecipe,
+    inputs_digest,
+)
 from rocwheel.records.manifest import Manifest
 from rocwheel.rocm import RocmRoot
 
-DOCKERFILE: Final = "runtime.Dockerfile"
-SCRIPT: Final = "install.sh"
+PREFIX: Final = PurePosixPath("opt/rocm")
+TIME: Final = 315532800  # 1980-01-01, of every member of the layer
 LOCAL: Final = "localhost/rocwheel-runtime"
 PYTHON: Final = "/opt/venv/bin/python"  # of the image
 MANIFEST: Final = f"{LABEL}.manifest"
@@ -86,12 +98,12 @@ class ImagePlan(Plain, frozen=True, kw_only=True):
     @property
     def rocm_digest(self) -> str:
         """Of base and ROCm, which images share."""
-        return _digest(
+        return inputs_digest(
             base=self.base.config,
             packages=list(self.subject.base.packages),
             rocm=self.rocm.sha256,
             files=list(self.closure.paths),
-            dockerfile=files.sha256(self.docker / DOCKERFILE),
+            dockerfile=files.sha256(self.docker / RUNTIME),
             script=files.sha256(self.docker / SCRIPT),
         )
 
@@ -99,7 +111,7 @@ class ImagePlan(Plain, frozen=True, kw_only=True):
     def digest(self) -> str:
         """Of all inputs."""
         python = self.subject.python
-        return _digest(
+        return inputs_digest(
             rocm=self.rocm_digest,
             python=[str(python), *self.subject.base.python(python)],
             wheels=[[pin.project, pin.version, pin.sha256] for pin in self.pins],
@@ -116,22 +128,18 @@ class ImagePlan(Plain, frozen=True, kw_only=True):
         return f"{LOCAL}:{self.digest[:16]}"
 
 
-def _digest(**parts: object) -> str:
-    return files.sha256(canonical_json(parts))
-
-
 def commands(
     plan: ImagePlan, context: Path, *, base: str, engine: ContainerEngine, network: str
 ) -> Iterator[Command]:
     """Yield the engine's two `build`s; `base` is a name that the base has."""
     subject, manifest = plan.subject, plan.subject.manifest
     yield engine_build(
-        engine, context / DOCKERFILE, target="rocm", tag=plan.rocm_image, network=network,
+        engine, context / RUNTIME, target="rocm", tag=plan.rocm_image, network=network,
         arguments={"BASE": base, "PACKAGES": " ".join(subject.base.packages)},
         labels={INPUTS: plan.rocm_digest},
     )  # fmt: skip
     yield engine_build(
-        engine, context / DOCKERFILE, target="runtime", tag=plan.image, network=network,
+        engine, context / RUNTIME, target="runtime", tag=plan.image, network=network,
         arguments={
             "BASE": base,
             "ROCM": plan.rocm_image,
@@ -158,18 +166,15 @@ def commands(
     )  # fmt: skip
 
 
-def make(plan: ImagePlan, engine: ContainerEngine, here: Workplace, *, network: str) -> Made:
-    """Make the image, unless the engine has it. Raises HostError as `building.make` does."""
-    builds = _builds(plan, engine, here, network)
-    what = plan.subject.reference
-    return building.make(
-        plan.image, plan.digest, builds, what=what, base=plan.base, engine=engine, here=here
-    )
+def make(plan: ImagePlan, engine: ContainerEngine, here: Here, *, network: str) -> Made:
+    """Make the image, unless the engine has it. Raises HostError as `build.make` does."""
+    builds, what = _builds(plan, engine, here, network), plan.subject.reference
+    return build.make(plan.image, plan.digest, builds, engine, here, what=what, base=plan.base)
 
 
 @contextmanager
 def _builds(
-    plan: ImagePlan, engine: ContainerEngine, here: Workplace, network: str
+    plan: ImagePlan, engine: ContainerEngine, here: Here, network: str
 ) -> Iterator[Sequence[Command]]:
     """Yield the `build`s that are needed; their context has everything the Dockerfile reads."""
     runner = here.runner
@@ -179,10 +184,47 @@ def _builds(
         nullcontext(plan.rocm_image) if has_rocm else named(plan.base, engine=engine, runner=runner)
     )
     with scratch(here.cache / PLACE, "context") as context, base_of as base:
-        for file in (DOCKERFILE, SCRIPT):
+        for file in (RUNTIME, SCRIPT):
             shutil.copy(plan.docker / file, context / file)
         packages.gather(context / "wheels", plan.wheels, plan.pins, plan.where, runner=runner)
         if not has_rocm:
-            layer.write(context / "rocm.tar", plan.rocm.root, plan.closure)
+            write_layer(context / "rocm.tar", plan.rocm.root, plan.closure)
         both = tuple(commands(plan, context, base=base, engine=engine, network=network))
         yield both[1:] if has_rocm else both
+
+
+def write_layer(target: Path, root: Path, closure: Closure) -> None:
+    """Write the layer of these files. Raises HostError for a full disk.
+
+    Members are sorted, root's, of one time, executable or not; folders come before what is in them.
+    """
+    folders: set[PurePosixPath] = set()
+    hint = f"free {closure.size >> 20} MiB where TMPDIR points"
+    with (
+        errors.named(target, HostError, hint=hint),
+        tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in closure.paths:
+            inside = PREFIX / path
+            for folder in reversed(inside.parents[:-1]):
+                if folder not in folders:
+                    folders.add(folder)
+                    archive.addfile(_info(str(folder), tarfile.DIRTYPE, 0o755))
+            _copy(archive, root / path, str(inside))
+
+
+def _copy(archive: tarfile.TarFile, source: Path, name: str) -> None:
+    if source.is_symlink():
+        archive.addfile(_info(name, tarfile.SYMTYPE, 0o777, link=str(source.readlink())))
+        return
+    with source.open("rb") as stream:
+        status = os.fstat(stream.fileno())
+        info = _info(name, tarfile.REGTYPE, 0o755 if status.st_mode & 0o111 else 0o644)
+        info.size = status.st_size
+        archive.addfile(info, stream)
+
+
+def _info(name: str, kind: bytes, mode: int, *, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.mtime, info.linkname = kind, mode, TIME, link
+    return info

@@ -1,20 +1,27 @@
-"""What the store remembers of runtime images: a record of each push, and verdicts.
+"""What the store remembers of runtime images, and which of them a night wants.
 
 All is written once below `_rocwheel/images/` of the release prefix, under the digest of the image's
 configuration: a record for each reference it was pushed to, and verdicts under their own digests.
+An image is there when its record is, which is written last: no registry has to answer for a plan.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, to_builtins
 
 from rocwheel.base import files
-from rocwheel.base.values import Count, NonEmpty, Sha256, Sha256OrNone, Value
+from rocwheel.base.values import Count, NonEmpty, Plain, Sha256, Sha256OrNone, Value
+from rocwheel.base.versions import PythonVersion
+from rocwheel.image import recipe as image_recipe
+from rocwheel.image.recipe import ImagedSet, RuntimeBase, RuntimeRecipe
+from rocwheel.night.settings import ImageSettings, NightSettings
 from rocwheel.records.places import OURS, Place
 from rocwheel.records.verdict import State, Verdict
 from rocwheel.release.ledger import log
+from rocwheel.release.ledger.nights import WheelRecipe
 
 Digest = Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")]
 
@@ -144,3 +151,66 @@ def refusals(verdicts: Mapping[str, ImageVerdict], suites: tuple[str, ...]) -> I
 def _plain(name: str) -> str:
     """Return a repository or reference as one part of a key."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)
+
+
+class NightImage(Plain, frozen=True, kw_only=True):
+    """An entry of `images` in the settings of a night, with its recipe and its base."""
+
+    settings: ImageSettings
+    recipe: RuntimeRecipe
+    base: RuntimeBase
+
+    @property
+    def repository(self) -> str:
+        return f"{self.settings.push}/{self.recipe.repository}"
+
+    def reference(self, wheels: ImagedSet, python: str) -> str:
+        """Return where the image of a set is pushed: registry, repository and tag."""
+        version, profile = PythonVersion.parse(python), self.settings.profile
+        return f"{self.repository}:{self.recipe.tag_of(wheels, version, self.base, profile)}"
+
+    def lacks(self, wheels: WheelRecipe, python: str) -> str:
+        """Return why there is no image of that set with this CPython; "" where there can be one."""
+        if python not in wheels.pythons:
+            return f"{wheels.name} has no CPython {python}"
+        return "" if python in self.base.pythons else f"{self.base.name} has no CPython {python}"
+
+
+def of_night(
+    settings: NightSettings, ci: Path, families: Collection[str]
+) -> tuple[NightImage, ...]:
+    """Return every entry with its recipe. Raises ConfigError for a name that nothing has."""
+    settings.check_families(families)
+    made = []
+    for entry in settings.images:
+        recipe = image_recipe.runtime(ci, entry.recipe)
+        base = recipe.base(entry.base)
+        for python in entry.pythons:
+            base.python(python)
+        made.append(NightImage(settings=entry, recipe=recipe, base=base))
+    return tuple(made)
+
+
+def wanted(
+    images: Iterable[NightImage], wheels: WheelRecipe, family: str
+) -> Iterator[tuple[NightImage, str]]:
+    """Yield the images that are wanted of one set for one family, each with its CPython."""
+    for image in images:
+        if image.settings.wants(wheels.name, family):
+            for python in map(str, image.settings.pythons or wheels.pythons):
+                yield image, python
+
+
+def recorded(
+    place: Place, wheels: ImagedSet, asked: Iterable[tuple[NightImage, str]]
+) -> Mapping[tuple[str, str], str]:
+    """Return which of the asked images were made of this very set: name and CPython -> reference.
+
+    A record is written after the moving tags were pointed at its image.
+    """
+    names = {image.reference(wheels, python): (image, python) for image, python in asked}
+    return {
+        (names[item.reference][0].settings.label, names[item.reference][1]): item.pinned
+        for item in (records(place, names) if names else ())
+        if item.manifest == wheels.set_id
+    }
