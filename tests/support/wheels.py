@@ -15,17 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rocwheel.base import yaml_file
 from rocwheel.base.git import Source
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.records.manifest import ON_DISK, Manifest, RocmSource, WheelEntry
+from rocwheel.wheel.code_object import MACH
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.loader import gnu_hash, sysv_hash
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 PAGE = 4096
 PLUGIN_MODULES = (
@@ -61,8 +64,13 @@ def make_elf(
     bundles: Sequence[bytes] = (),
     machine: int = 62,
     padding: int = 0,
+    registers: bool = True,
 ) -> bytes:
-    """A shared object with the tables a loader reads; `padding` bytes lie before the last ones."""
+    """A shared object with the tables a loader reads; `padding` bytes lie before the last ones.
+
+    Its bundles are registered with HIP, each by a wrapper.
+    """
+    imports = (*imports, *(("__hipRegisterFatBinary",) if bundles and registers else ()))
     names: dict[str, int] = {}
     strings = bytearray(b"\0")
 
@@ -109,6 +117,8 @@ def make_elf(
     dynamic = b"".join(struct.pack("<qQ", *entry) for entry in [*entries, (0, 0)])
     fat_at = _round(dynamic_at + len(dynamic), PAGE)
     fat = bytearray()
+    if registers:
+        fat.extend(b"".join(WRAPPER + bytes(16) for _ in bundles))
     for bundle in bundles:
         fat.extend(bytes(-len(fat) % PAGE) + bundle)
     shstrings = b"\0.dynsym\0.gnu.version_r\0.dynstr\0.dynamic\0.hip_fatbin\0.shstrtab\0.gnu.hash\0.gnu.version\0"
@@ -173,17 +183,104 @@ def _round(value: int, unit: int) -> int:
 # HIP code objects -----------------------------------------------------------------------------
 
 
+WRAPPER = b"FPIH" + struct.pack("<I", 1)  # of HIP's __CudaFatBinaryWrapper
+
+
+def make_code(
+    target: str,
+    *,
+    machine: int = 224,
+    mach: int = 0,
+    kernel: str = "add",
+    descriptor: str = "add.kd",
+    body: bytes = bytes.fromhex("000081bf"),
+    kernels: object = None,
+    compiler: str = "AMD clang version 22.0.0git (roc 1)",
+) -> bytes:
+    """A code object with one kernel, as lld lays it out, for a target id such as gfx942:xnack+."""
+    name, _, features = target.partition(":")
+    flags = mach or MACH.get(name, 0x4C)
+    for feature in features.split(":"):
+        flags |= {"xnack+": 0x300, "xnack-": 0x200, "sramecc+": 0xC00}.get(feature, 0)
+    listed = [{".name": "add", ".symbol": "add.kd"}] if kernels is None else kernels
+    metadata = msgspec.msgpack.encode(
+        {"amdhsa.target": f"amdgcn-amd-amdhsa--{target}", "amdhsa.kernels": listed}
+    )
+    note = struct.pack("<III", 7, len(metadata), 32) + b"AMDGPU\0\0" + metadata
+    strings = b"\0" + kernel.encode() + b"\0" + descriptor.encode() + b"\0"
+    names = b"\0.note\0.dynsym\0.dynstr\0.rodata\0.text\0.comment\0"
+    code = body.ljust(256, b"\0")
+    parts = {
+        ".note": note,
+        ".dynsym": bytes(72),
+        ".dynstr": strings,
+        ".rodata": bytes(64),
+        ".text": code,
+    }
+    parts[".comment"] = compiler.encode() + b"\0"
+    at, places = 64, {}
+    for part, content in parts.items():
+        at = _round(at, 64)
+        places[part] = at, len(content)
+        at += len(content)
+    descriptor_at, code_at = places[".rodata"][0], places[".text"][0]
+    parts[".rodata"] = bytes(16) + struct.pack("<q", code_at - descriptor_at) + bytes(40)
+    parts[".dynsym"] = bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 3, 5, code_at, len(body))
+    second = len(kernel) + 2
+    parts[".dynsym"] += struct.pack("<IBBHQQ", second, 0x11, 3, 4, descriptor_at, 64)
+    kinds = {
+        ".note": (7, 2),
+        ".dynsym": (11, 2),
+        ".dynstr": (3, 2),
+        ".rodata": (1, 2),
+        ".text": (1, 6),
+    }
+    table = bytes(64)
+    for part, (start, size) in places.items():
+        kind, flag = kinds.get(part, (1, 0))
+        table += struct.pack(
+            "<IIQQQQIIQQ",
+            names.find(part.encode() + b"\0"),
+            kind,
+            flag,
+            start,
+            start,
+            size,
+            3,
+            0,
+            1,
+            0,
+        )
+    names_at = _round(at, 8)
+    table += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, names_at, len(names), 0, 0, 1, 0)
+    sections_at = _round(names_at + len(names), 8)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01\x40\x03" + bytes(7), 3, machine, 1, 0, 0,
+        sections_at, flags, 64, 56, 0, 64, len(parts) + 2, len(parts) + 1,
+    )  # fmt: skip
+    image = bytearray(sections_at + len(table))
+    for start, content in (
+        (0, header), *((places[part][0], content) for part, content in parts.items()),
+        (names_at, names), (sections_at, table),
+    ):  # fmt: skip
+        image[start : start + len(content)] = content
+    return bytes(image)
+
+
 def make_bundle(
-    targets: Iterable[str], *, prefix: str = "hipv4-", code: bytes = b"\x7fELF gpu"
+    targets: Iterable[str],
+    *,
+    prefix: str = "hipv4-",
+    code: bytes | Callable[[str], bytes] = make_code,
 ) -> bytes:
     """An offload bundle with an empty host entry and `code` for each target id."""
-    ids = ["host-x86_64-unknown-linux-gnu-"]
-    ids += [f"{prefix}amdgcn-amd-amdhsa--{target}" for target in targets]
+    ids = {"host-x86_64-unknown-linux-gnu-": b""}
+    for target in targets:
+        ids[f"{prefix}amdgcn-amd-amdhsa--{target}"] = code(target) if callable(code) else code
     size = 32 + sum(24 + len(name) for name in ids)
     at = _round(size, PAGE)
     table, body = b"", b""
-    for name in ids:
-        data = b"" if name.startswith("host") else code
+    for name, data in ids.items():
         table += struct.pack("<QQQ", at, len(data), len(name)) + name.encode()
         body += data + bytes(-len(data) % PAGE)
         at += _round(len(data), PAGE)
@@ -200,7 +297,7 @@ def pack_bundle(bundle: bytes, *, version: int = 3, method: str = "zstd") -> byt
     else:
         body = zlib.compress(bundle)
     number = 1 if method == "zstd" else 0
-    digest = int.from_bytes(hashlib.sha256(bundle).digest()[:8], "little")
+    digest = int.from_bytes(hashlib.md5(bundle).digest()[:8], "little")
     front = b"CCOB" + struct.pack("<HH", version, number)
     if version == 1:
         return front + struct.pack("<IQ", len(bundle), digest) + body

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from support import wheels
-from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf, pack_bundle
+from support.wheels import SHORT_RUNPATH, File, make_bundle, make_code, make_elf, pack_bundle
 
 from rocwheel.base import yaml_file
 from rocwheel.base.errors import WheelError
 from rocwheel.base.values import replace
 from rocwheel.wheel import repair
 from rocwheel.wheel.inspect import inspect
+from rocwheel.wheel.limits import SOME_CODE
 from rocwheel.wheel.verify import verify, verify_set, verify_wheelhouse
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import RULES, Severity
@@ -25,6 +26,43 @@ LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
 INIT = "jax_plugins/xla_rocm7/__init__.py"
 BUNDLE = make_bundle(("gfx942", "gfx1100"))
 CUT = pack_bundle(BUNDLE)[:40] + bytes(len(pack_bundle(BUNDLE)))  # zeros where code was
+
+
+def code(**changes) -> bytes:
+    """A bundle in which each code object has something changed; its digest is right."""
+    return make_bundle(("gfx942", "gfx1100"), code=lambda target: make_code(target, **changes))
+
+
+def damaged(at: int, content: bytes) -> bytes:
+    """A compressed bundle that unpacks to other bytes than its compiler compressed."""
+    packed = pack_bundle(BUNDLE[:at] + content + BUNDLE[at + len(content) :])
+    return packed[:24] + pack_bundle(BUNDLE)[24:32] + packed[32:]
+
+
+CODE_AT = BUNDLE.index(b"\x7fELF")
+# title -> (a bundle whose header and table are right, part of the message)
+CODE = {
+    "of which half is zeroed": (damaged(len(BUNDLE) // 2, bytes(len(BUNDLE) // 2)), "has MD5"),
+    "with 16 other bytes": (damaged(CODE_AT + 900, b"x" * 16), "has MD5"),
+    "of a GPU that is zeroed": (
+        BUNDLE[:CODE_AT] + bytes(4096) + BUNDLE[CODE_AT + 4096 :], "gfx942: is empty",
+    ),
+    "that is a text": (make_bundle(("gfx942", "gfx1100"), code=b"text" * 40), "is no ELF file"),
+    "under another GPU's name": (
+        make_bundle(("gfx942", "gfx1100"), code=make_code("gfx90a")), "gfx942: is for gfx90a",
+    ),
+    "marked for the CPU": (code(machine=62), "is for machine 62"),
+    "of an unknown GPU": (code(mach=0xEE), "is for no known GPU"),
+    "without kernel names": (code(kernel="xxx"), "has no kernel add"),
+    "without descriptors": (code(descriptor="xxx.kd"), "has no kernel descriptor add.kd"),
+    "without instructions": (code(body=bytes(64)), "has no instructions in kernel add"),
+    "with metadata that is none": (code(kernels=7), "without a list of kernels"),
+    "with kernels that are none": (code(kernels=[{"x": 1}]), "has a broken table"),
+    "with another feature than it says": (
+        make_bundle(("gfx942", "gfx1100"), code=lambda target: make_code(f"{target}:xnack+")),
+        "gfx942: has another xnack than none",
+    ),
+}  # fmt: skip
 
 
 def module(**changes) -> bytes:
@@ -544,6 +582,24 @@ BROKEN = {
         with_module(bundles=(BUNDLE, make_bundle(("gfx942",)))),
         None, "gfx.targets", "lacks gfx1100",
     ),
+    **{
+        f"GPU code {title}": (with_module(bundles=(BUNDLE, bundle)), None, "gfx.code", text)
+        for title, (bundle, text) in CODE.items()
+    },
+    "GPU code that is never registered": (
+        with_module(registers=False), None, "gfx.code", "never registers it",
+    ),
+    "a bundle that HIP does not get": (
+        with_file(PLUGIN, MODULE, module().replace(wheels.WRAPPER, bytes(8)), 0o755),
+        None, "gfx.code", "hands 0 of 1 bundle to HIP",
+    ),
+    "more GPU code than is read": (
+        PLUGIN, Expectation(code=1), "gfx.unread", "1 of 1 bundle (",
+    ),
+    "GPU code of another ROCm's compiler": (
+        PLUGIN, Expectation(compilers=frozenset({"AMD clang version 23"})),
+        "gfx.compiler", "made by AMD clang version 22",
+    ),
     "no GPU code": (with_module(bundles=()), None, "gfx.none", "no GPU code"),
     "a pin that its own set breaks": (
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.0+rocm7.2.0",)),
@@ -601,8 +657,9 @@ def test_the_wheels_that_tests_start_from_break_no_rule(tmp_path: Path) -> None:
 WARNED = {
     "two platform tags", "a file that only its owner reads", "a set-user-id file",
     "a file anyone may change", "a version module of another post-release",
-    "a version module that says None",
+    "a version module that says None", "GPU code of another ROCm's compiler",
 }  # fmt: skip
+UNSEEN = {"more GPU code than is read"}
 
 
 @pytest.mark.parametrize("title", BROKEN)
@@ -612,8 +669,9 @@ def test_one_broken_rule_is_found_with_its_remedy(title: str, tmp_path: Path) ->
     assert {item.rule for item in findings} == {rule}
     assert any(text in item.message for item in findings)
     assert all(item.remedy == RULES[rule][2] for item in findings)
-    warns = title in WARNED
-    assert all((item.severity is Severity.WARNING) is warns for item in findings)
+    usual = Severity.UNSEEN if title in UNSEEN else Severity.ERROR
+    severity = Severity.WARNING if title in WARNED else usual
+    assert {item.severity for item in findings} == {severity}
 
 
 def test_a_base_version_that_jax_cannot_take_apart_does_not_ship(tmp_path: Path) -> None:
@@ -743,7 +801,7 @@ def test_an_unreadable_wheel_is_one_finding(tmp_path: Path) -> None:
 def test_a_report_that_was_not_checked_is_made_again(tmp_path: Path) -> None:
     text = PLUGIN.members()[f"{PLUGIN.dist_info}/RECORD"].content
     path = PLUGIN.but(record=text.replace(b"sha256=", b"sha256=A", 1)).write(tmp_path)
-    shallow, deep = inspect(path), inspect(path, hashes=True)
+    shallow, deep = inspect(path), inspect(path, hashes=True, code=SOME_CODE)
     assert (shallow.rows, shallow.digests) == ((), ())
     assert len(deep.digests) == 1
     assert verify(shallow, policy=POLICY) == verify(deep, policy=POLICY) != ()
@@ -909,7 +967,7 @@ def test_a_manifest_that_lists_a_wheel_twice_or_as_it_is_not_is_found_out(tmp_pa
 def test_what_was_read_once_is_judged_and_listed_without_the_file(tmp_path: Path) -> None:
     """`dist_wheels` makes verdict and manifest entry from one reading, and from one set of hashes."""
     path = PLUGIN.write(tmp_path)
-    report = inspect(path, hashes=True)
+    report = inspect(path, hashes=True, code=SOME_CODE)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     path.unlink()
     assert verify(report, policy=POLICY) == ()

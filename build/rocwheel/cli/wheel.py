@@ -105,6 +105,11 @@ class WheelVerifyOptions(WheelsOptions, PolicyOptions, FamilyOptions):
         "ROCm tree that must have every ROCm library the wheels need.",
         is_path=True,
     )
+    thorough: bool = own(
+        "--thorough",
+        "Unpack and check all GPU code; without it, what takes a second or two.",
+        default=False,
+    )
     installs: bool = own(
         "--installs", "Also install them with pip and with uv, into scratch folders.", default=False
     )
@@ -119,9 +124,19 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     """
     from rocwheel.wheel import show
     from rocwheel.wheel import verify as judging
+    from rocwheel.wheel.limits import LIMITS
 
-    sonames = judging.sonames_below(options.rocm_root) if options.rocm_root else None
-    expected = judging.Expectation(**_gpu_code(options), rocm_sonames=sonames)
+    root = options.rocm_root
+    rocm: dict[str, Any] = (
+        {
+            "rocm_sonames": judging.sonames_below(root),
+            "compilers": judging.compilers_of(root, app.runner),
+        }
+        if root
+        else {}
+    )
+    rocm |= {"code": LIMITS.code} if options.thorough else {}
+    expected = judging.Expectation(**_gpu_code(options), **rocm)
     tried = judging.Installers(app.runner) if options.installs else None
     paths, policy = options.paths(), options.load(app)
     verdicts = judging.verify_given(paths, policy, expected, installers=tried)

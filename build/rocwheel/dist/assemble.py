@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from msgspec import UNSET
 from packaging.utils import parse_wheel_filename
 
 from rocwheel import bazel, source
@@ -28,8 +29,9 @@ from rocwheel.records.build_record import BazelRecord, BuildRecord, FindingRecor
 from rocwheel.records.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.wheel import sbom
 from rocwheel.wheel.inspect import inspect
+from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.repair import apply, plan_repair
-from rocwheel.wheel.verify import verify
+from rocwheel.wheel.verify import compilers_of, verify
 from rocwheel.wheel.verify.installs import Installers, installs
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import Finding, Severity
@@ -133,9 +135,11 @@ def _wheel(
         gfx_targets=frozenset(planned.gfx_targets if kind.needs_rocm else ()),
         families={item.name: item.targets for item in planned.families},
         rocm_sonames=frozenset(root.facts.sonames) if kind.needs_rocm else None,
+        compilers=compilers_of(root.root, runner) if kind.needs_rocm else frozenset(),
         siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
     )
-    report = inspect(apply(plan, into, runner=runner, console=console).path, hashes=True)
+    path = apply(plan, into, runner=runner, console=console).path
+    report = inspect(path, hashes=True, code=LIMITS.code)
     findings = verify(report, policy=planned.policy, expected=expected)
     _refuse(report.path.name, findings)
     entry = WheelEntry(
@@ -150,6 +154,7 @@ def _wheel(
         requires_python=report.requires_python,
         gfx_targets=report.gfx_targets,
         grafted=report.grafted,
+        compilers=report.compilers or UNSET,
     )
     return entry, findings
 

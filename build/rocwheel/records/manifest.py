@@ -73,6 +73,7 @@ class WheelEntry(Value, frozen=True, kw_only=True):
     requires_python: str = ""
     gfx_targets: tuple[Gfx, ...] = ()  # code objects really in the wheel
     grafted: tuple[str, ...] = ()  # libraries auditwheel put in
+    compilers: tuple[NonEmpty, ...] | UnsetType = UNSET  # of its GPU code, as they stamp it
 
 
 class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):

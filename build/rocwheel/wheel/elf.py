@@ -10,10 +10,12 @@ chapter 5, and the GNU symbol versioning of the LSB.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final
 
 from rocwheel.base.values import Plain, replace
@@ -86,6 +88,7 @@ class ElfFacts(Plain, frozen=True, kw_only=True):
     versions: Mapping[str, tuple[str, ...]] = {}  # SONAME -> versions
     exports: tuple[str, ...] = ()
     bundles: tuple[hip.Bundle, ...] = ()
+    wrappers: int = 0  # by which bundles are handed to HIP
     imports: Mapping[str, bool] = {}  # name -> whether it has a version
     problems: tuple[str, ...] = ()  # why glibc cannot load it
 
@@ -97,14 +100,48 @@ class ElfFacts(Plain, frozen=True, kw_only=True):
         return max((tuple(map(int, number)) for number in numbers), default=())
 
 
+class GpuCode:
+    """Reads the bundles of one wheel, on all cores, up to a number of unpacked bytes."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._cores = os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._cores)
+        self._pending: list[Future[hip.Bundle]] = []
+
+    def takes(self, bundle: hip.Bundle) -> bool:
+        """Return whether a bundle is to be read; what it unpacks to is then taken off."""
+        if not bundle.objects or bundle.unpacked > self._room:
+            return False
+        self._room -= bundle.unpacked
+        return True
+
+    def read(self, bundle: hip.Bundle, data: bytearray) -> Future[hip.Bundle]:
+        """Read a bundle in a thread; wait first where each has one and another waits."""
+        self._pending = [item for item in self._pending if not item.done()]
+        if len(self._pending) > self._cores:
+            wait(self._pending, return_when=FIRST_COMPLETED)
+        self._pending.append(self._pool.submit(hip.read, bundle, data))
+        return self._pending[-1]
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
 def scan(
-    path: str, size: int, stream: Callable[[], Iterable[bytes]], *, budget: Budget | None = None
+    path: str,
+    size: int,
+    stream: Callable[[], Iterable[bytes]],
+    *,
+    budget: Budget | None = None,
+    code: GpuCode | None = None,
 ) -> ElfFacts:
     """Return facts about a file of `size` bytes; each call of `stream` gives them from the first.
 
-    Raises ElfError when headers cannot be right, or when `budget` has been spent.
+    `code` reads its GPU code. Raises ElfError when headers cannot be right, or when `budget` has
+    been spent.
     """
-    reading = _Scan(path, size, budget=Budget() if budget is None else budget)
+    reading = _Scan(path, size, budget=Budget() if budget is None else budget, code=code)
     for piece in stream():
         reading.feed(piece)
     while missing := reading.again():
@@ -125,10 +162,15 @@ class _Scan:
     then take `facts`.
     """
 
-    def __init__(self, path: str, size: int, *, budget: Budget) -> None:
+    def __init__(self, path: str, size: int, *, budget: Budget, code: GpuCode | None) -> None:
         self.path = path
         self.size = size
         self._budget = budget
+        self._code = code
+        self._whole: list[tuple[hip.Bundle, bytearray, int]] = []  # that pass, and their sizes
+        self._read: list[Future[hip.Bundle]] = []
+        self._wrappers = 0
+        self._tail = b""
         self._at = 0
         self._windows: dict[_Range, bytearray] = {}
         self._open: list[_Range] = []  # windows that are not full yet
@@ -157,9 +199,14 @@ class _Scan:
             self._read_fronts()
             if self._first_time:
                 self._decode()
+        if self._first_time:
+            self._collect(piece, start)
 
     def again(self) -> int:
         """Return, at the end of the bytes, how many from the first must be fed once more."""
+        if self._first_time:
+            done = {bundle.offset: bundle for bundle in (item.result() for item in self._read)}
+            self._bundles = [done.get(item.offset, item) for item in self._bundles]
         self._first_time = False
         self._at = 0
         self.facts = self._decode()
@@ -204,14 +251,33 @@ class _Scan:
                 self._open.append(window)
                 self._fronts.append(window)
 
+    def _collect(self, piece: bytes, at: int) -> None:
+        """Add to the bundles that are read whole, and hand over those that are complete."""
+        most = len(hip.WRAPPER) - 1
+        near = self._tail + piece[:most]
+        self._wrappers += near.count(hip.WRAPPER) + piece.count(hip.WRAPPER)
+        self._tail = (near if len(piece) < most else piece)[-most:]
+        for item in [*self._whole]:
+            bundle, data, size = item
+            start = bundle.offset + len(data) - at
+            data += piece[start : start + size - len(data)]
+            if len(data) >= size and self._code:
+                self._whole.remove(item)
+                self._read.append(self._code.read(bundle, data))
+
     def _read_fronts(self) -> None:
         for window in [item for item in self._fronts if item not in self._open]:
             self._fronts.remove(window)
-            front = bytes(self._windows.pop(window))
-            bundle = hip.parse(front, offset=window[0], room=self.size - window[0])
+            front = self._windows.pop(window)
+            room = self.size - window[0]
+            bundle = hip.parse(bytes(front), offset=window[0], room=room)
             if bundle:
                 self._budget.take("code_objects", len(bundle.objects))
                 self._bundles.append(bundle)
+                if self._first_time and self._code and self._code.takes(bundle):
+                    # version 1 of the wrapper does not say how long it is
+                    size = bundle.size or min(room, bundle.unpacked + hip.FRONT)
+                    self._whole.append((bundle, front[:size], size))
 
     def _decode(self) -> ElfFacts | None:
         """Return facts from the windows that are full, or None after asking for what is missing."""
@@ -274,6 +340,7 @@ class _Scan:
             versions=versions,
             exports=self._exports(symbols, strings, hashes, loads),
             bundles=tuple(sorted(self._bundles, key=lambda bundle: bundle.offset)),
+            wrappers=self._wrappers,
             imports=imports,
             problems=tuple(problems[:PROBLEMS]),
         )

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,7 +19,7 @@ from rocwheel.base import files
 from rocwheel.base.versions import WheelKind
 from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.wheel import metadata
-from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
+from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, GpuCode, scan
 from rocwheel.wheel.hip import in_all, sum_of_objects
 from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName
@@ -100,6 +101,12 @@ class WheelReport(NamedTuple):
         return sum_of_objects(bundle for item in self.elf for bundle in item.bundles)
 
     @property
+    def compilers(self) -> tuple[str, ...]:
+        """Return the compilers that made its GPU code, as far as that was read."""
+        bundles = (bundle for item in self.elf for bundle in item.bundles)
+        return tuple(sorted({name for bundle in bundles for name in bundle.compilers}))
+
+    @property
     def gfx_targets(self) -> tuple[str, ...]:
         """Return the gfx targets that every bundle of every library has code for, sorted."""
         return in_all(bundle for item in self.elf for bundle in item.bundles)
@@ -120,14 +127,21 @@ def kind_of(project: str) -> tuple[WheelKind, str] | None:
     return (WheelKind(match[2]), match[1]) if match else None
 
 
-def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
+def inspect(path: Path, *, hashes: bool = False, code: int = 0) -> WheelReport:
     """Read a wheel; with `hashes` every byte of it, compared with RECORD.
 
+    GPU code of a ROCm wheel is unpacked and checked up to `code` bytes.
     Raises WheelError where the file is not a sound wheel: see `archive`, and METADATA, WHEEL,
     RECORD or ELF headers that cannot be parsed.
     """
     filename = WheelName.parse(path.name)
-    with ZipArchive(path) as archive, ThreadPoolExecutor(1) as beside:
+    known = kind_of(filename.project)
+    room = code if known and known[0].needs_rocm else 0
+    with (
+        ZipArchive(path) as archive,
+        ThreadPoolExecutor(1) as beside,
+        closing(GpuCode(room)) as gpu_code,
+    ):
         whole = beside.submit(files.sha256, archive.raw(0, archive.size, step=CHUNK))
         folder = metadata.dist_info(archive.by_name, path=path)
         texts = {
@@ -136,7 +150,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         }
         record, number = archive.read(f"{folder}/RECORD"), len(archive.members)
         rows = metadata.read_record(record, name=f"{path}: RECORD", files=number)
-        reader = _Reader(archive, {row.path: row for row in rows} if hashes else None)
+        reader = _Reader(archive, {row.path: row for row in rows} if hashes else None, gpu_code)
         elf = [facts for member in archive.members if (facts := reader.read(member))]
         provenance, releases = _provenance(archive, folder, texts)
         sboms = dict(itertools.islice(_sboms(archive, folder), LIMITS.provenance))
@@ -190,11 +204,14 @@ def inspect_with_manifest(path: Path) -> WheelReport:
 class _Reader:
     """Reads members and holds them against RECORD; without `rows` only ELF files matter."""
 
-    def __init__(self, archive: ZipArchive, rows: Mapping[str, RecordRow] | None) -> None:
+    def __init__(
+        self, archive: ZipArchive, rows: Mapping[str, RecordRow] | None, code: GpuCode
+    ) -> None:
         self.problems: list[str] = []  # where content differs from RECORD
         self._archive = archive
         self._rows = rows
         self._budget = Budget()
+        self._code = code
 
     def read(self, member: ZipMember) -> ElfFacts | None:
         """Read one member; its facts when it is an ELF file."""
@@ -205,7 +222,13 @@ class _Reader:
                 [itertools.chain([front], pieces)], iter(lambda: self._archive.stream(member), None)
             )
             try:
-                return scan(member.name, member.size, lambda: next(streams), budget=self._budget)
+                return scan(
+                    member.name,
+                    member.size,
+                    lambda: next(streams),
+                    budget=self._budget,
+                    code=self._code,
+                )
             except ElfError as exc:
                 self._archive.refuse(f"{member.name}: cannot be read as an ELF file: {exc}")
         if self._rows is not None:

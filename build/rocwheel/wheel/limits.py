@@ -30,6 +30,8 @@ class Limits(NamedTuple):
     elf_names: int = 64 << 20  # bytes of all names; triton has 15 MB
     bundle_fronts: int = 10_000  # places that look like a bundle of GPU code
     code_objects: int = 200_000  # in bundles
+    code: int = 64 << 30  # bytes of unpacked GPU code, with --thorough; pjrt 0.11.2 has 3.8 GB
 
 
 LIMITS: Final = Limits()
+SOME_CODE: Final = 256 << 20  # bytes of unpacked GPU code that are read without --thorough

@@ -142,7 +142,8 @@ def verdict_lines(
     for name, findings in verdicts.items():
         outcome = "may ship" if ships({name: findings}) else "may not ship"
         numbers = Counter(item.severity for item in findings)
-        counts = (count(numbers[each], each.value) for each in Severity if numbers[each])
+        judged = (each for each in Severity if numbers[each] and each is not Severity.UNSEEN)
+        counts = (count(numbers[each], each.value) for each in judged)
         yield printable(f"{name}: {', '.join((outcome, *counts))}")
         for rule, number in Counter(item.rule for item in findings).items():
             first = itertools.islice((item for item in findings if item.rule == rule), MANY)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base import parallel
-from rocwheel.base.errors import RocmError, WheelError
+from rocwheel.base.errors import CommandError, HostError, RocmError, WheelError
+from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion, WheelKind
 from rocwheel.records.manifest import MANIFEST, Manifest, WheelEntry
@@ -74,6 +75,16 @@ def sonames_below(root: Path) -> frozenset[str]:
     return names
 
 
+def compilers_of(root: Path, runner: Runner) -> frozenset[str]:
+    """Return what a ROCm's clang stamps on GPU code; empty where it has none that runs."""
+    for clang in (root / "lib/llvm/bin/clang", root / "llvm/bin/clang"):
+        if clang.exists():
+            with suppress(CommandError, HostError):
+                answer = runner.capture(Command(argv=(str(clang), "--version"), timeout=60))
+                return frozenset({answer.partition("\n")[0].strip()})
+    return frozenset()
+
+
 def verify(
     wheel: Path | WheelReport, *, policy: WheelPolicy, expected: Expectation | None = None
 ) -> tuple[Finding, ...]:
@@ -84,7 +95,8 @@ def verify(
     expected = expected or Expectation()
     if isinstance(wheel, Path) or not wheel.checked:
         try:
-            wheel = inspect(wheel if isinstance(wheel, Path) else wheel.path, hashes=True)
+            path = wheel if isinstance(wheel, Path) else wheel.path
+            wheel = inspect(path, hashes=True, code=expected.code)
         except WheelError as exc:
             return (finding("archive", str(exc)),)
     known = kind_of(wheel.project)
@@ -100,7 +112,7 @@ def verify(
         *(finding("record.hash", text) for text in wheel.digests),
         *judge.findings(),
     )
-    return tuple(sorted(verdict, key=lambda item: item.severity is not Severity.ERROR))
+    return tuple(sorted(verdict, key=lambda item: [*Severity].index(item.severity)))
 
 
 def verify_set(
@@ -186,7 +198,7 @@ def _verify_entry(
         gfx_targets=targets if kind.needs_rocm else None,
     )
     try:
-        report = inspect(folder / entry.filename, hashes=True)
+        report = inspect(folder / entry.filename, hashes=True, code=meant.code)
     except WheelError as exc:
         return (finding("archive", str(exc)),)
     python_of = entry.requires_python or report.requires_python  # older manifests have none

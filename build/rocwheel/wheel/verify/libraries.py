@@ -7,12 +7,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from rocwheel.base.console import brief, count
+from rocwheel.base.console import brief, count, size
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import WheelKind
 from rocwheel.records import families
 from rocwheel.wheel.elf import GPU_MACHINE, MODULE_ENTRY, PJRT_ENTRY, ElfFacts
 from rocwheel.wheel.inspect import LIBRARIES, WheelReport
+from rocwheel.wheel.limits import SOME_CODE
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
@@ -34,6 +35,8 @@ class Expectation(Plain, frozen=True, kw_only=True):
     gfx_targets: frozenset[str] | None = None
     families: Mapping[str, Collection[str]] = {}  # name -> gfx targets
     rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
+    compilers: frozenset[str] = frozenset()  # of GPU code, as they stamp it
+    code: int = SOME_CODE  # bytes of unpacked GPU code that are read
     siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
     partial: bool = False  # wheels of the set may lie elsewhere: `siblings` has those that are here
 
@@ -54,7 +57,7 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
     def findings(self) -> Iterator[Finding]:
         for check in (
             self._manylinux, self._machines, self._loads, self._runpaths, self._needed,
-            self._names, self._python, self._pjrt, self._gfx,
+            self._names, self._python, self._pjrt, self._gfx, self._code,
         ):  # fmt: skip
             yield from check()
 
@@ -223,6 +226,28 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
                     text = f"{item.path}: bundle at {bundle.offset:#x} {what}"
                     yield finding("gfx.targets", text, warn=is_beyond)
                     break
+
+    def _code(self) -> Iterator[Finding]:
+        """Find GPU code that was changed after compiling, and say how much was not read."""
+        if not self._needs_rocm:
+            return
+        for item in self.report.elf:
+            if item.bundles and not item.problems and REGISTERS not in item.imports:
+                yield finding("gfx.code", f"{item.path}: has GPU code and never registers it")
+            elif item.wrappers < len(item.bundles):
+                what = f"hands {item.wrappers} of {count(len(item.bundles), 'bundle')} to HIP"
+                yield finding("gfx.code", f"{item.path}: {what}")
+        bundles = [(item.path, bundle) for item in self.report.elf for bundle in item.bundles]
+        for path, bundle in bundles:
+            for problem in bundle.problems[:3]:
+                yield finding("gfx.code", f"{path}: bundle at {bundle.offset:#x} {problem}")
+            more = {*bundle.compilers} - {*(self.expected.compilers or bundle.compilers)}
+            for compiler in sorted(more):
+                yield finding("gfx.compiler", f"{path}: made by {compiler}")
+        unread = [bundle.unpacked for _, bundle in bundles if bundle.objects and not bundle.is_read]
+        if unread:
+            what = f"{len(unread)} of {count(len(bundles), 'bundle')} ({size(sum(unread))})"
+            yield finding("gfx.unread", f"{what} of GPU code were not unpacked")
 
 
 def _matching(*patterns: str) -> re.Pattern[str]:

@@ -7,10 +7,11 @@ from rocwheel.base.console import brief
 
 
 class Severity(enum.Enum):
-    """Whether a wheel with this finding may ship: it may with warnings, not with errors."""
+    """Whether a wheel with this finding may ship: only with an error it may not."""
 
     ERROR = "error"
     WARNING = "warning"
+    UNSEEN = "not looked at"
 
 
 class Finding(NamedTuple):
@@ -22,7 +23,7 @@ class Finding(NamedTuple):
     remedy: str
 
 
-ERROR, WARNING = Severity.ERROR, Severity.WARNING
+ERROR, WARNING, UNSEEN = Severity
 # rule -> (severity, what must hold, what to do where it does not)
 RULES: Final = {
     "archive": (ERROR,
@@ -121,6 +122,15 @@ RULES: Final = {
     "gfx.none": (ERROR,
         "A wheel that runs on GPUs has GPU code, and so has each library that registers some.",
         "check that the build compiled its kernels with ROCm's clang"),
+    "gfx.code": (ERROR,
+        "GPU code is what its compiler wrote, for the target it is filed under, and HIP gets it.",
+        "the code was changed, cut or mixed up after compiling: build the wheel again"),
+    "gfx.unread": (UNSEEN,
+        "All GPU code is unpacked and checked.",
+        "read all of it with --thorough"),
+    "gfx.compiler": (WARNING,
+        "The ROCm the wheel is for has the compiler that made the GPU code (with --rocm-root).",
+        "build with the clang of that ROCm, see ROCM_PATH and CLANG_COMPILER_PATH of the build"),
     "install.refused": (ERROR,
         "pip and uv install the wheels by hash, without a network (with `--installs`).",
         "mend what the client names where the wheel is built"),
@@ -148,8 +158,10 @@ RULES: Final = {
 }  # fmt: skip
 
 
-def finding(rule: str, message: str, *, warn: bool = False) -> Finding:
-    """Return a finding with its rule's remedy and severity; with `warn` a warning in any case."""
-    severity, _, remedy = RULES[rule]
-    severity = Severity.WARNING if warn else severity
+def finding(
+    rule: str, message: str, *, warn: bool = False, severity: Severity | None = None
+) -> Finding:
+    """Return a finding with its rule's remedy, and its severity unless another is given."""
+    usual, _, remedy = RULES[rule]
+    severity = Severity.WARNING if warn else severity or usual
     return Finding(rule=rule, severity=severity, message=brief(message), remedy=remedy)
