@@ -49,8 +49,8 @@ def test_inspect_shows_what_a_person_asks_first(plugin: str, capsys) -> None:
     assert "requires       jax-rocm7-pjrt==0.9.1" in out
     head, newer, older = [line.split() for line in out.splitlines() if "gfx" in line]
     assert head == ["gfx", "target", "code", "objects", "size", "unpacked", "family"]
-    assert newer == ["gfx1100", "1", "8", "B", "gfx110X-all"]
-    assert older == ["gfx942", "1", "8", "B", "gfx94X-dcgpu"]
+    assert newer == ["gfx1100", "1", "1.3", "KiB", "gfx110X-all"]
+    assert older == ["gfx942", "1", "1.3", "KiB", "gfx94X-dcgpu"]
     lines = out.splitlines()
     first = lines[next(n for n, line in enumerate(lines) if line.endswith("  member")) + 1]
     assert first.endswith("  jax_rocm7_plugin/_linalg.so")  # the largest first
@@ -121,8 +121,8 @@ def test_inspect_gives_everything_as_one_document(plugin: str, pjrt: str, capsys
     assert first["elf"][0]["highest"]["GLIBC"] == "2.17"
     assert first["elf"][0]["bundles"][0]["targets"] == ["gfx942", "gfx1100"]
     assert first["gpu_code"] == {
-        "gfx1100": {"objects": 1, "bytes": 8, "family": "gfx110X-all"},
-        "gfx942": {"objects": 1, "bytes": 8, "family": "gfx94X-dcgpu"},
+        "gfx1100": {"objects": 1, "bytes": 1304, "family": "gfx110X-all"},
+        "gfx942": {"objects": 1, "bytes": 1304, "family": "gfx94X-dcgpu"},
     }
     assert first["provenance"]["git"] == "a1" * 20
     assert second["elf"][0]["exports_pjrt"]

@@ -46,22 +46,22 @@ def test_two_writes_of_one_input_differ_in_nothing(tmp_path: Path) -> None:
         ({"machine": 183}, ["machine: x86_64 -> aarch64"]),
         (
             {"bundles": (pack_bundle(make_bundle(("gfx942",))),)},
-            ["GPU code for gfx90a: - 1 code object, 8 B"],
+            ["GPU code for gfx90a: - 1 code object, 1.3 KiB"],
         ),
         (
             {"bundles": (pack_bundle(make_bundle(("gfx942", "gfx90a"), code=b"longer code")),)},
             [
-                f"GPU code for {target}: 1 code object, 8 B -> 1 code object, 11 B"
+                f"GPU code for {target}: 1 code object, 1.3 KiB -> 1 code object, 11 B"
                 for target in ("gfx90a", "gfx942")
             ],
         ),
         ({"bundles": BASE["bundles"] * 2}, [
             "GPU code bundles: 1 -> 2",
-            "GPU code for gfx90a: 1 code object, 8 B -> 2 code objects, 16 B",
-            "GPU code for gfx942: 1 code object, 8 B -> 2 code objects, 16 B",
+            "GPU code for gfx90a: 1 code object, 1.3 KiB -> 2 code objects, 2.5 KiB",
+            "GPU code for gfx942: 1 code object, 1.3 KiB -> 2 code objects, 2.5 KiB",
         ]),
         ({"bundles": ()}, ["GPU code bundles: 1 -> 0",
-         "GPU code for gfx90a: - 1 code object, 8 B", "GPU code for gfx942: - 1 code object, 8 B"]),
+         "GPU code for gfx90a: - 1 code object, 1.3 KiB", "GPU code for gfx942: - 1 code object, 1.3 KiB"]),
     ],
 )  # fmt: skip
 def test_a_shared_object_is_compared_by_what_it_means(changes, expected, tmp_path: Path) -> None:
