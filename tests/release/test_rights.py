@@ -468,3 +468,27 @@ def test_a_channel_that_names_roles_has_each_assumed_and_its_rights_tried(
     rows = [row for row in json.loads(capsys.readouterr().out)["tried"] if "stager" in row["what"]]
     assert [row["state"] for row in rows] == ["BAD"], "without the role nothing else is tried"
     assert "trust policy" in rows[0]["todo"]
+
+
+def test_a_role_of_one_family_changes_nothing_of_another_below_all(world) -> None:
+    """A stager of X put passes of Y, and a promoter of X deleted verdicts of Y."""
+    shared = replace(channels.of_store(world.url), layout="both")
+    logins = {}
+    for role in ("stager", "runner", "promoter"):
+        document = rights.policy(shared, rights.ROLES[role], family=FAMILY.name)
+        name = f"both-{role}-{world.bucket}"[:60]
+        enforce(world.server, "inf")
+        logins[f"both {role}"] = login(world.server, name, document)
+        enforce(world.server)
+    world.logins |= logins
+    below, name = f"v2-staging/all/{OURS}", "1" * 64
+    for family, own in ((OTHER, False), (FAMILY.name, True)):
+        verdict = f"{below}/verdicts/{name}/{family}/3.12/unit/{name}.json"
+        result = f"{below}/attestations/{name}/{family}/test-result/3.12/unit/{name}/1.json"
+        for key in (verdict, result):
+            assert world.may("both runner", "put_object", key, Body=b"x") is own, key
+            for role in ("stager", "promoter"):
+                assert not world.may(f"both {role}", "put_object", key, Body=b"x"), (role, key)
+                assert not world.may(f"both {role}", "delete_object", key), (role, key)
+    odd = f"{below}/verdicts/{name}/{OTHER}/3.12/unit/{FAMILY.name}.json"
+    assert not world.may("both runner", "put_object", odd, Body=b"x"), "its name has the family"

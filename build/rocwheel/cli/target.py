@@ -19,7 +19,6 @@ with when_run():
     import amdgpu_family_matrix as matrix
     from rocwheel.base.store import Store
     from rocwheel.base.store.file import FileStore
-    from rocwheel.base.store.opening import is_same
     from rocwheel.base.versions import is_sha256
     from rocwheel.gate.suite import suites
     from rocwheel.records import families
@@ -58,9 +57,11 @@ class StoreOptions(OptionSet):
         if bool(self.store_url) == bool(self.channel):
             raise known.lacking("--store URL, or --channel", known.channels)
         if not self.channel:
-            return channels.of_store(self.store_url)
-        path = self.channels_file or app.home.ci / "channels.yaml"
-        return replace(channels.channel(path, self.channel), public_environ=app.environ)
+            chosen = channels.of_store(self.store_url)
+        else:
+            path = self.channels_file or app.home.ci / "channels.yaml"
+            chosen = replace(channels.channel(path, self.channel), public_environ=app.environ)
+        return chosen.with_rules_of(owners(app, chosen).values())
 
 
 class FamiliesOptions(StoreOptions):
@@ -241,16 +242,23 @@ def judging(app: App, channel: Channel) -> Channel:
 def trusting(app: App, channel: Channel) -> Channel:
     """Return a channel with this checkout's trust file.
 
-    A store that is a channel's needs the signatures which that needs, however it is named.
+    A key that is a channel's needs the signatures which that needs, however it is named.
     """
     named = channels.load(app.home.ci / "channels.yaml")
     own, least = (folder / policy.FILE for folder in (app.home.ci, app.home.root / "ci"))
     trust = policy.load(own, channels=named.keys() | {channel.name}, least=least)
-    same = [name for name, item in named.items() if is_same(item.store, channel.store)]
-    known_as = named.get(channel.name)
-    for name in same if known_as is None or known_as.store != channel.store else ():
+    for name in owners(app, channel).keys() & named.keys():
         trust = trust.with_rule_of(name, channel.name)
     return replace(channel, trust=trust)
+
+
+def owners(app: App, channel: Channel) -> dict[str, Channel]:
+    """Return the channels of this checkout to which keys of this one belong, whatever it is called.
+
+    A command that names a store, or a file of channels, follows their rules there.
+    """
+    known_channels = channels.load(app.home.ci / "channels.yaml")
+    return {name: item for name, item in known_channels.items() if item.shares(channel)}
 
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:

@@ -33,7 +33,11 @@ STAGED: Final = "{staging}/{family}/*"
 RELEASED: Final = "{release}/{family}/*"
 VERDICTS: Final = f"{{staging}}/{{family}}/{OURS}/verdicts/*"
 RESULTS: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/test-result/*"
-RESULTS_OF: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/%s/test-result/*"
+VERDICTS_OF: Final = (
+    f"{{staging}}/{{family}}/{OURS}/verdicts/*/%/*",
+    f"{{staging}}/{{family}}/{OURS}/verdicts/probe/%*",
+)
+RESULTS_OF: Final = (f"{{staging}}/{{family}}/{OURS}/attestations/*/%/test-result/*",)
 STATED: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*"
 IMAGES: Final = (
     f"{{staging}}/{{family}}/{OURS}/images/*",
@@ -130,12 +134,18 @@ ROLES: Final = {
 }
 
 
-def spelt(channel: Channel, keys: Iterable[str], family: str) -> tuple[str, ...]:
-    """Return a family's keys below a channel's prefixes; below `all` some have its own folder."""
+def spelt(
+    channel: Channel, keys: Iterable[str], family: str, *, denied: bool = False
+) -> tuple[str, ...]:
+    """Return a family's keys below a channel's prefixes; below `all` some have its own folder.
+
+    What is `denied` there is denied for every family: who may write anything else below `all` would
+    otherwise write the verdicts of the others.
+    """
     own = [(family, key) for key in keys]
     if channel.is_shared and family != "*":
-        shared = {VERDICTS: f"{VERDICTS}{family}*", RESULTS: RESULTS_OF % family}
-        own += [(ALL, shared.get(key, key)) for _, key in own]
+        parts = {VERDICTS: VERDICTS_OF, RESULTS: RESULTS_OF} if not denied else {}
+        own += [(ALL, one.replace("%", family)) for _, key in own for one in parts.get(key, [key])]
     names = (
         key.format(staging=item.staging, release=item.release, family=name)
         for name, key in own
@@ -157,7 +167,10 @@ def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]
     statements = [{"Effect": "Allow", "Action": list(LIST), "Resource": [bucket]}]
     for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
         for action, keys in grants.items():
-            resources = [f"{bucket}/{base}{key}" for key in spelt(channel, keys, family)]
+            resources = [
+                f"{bucket}/{base}{key}"
+                for key in spelt(channel, keys, family, denied=effect == "Deny")
+            ]
             actions = list(WRITE) if action == PUT else [action]
             statements.append({"Effect": effect, "Action": actions, "Resource": resources})
     return {"Version": VERSION, "Statement": statements}

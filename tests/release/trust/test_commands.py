@@ -771,6 +771,44 @@ def test_a_file_of_channels_makes_no_channel_of_another_name(world, capsys, name
     assert "needs the signature of a promoter's key" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("how", ["a deeper prefix", "a store below", "a folder within"])
+def test_rules_hold_where_the_keys_are_whatever_names_them(world, capsys, how) -> None:
+    """Without a signature it was released into a channel that requires three, and without `e2e`."""
+    staged(world)
+    world.gate()
+    parent, _, last = world.store.rpartition("/")
+    path = world.ci / "channels.yaml"
+    strict = "    policy: [{suite: e2e, level: required}]\n"
+    path.write_text(path.read_text() + strict)
+    store, staging, release = {
+        "a deeper prefix": (parent, f"{last}/v2-staging", f"{last}/v2"),
+        "a store below": (world.store, "v2-staging", "v2"),
+        "a folder within": (world.store, "v2-staging", f"v2/{FAMILY.name}/deeper"),
+    }[how]
+    own = world.tmp / "own.yaml"
+    own.write_text(
+        f"channels:\n  loose:\n    store: {store}\n"
+        f"    prefixes: {{'7': {{staging: {staging}, release: {release}}}}}\n"
+    )
+    words = (f"--manifest={world.manifest.sha256}", f"--family={FAMILY.name}")
+    where = ("--channel=loose", f"--channels-file={own}")
+    assert world.run("promote", *words, *where) == 9
+    assert "e2e on CPython 3.12 is not-run" in capsys.readouterr().err
+    path.write_text(path.read_text().replace(strict, ""))
+    assert world.run("promote", *words, *where) == 9
+    assert "needs the signature of a promoter's key" in capsys.readouterr().err
+
+
+def test_a_store_that_is_a_channels_takes_its_suites(world, capsys) -> None:
+    staged(world)
+    world.gate()
+    path = world.ci / "channels.yaml"
+    path.write_text(f"{path.read_text()}    policy: [{{suite: e2e, level: required}}]\n")
+    words = (f"--manifest={world.manifest.sha256}", f"--family={FAMILY.name}")
+    assert world.run("promote", *words, f"--store={world.store}") == 9
+    assert "e2e on CPython 3.12 is not-run" in capsys.readouterr().err
+
+
 def test_what_a_key_or_a_page_says_makes_no_line_of_its_own(world, index, capsys) -> None:
     page = next(world.shop.store.root.glob(f"v2/*/{world.manifest.built[0].project}/index.json"))
     document = json.loads(page.read_bytes())

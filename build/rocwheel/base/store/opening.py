@@ -24,7 +24,7 @@ def open_store(url: str, options: Options | None = None) -> Store:
     raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
 
 
-def is_same(url: str, other: str) -> bool:
-    """Return whether two URLs name one store, in whatever spelling and by whatever link."""
-    one, two = (bucket_of(x) or Path(unquote(urlsplit(x).path)).resolve() for x in (url, other))
-    return one == two
+def absolute(url: str, prefix: str) -> tuple[str, ...]:
+    """Return a prefix's bucket ("" for a folder) and folders, however its store is spelt."""
+    bucket, path = bucket_of(url) or ("", str(Path(unquote(urlsplit(url).path)).resolve()))
+    return (bucket, *filter(None, f"{path}/{prefix}".split("/")))

@@ -4,7 +4,9 @@
 unknown keys, a loosened suite or a prefix used twice are errors with file, line and key.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +20,7 @@ from rocwheel.base import files, yaml_file
 from rocwheel.base.choices import ALL, ROLES
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.store import Options, Store
-from rocwheel.base.store.opening import open_store
+from rocwheel.base.store.opening import absolute, open_store
 from rocwheel.base.values import Sha256, Value, matching, replace
 from rocwheel.base.versions import RocmVersion, WheelKind, suggest
 from rocwheel.base.yaml_file import CPythons, FieldError
@@ -178,6 +180,30 @@ class Channel:
             if family != ALL:
                 pairs.append(self._places(store, family, item, is_shared=False))
         return tuple(pairs)
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """Where its prefixes are, whatever its store is called."""
+        pairs = self.prefixes.values()
+        return tuple(
+            absolute(self.store, prefix) for p in pairs for prefix in (p.staging, p.release)
+        )
+
+    def shares(self, other: Channel) -> bool:
+        """Return whether a key may be this channel's and the other's."""
+        return any(one[: len(two)] == two[: len(one)] for one in self.keys for two in other.keys)
+
+    def with_rules_of(self, others: Iterable[Channel]) -> Channel:
+        """Return the same channel, which asks of a set what each of the others asks besides.
+
+        Whose signatures they need is `Trust.with_rule_of`.
+        """
+        policy, budget = [*self.policy], {**self.size_budget}
+        for other in others:
+            policy += (rule for rule in other.policy if rule not in policy)
+            for kind, size in other.size_budget.items():
+                budget[kind] = min(size, budget.get(kind, size))
+        return replace(self, policy=tuple(policy), size_budget=budget)
 
     def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
         """Return what each suite's verdict means: the matrix, tightened by the channel."""
