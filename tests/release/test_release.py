@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import threading
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -38,6 +39,7 @@ from rocwheel.base.errors import (
     StoreError,
     WheelError,
 )
+from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.cli import main
@@ -366,6 +368,45 @@ def test_what_is_asked_of_a_store_does_not_grow_with_its_sets(shop, tmp_path) ->
     assert costs == 3 * [6 + 3, 9 + 2 + 2 + 3]
     # What deletes believes no snapshot: it reads both logs, here of one and of two to four entries.
     assert pruning == [11, 12, 13]
+
+
+def test_the_command_promote_asks_as_much_however_many_sets_were_released(
+    tmp_path, console, monkeypatch
+) -> None:
+    """It asked for 89 at 3 sets and 1,412 at 439: the table of what fits read every verdict."""
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    asked: list[str] = []
+    inner = threading.local()
+
+    def counting(name: str):
+        plain = getattr(FileStore, name)
+
+        def request(self, *args, **options):
+            if is_outer := not getattr(inner, "is_running", False):
+                asked.append(name)
+            inner.is_running = True
+            try:
+                return plain(self, *args, **options)
+            finally:
+                inner.is_running = not is_outer
+
+        return request
+
+    for name in REQUESTS:
+        monkeypatch.setattr(FileStore, name, counting(name))
+    costs = []
+    for number in range(9):
+        manifest = make_set(tmp_path / str(number), jax=f"0.9.{number}", pythons=("3.12",))
+        shop.stage(tmp_path / str(number))
+        pass_gate(shop.staging, manifest)
+        asked.clear()
+        line = ("promote", "--manifest", manifest.sha256, "--family", FAMILY.name)
+        assert main([*line, "--store", shop.store.url]) == 0
+        costs.append(len(asked))
+    assert costs[6:] == [costs[6]] * 3  # tests are looked for in the five sets released last
+    assert max(costs) <= 100
+    page = shop.store.read(shop.release.compat)[0].decode()
+    assert page.count("smoke, unit") == 9
 
 
 def test_a_change_asks_for_no_more_than_eight_requests_per_project(shop, tmp_path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -115,13 +115,8 @@ def gpus(families: Iterable[Family]) -> Table:
     return Table(title="GPUs", header=("family", "products", "gfx targets"), rows=tuple(rows))
 
 
-def looked_at(
-    places: Iterable[Place], *, among: Collection[str] | None = None
-) -> tuple[Looked, ...]:
-    """Read what is released at each place, with the verdicts that passed. Raises StoreError.
-
-    `among` are the sets that it is about; None: all.
-    """
+def looked_at(places: Iterable[Place]) -> tuple[Looked, ...]:
+    """Read what is released at each place, with the verdicts that passed. Raises StoreError."""
     from rocwheel.records.verdict import State
     from rocwheel.release.ledger import log, verdicts
     from rocwheel.release.ledger.state import Standing
@@ -129,8 +124,7 @@ def looked_at(
     looked = []
     for place in places:
         known_sets = log.read(place).of(place.view).sets.values()
-        listed = [s for s in known_sets if s.standing is Standing.LISTED and s.jax]
-        sets = listed if among is None else [s for s in listed if s.id in among]
+        sets = [s for s in known_sets if s.standing is Standing.LISTED and s.jax]
         for known in sorted(sets, key=lambda item: (item.first, item.id), reverse=True):
             passed = tuple(
                 verdict
@@ -205,21 +199,27 @@ def _since(runs: Sequence[tuple[Version, Version, TestResult]]) -> Iterator[str]
 
 
 def refresh(place: Place, ci: Path) -> None:
-    """Put the page beside the index of a release, as things are now. Raises StoreError."""
+    """Put the page beside the index of a release, as its log says. Raises StoreError."""
     from rocwheel.release.ledger import log
     from rocwheel.release.ledger.state import Standing
 
-    names, among = [place.view], None
+    state, names = log.read(place), [place.view]
+    shown = state.of(place.view).sets.values()
+    sets = [known for known in shown if known.standing is Standing.LISTED and known.jax]
+    sets.sort(key=lambda known: (known.first, known.id), reverse=True)
     if place.view == ALL:  # what every family has that must, whatever some have besides
-        state = log.read(place)
-        sets = state.of(ALL).sets.values()
-        among = {known.id for known in sets if known.standing is Standing.LISTED}
-        names = sorted({name for set_id in among for name in state.sets[set_id].families})
+        names = sorted({name for known in sets for name in state.sets[known.id].families})
+    rows = []
+    for name, known, python in ((n, s, p) for n in names for s in sets for p in s.pythons):
+        seen = state.sets[known.id].of(name)
+        if seen and seen.standing is Standing.LISTED:
+            suites = ", ".join(sorted(known.passed.get(name, {}).get(python, ())))
+            rows.append((name, known.jax, known.rocm, python, suites or NOT_KNOWN))
+    table = Table(title="Released", header=HEADERS["Released"], rows=tuple(rows))
     families = [matrix.FAMILIES[name] for name in names if name in matrix.FAMILIES]
-    looked = looked_at(map(place.of, names), among=among)  # first what users can install
-    shown = (released(looked), *((gpus(families),) if families else ()), buildable(ci))
+    tables = (table, *((gpus(families),) if families else ()), buildable(ci))
     previous = place.store.info(place.compat)
-    body = f"{render(shown, 'html')}\n".encode()
+    body = f"{render(tables, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new
         place.store.replace(place.compat, body, previous=previous, headers=place.view_headers)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -122,6 +123,14 @@ class Transition(Value, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "needs", NEEDS)
 
 
+class _Cell(msgspec.Struct):
+    """What of a decision's cell is asked again."""
+
+    suite: str
+    python: str
+    state: str
+
+
 class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     """One wheel set as a log knows it: where it stands, since when, and its files."""
 
@@ -146,6 +155,8 @@ class Known(Value, frozen=True, kw_only=True, omit_defaults=True):
     last: dict[str, tuple[Action, str, str, str]] = msgspec.field(default_factory=dict)
     # Family -> SHA-256 of the signed statements about it; what is not named here proves nothing.
     bundles: dict[str, str] = msgspec.field(default_factory=dict)
+    # Family -> CPython -> suites that had passed there when it was released.
+    passed: dict[str, dict[str, tuple[str, ...]]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what is no time. Raises ConfigError."""
@@ -445,9 +456,11 @@ def _migrated(state: IndexState, entry: Transition) -> IndexState:
 
 
 def _attested(state: IndexState, entry: Transition) -> IndexState:
-    """Return a state whose sets name the statements that an entry names."""
+    """Return a state whose sets name the statements that an entry names, and what passed."""
     bundles = entry.bundles or _bundles_of_1(entry)
-    sets = dict(state.sets)
+    sets, passed = dict(state.sets), _passed(entry)
+    for set_id in (*entry.sets, *(holding.set for holding in entry.brings)) if passed else ():
+        sets[set_id] = replace(sets[set_id], passed={**sets[set_id].passed, **passed})
     for set_id, named in bundles.items():
         if set_id not in sets:
             raise ValueError(f"statements about {set_id[:12]}, which is not known")
@@ -459,11 +472,29 @@ def _bundles_of_1(entry: Transition) -> dict[str, dict[str, str]]:
     """Return the statements that an entry of format 1 named: of a promotion, in its evidence."""
     if entry.format != 1 or entry.action is not Action.PROMOTE:
         return {}
-    said: Any = entry.evidence.get("families", {entry.family: entry.evidence})
-    named = {family: one.get("attestations", "") for family, one in said.items()}
-    named = {family: sha256 for family, sha256 in named.items() if sha256}
+    said = {family: one.get("attestations") for family, one in _evidence(entry).items()}
+    named = {family: text for family, text in said.items() if isinstance(text, str)}
     sets = (*entry.sets, *(holding.set for holding in entry.brings))
     return dict.fromkeys(sets, named) if named else {}
+
+
+def _evidence(entry: Transition) -> dict[str, dict[str, Any]]:
+    """Return what an entry says of each family's decision, where it is a promotion."""
+    said = entry.evidence.get("families", {entry.family: entry.evidence})
+    is_ours = entry.action is Action.PROMOTE and isinstance(said, dict)
+    return {name: one for name, one in said.items() if isinstance(one, dict)} if is_ours else {}
+
+
+def _passed(entry: Transition) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Return the suites that passed, by family and CPython, as an entry's evidence says."""
+    passed: dict[str, dict[str, tuple[str, ...]]] = {}
+    for family, said in _evidence(entry).items():
+        with suppress(msgspec.ValidationError):  # else it tells nothing
+            for cell in msgspec.convert(said.get("cells", []), list[_Cell]):
+                suites = passed.setdefault(family, {}).get(cell.python, ())
+                if cell.state == "pass":
+                    passed[family][cell.python] = (*suites, cell.suite)
+    return passed
 
 
 def _by(entry: Transition, standing: Standing) -> dict[str, Any]:
