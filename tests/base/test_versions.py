@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+import rocwheel
 from rocwheel.base import errors
 from rocwheel.base.errors import ConfigError, RocwheelError
 from rocwheel.base.versions import (
@@ -21,6 +25,7 @@ from rocwheel.base.versions import (
     rocm_number,
     suggest,
 )
+from rocwheel.image import contents
 
 
 @pytest.mark.parametrize(
@@ -125,3 +130,13 @@ def test_a_version_is_compared_with_versions_where_branches_are_offered_too():
     assert suggest("0.1", offered) == "did you mean 0.8.0?"
     assert suggest("0.11.9", offered) == "did you mean 0.11.0?"
     assert suggest("rocm-jaxlib-v0.10.2", offered) == "did you mean rocm-jaxlib-v0.10.1?"
+
+
+def test_a_new_cpython_is_one_edit() -> None:
+    """No other module of the package spells the newest: neither its number nor its tag."""
+    newest = CPYTHONS[-1].removesuffix("-ft")
+    spelt = re.compile(rf"(?<![\d.]){re.escape(newest)}(?!\d)|(cp|python){newest.replace('.', '')}")
+    package = Path(rocwheel.__file__).parent
+    files = [path for path in package.rglob("*.py") if spelt.search(path.read_text())]
+    assert files == [package / "base" / "versions.py"]
+    assert all(PythonVersion.parse(name).executable in contents.SCRIPT for name in CPYTHONS)

@@ -22,7 +22,7 @@ from rocwheel.image import recipe
 from rocwheel.night import settings
 from rocwheel.records import families
 from rocwheel.release.index import channels
-from rocwheel.source import layouts, pins
+from rocwheel.source import pins
 from rocwheel.wheel import wheel_policy
 
 ROOT = Path(__file__).parents[2]
@@ -53,11 +53,11 @@ READERS = {
     "channels": ("ci/channels.yaml", channels.load),
     "families": ("families.yaml", families.load),
     "known_failures": ("ci/known_failures.yaml", failures.load),
-    "layouts": ("ci/layouts.yaml", layouts.load),
+    "layouts": ("ci/layouts.yaml", pins.load_layouts),
     "nightly": ("ci/nightly.yaml", settings.load),
     "pins": (
         "ci/pins.yaml",
-        lambda file: pins.load(file, layouts=layouts.load(ROOT / "ci" / "layouts.yaml")),
+        lambda file: pins.load(file, layouts=pins.load_layouts(ROOT / "ci" / "layouts.yaml")),
     ),
     "pools": ("ci/pools.yaml", pools),
     "runtime_images": ("ci/images.yaml", lambda file: recipe.runtime(file.parent, "jax")),

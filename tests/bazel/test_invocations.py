@@ -193,3 +193,20 @@ def test_the_same_build_has_the_same_key_and_another_has_another():
 def test_trees_have_output_bases_of_their_own():
     assert spec().output_base == spec(pythons=(PythonVersion(3, 11),)).output_base
     assert spec().output_base != spec(workspace=PurePosixPath("/other")).output_base
+
+
+@pytest.mark.parametrize(
+    ("jax", "modules", "given"),
+    [
+        ("0.9.1", False, ["repository"]),
+        ("0.9.1", True, ["repository", "module"]),  # --config=bzlmod: the first is ignored there
+        ("0.9.2", None, ["module"]),
+        ("0.11.0", False, ["repository", "module"]),  # as JAX's own CLI does
+        ("0.12.0", True, ["repository", "module"]),
+        ("0.12.0", None, ["module"]),
+    ],
+)
+def test_an_xla_of_ones_own_is_taken_with_and_without_bzlmod(jax, modules, given) -> None:
+    made = bazel.invocations(spec(jax, xla_dir=PurePosixPath("/xla"), modules=modules))
+    overrides = [item for item in made[0].options if item.startswith("--override_")]
+    assert overrides == [f"--override_{kind}=xla=/xla" for kind in given]

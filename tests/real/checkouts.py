@@ -23,7 +23,7 @@ PINS = yaml.safe_load((ROOT / "ci" / "pins.yaml").read_text())["pins"]
 DEVELOPMENT = ("d521deb88b", "66dbacad76")
 # What rocwheel and the rules it evaluates read of a tree.
 JAX_FILES = (
-    *(".bazelrc", ".bazelversion", "WORKSPACE", "build", "jax/version.py"),
+    *(".bazelrc", ".bazelversion", "WORKSPACE", "MODULE.bazel", "build", "jax/version.py"),
     *("jaxlib/tools/BUILD.bazel", "jaxlib/plugin_support.py", "third_party/xla"),
 )
 XLA_FILES = ("third_party/gpus", "third_party/remote_config", "third_party/BUILD")

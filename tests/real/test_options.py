@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from checkouts import JAX_FILES, Commit, external, upstream
+from checkouts import FOLDER, JAX_FILES, Commit, external, upstream
 from support import tarballs
 
 from rocwheel import bazel, dist, source
@@ -42,6 +42,11 @@ def gathered(commit: Commit, tmp_path: Path, **changes: object) -> tuple:
     git = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for words in (["init", "-q"], ["add", "-A", "-f"], ["commit", "-qm", "t"]):
         subprocess.run([*git, *words], check=True)
+    return gathered_folder(root, tmp_path, **changes)
+
+
+def gathered_folder(root: Path, tmp_path: Path, **changes: object) -> tuple:
+    """The tree of a folder, and what `dist_wheels --dry-run` plans for it."""
     folder = compilers(tmp_path / "bin")
     asked = dist.Request(
         allow_dirty=True,  # of the checkout that the tests stand in
@@ -161,6 +166,8 @@ def test_development_commits_belong_to_the_class_of_what_they_have(
 
 
 def test_the_forks_default_branch_is_too_old(tmp_path: Path, matrix: list) -> None:
+    if not (FOLDER / "rocm-fork").is_dir():
+        pytest.skip("the folder of checkouts has no fork")
     fork = Commit("rocm-fork", "HEAD")
     with pytest.raises(SourceError, match="is too old") as caught:  # its default branch is 0.6
         gathered(fork, tmp_path, compiler="hermetic")
@@ -184,3 +191,34 @@ def test_the_machines_own_clang_is_passed_over_where_xlas_list_of_headers_is_wro
         assert tree.version_class.own_clang
     if "-print-resource-dir" in rule:
         assert not tree.version_class.own_clang
+
+
+def test_the_newest_tree_edited_to_jaxs_current_shape_builds_its_plan(tmp_path: Path) -> None:
+    """As JAX's #39895, #40053, #40086, #39882 and #39946 changed it, which the folder need not have."""
+    if not (FOLDER / "jax").is_dir():
+        pytest.skip("the folder of checkouts has no JAX")
+    commit = Commit("jax", "HEAD")
+    root = commit.extract(tmp_path / "shape", *JAX_FILES)
+    module = (root / "MODULE.bazel").read_text()
+    rc = (root / ".bazelrc").read_text()
+    for name in ("WORKSPACE", "build/requirements_lock_3_14_ft.txt"):
+        (root / name).unlink(missing_ok=True)
+    (root / ".bazelversion").write_text("8.7.0\n")
+    on = "common --enable_bzlmod --noenable_workspace"
+    (root / ".bazelrc").write_text(rc.replace("common --noenable_bzlmod", on))
+    lock = root / "build" / "requirements_lock_3_14.txt"
+    merged = lock.read_text().replace("nonfreethreading-requirements", "test-requirements")
+    lock.write_text(merged)
+    for name in ("3_15", "3_15_ft"):
+        lock.with_name(f"requirements_lock_{name}.txt").write_text(merged)
+    git = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "-A", "-f"], ["commit", "-qm", "t"]):
+        subprocess.run([*git, *words], check=True)
+    _, tree, spec, _ = gathered_folder(root, tmp_path)
+    assert (tree.bazel, tree.modules) == ("8.7.0", None)
+    assert tree.xla.commit in module
+    assert {"3.14-ft", "3.15", "3.15-ft"} <= set(map(str, tree.pythons))
+    assert "3.13-ft" not in map(str, tree.pythons)
+    made = bazel.invocations(spec)
+    checks.check_options(tree, made)
+    assert len(made) == len(tree.pythons) + len(tree.pythons)  # plugin and jaxlib of each

@@ -30,6 +30,7 @@ TAGS = {  # and the versions its pages listed
     "therock-7.13": "7.13.0a20260430",
     "therock-7.14": "7.14.0a20260617",
     "HEAD": "10.1.0a20260811+bkc.20260814",
+    "89553ce": "10.1.0a20260901",
 }
 RUN = """
 import json, sys

@@ -11,10 +11,10 @@ from packaging.version import Version
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.versions import PythonVersion, WheelKind
 from rocwheel.records.source_layout import ConditionalOptions, expand
-from rocwheel.source import layouts
+from rocwheel.source import pins
 
 FILE = Path(__file__).parents[2] / "ci" / "layouts.yaml"
-LAYOUTS = layouts.load(FILE)
+LAYOUTS = pins.load_layouts(FILE)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_mistake_is_named_with_file_line_key_and_remedy(old, new, place, hint,
     assert old in text
     (tmp_path / "layouts.yaml").write_text(text.replace(old, new, 1))
     with pytest.raises(ConfigError) as caught:
-        layouts.load(tmp_path / "layouts.yaml")
+        pins.load_layouts(tmp_path / "layouts.yaml")
     assert re.match(
         r".*layouts\.yaml:\d+:\d+: layouts|.*layouts\.yaml:\d+:\d+: schema", str(caught.value)
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from rocwheel.source import patches
+from rocwheel import source
+from rocwheel.source import xla as sources
 
-if TYPE_CHECKING:
-    from pathlib import Path
+LAYOUT = source.load_layouts(Path(__file__).parents[2] / "ci" / "layouts.yaml")["upstream"]
 
 ONE = """\
 --- a/xla/one.cc
@@ -36,7 +36,7 @@ def tree(tmp_path: Path) -> tuple[Path, ...]:
     (folder / "workspace.bzl").write_text(WORKSPACE)
     for name, text in (("one", ONE), ("elsewhere", ELSEWHERE), ("temporary", ONE)):
         (folder / f"{name}.patch").write_text(text)
-    return patches.named(folder)
+    return sources.patches(tmp_path / "jax", LAYOUT.xla, by_module=False)
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def test_only_patches_that_are_applied_are_named(tree) -> None:
 
 
 def test_a_tree_without_patches_has_none(tmp_path: Path) -> None:
-    assert patches.named(tmp_path) == ()
+    assert sources.patches(tmp_path, LAYOUT.xla, by_module=False) == ()
 
 
 def test_a_folder_of_the_users_is_compared_and_never_changed(tree, xla, runner) -> None:
-    applied, (lacks, other) = patches.compared(xla, tree, runner=runner)
+    applied, (lacks, other) = sources.compared(xla, tree, runner=runner)
     assert applied == ()
     assert f"git -C {xla} apply {tree[0]}" in lacks
     assert "elsewhere.patch does not apply" in other
     assert (xla / "xla" / "one.cc").read_text() == "old\n"
     (xla / "xla" / "one.cc").write_text("new\n")
-    assert patches.compared(xla, tree, runner=runner)[0] == ("one.patch",)
+    assert sources.compared(xla, tree, runner=runner)[0] == ("one.patch",)

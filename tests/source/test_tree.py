@@ -291,7 +291,7 @@ def test_contradictions_are_refused(bench, asked, problem):
 
 
 def test_a_folder_that_is_no_jax_says_what_it_lacks(bench, tmp_path):
-    with pytest.raises(SourceError, match=r"lacks WORKSPACE, \.bazelrc, jax/version\.py"):
+    with pytest.raises(SourceError, match=r"lacks WORKSPACE or MODULE\.bazel, \.bazelrc, jax/"):
         bench.resolve(jax_source_dir=tmp_path)
     with pytest.raises(SourceError, match="no such folder"):
         bench.resolve(jax_source_dir=tmp_path / "none")

@@ -18,7 +18,11 @@ from packaging.version import InvalidVersion, Version
 
 from rocwheel.base.errors import ConfigError
 
-CPYTHONS: Final = ("3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft")
+# Every CPython that is known anywhere in rocwheel; a new one is added here alone.
+CPYTHONS: Final = (
+    "3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft", "3.15", "3.15-ft",
+)  # fmt: skip
+CPYTHON_RANGE: Final = f"{CPYTHONS[0]}-{CPYTHONS[-1].removesuffix('-ft')}"
 LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to here, whatever ROCm
 
 

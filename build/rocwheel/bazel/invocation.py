@@ -26,6 +26,7 @@ NO_RC: Final = ("--nohome_rc", "--nosystem_rc")
 IDLE_SECONDS: Final = 900  # a server waits this long for the next build, then frees its memory
 BAZEL_WITH_MODULES: Final = (6,)
 CLANG_WITH_CONFIG: Final = 16
+OVERRIDE: Final = "override-module"  # the feature of a class that always overrides the module
 CLANG_WITH_AVXVNNIINT8: Final = 19
 
 
@@ -67,6 +68,7 @@ class BuildSpec(Plain, frozen=True, kw_only=True):
     wheel_suffix: str = ""  # of a release: `+rocm7.10.0`, `.post1`
     git_hash: str = ""  # of the tree; written into version.py
     xla_dir: GuestPath | None = None
+    modules: bool | None = False  # whether bzlmod is on; None: and there is no WORKSPACE
     caches: Caches
     remote: Remote = LOCAL
     certificates: Certificates | None = None  # that Bazel's JVM trusts in place of its own
@@ -260,8 +262,10 @@ def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozen
         "free-threaded": python.free_threaded,
         "git-hash": bool(spec.git_hash),
         "hermetic": compiler.kind == "hermetic",
+        "modules": spec.modules is not False and OVERRIDE not in spec.version_class.features,
         "rocm": rocm,
         "wheel-suffix": bool(spec.wheel_suffix),
+        "workspace": spec.modules is not None,
         "xla-dir": spec.xla_dir is not None,
     }
     return frozenset(name for name, true in holds.items() if true) | spec.version_class.features

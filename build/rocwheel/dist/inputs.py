@@ -322,6 +322,7 @@ def specification(
         wheel_suffix=_wheel_suffix(request.wheel_suffix, tree.local_suffix, version),
         git_hash=tree.jax.commit,
         xla_dir=place.path(tree.xla_dir) if tree.xla_dir else None,
+        modules=tree.modules_with(options),
         caches=place.caches(request),
         remote=request.remote,
         certificates=certificates.in_use(

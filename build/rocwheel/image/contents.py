@@ -12,6 +12,7 @@ from rocwheel.base.errors import ConfigError, HostError
 from rocwheel.base.host.machine import ASK, CompilerPair, Interpreter, best, interpreter, preferred
 from rocwheel.base.process import Command, HostRunner, Runner, guest
 from rocwheel.base.values import Value, replace
+from rocwheel.base.versions import CPYTHON_RANGE, CPYTHONS, PythonVersion
 
 TOOL: Final = "/opt/rocwheel"  # where a builder image has rocwheel itself
 # POSIX shell, since an image that lacks everything must still be able to say so.
@@ -37,13 +38,13 @@ for folder in $folders /opt/python/cp3*/bin; do
         test -x "$other" || other=none
         echo "clang $file $other $("$file" -dumpversion)"
     done
-    for name in python3 python3.10 python3.11 python3.12 python3.13 python3.14 python3.14t; do
+    for name in python3 @PYTHONS@; do
         file="$folder/$name"
         test -x "$file" && echo "python $file $("$file" -c "$1" 2>/dev/null)"
     done
 done
 true
-"""
+""".replace("@PYTHONS@", " ".join(PythonVersion.parse(text).executable for text in CPYTHONS))
 
 
 class FoundCompiler(Value, frozen=True, kw_only=True):
@@ -101,7 +102,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
         if compiler != "hermetic" and not any(item.cxx for item in self.compilers):
             missing.append(f"{compiler} with its C++ twin")
         if not any(item.headers for item in self.interpreters):
-            missing.append("a CPython 3.10-3.14 with its headers")
+            missing.append(f"a CPython {CPYTHON_RANGE} with its headers")
         return tuple(missing)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from itertools import product
+from pathlib import Path
 from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
@@ -32,8 +33,10 @@ CONDITIONS: Final = frozenset({
     "free-threaded",
     "git-hash",
     "hermetic",  # the compiler the tree downloads itself
+    "modules",  # bzlmod is on, though the class does not always override the module
     "rocm",  # a wheel of this invocation needs ROCm
     "wheel-suffix",
+    "workspace",  # Bazel may take external repositories from WORKSPACE
     "xla-dir",
 })  # fmt: skip
 
@@ -66,6 +69,7 @@ class Marks(Value, frozen=True, kw_only=True):
     configs: tuple[str, ...] = ()  # defined in its rc files
     without: tuple[str, ...] = ()  # not defined there
     contains: Mapping[str, str] = {}  # file: a text in it
+    modules: bool | None = None  # whether its rc files enable bzlmod; None where that is not asked
 
 
 class Bitcode(Value, frozen=True, kw_only=True):
@@ -78,7 +82,8 @@ class Bitcode(Value, frozen=True, kw_only=True):
 class RocmNeeds(Value, frozen=True, kw_only=True):
     """What the build rules of some JAX versions look for in a ROCm tree before they compile.
 
-    A path may be a pattern, and `a|b` is satisfied by either. A library is `lib<name>.so`.
+    A path may be a pattern, and `a|b` is satisfied by either. A library is `lib<name>.so`; of
+    `a|b` one is enough.
     """
 
     files: tuple[str, ...] = ()
@@ -95,7 +100,10 @@ class RocmNeeds(Value, frozen=True, kw_only=True):
             "|".join(f"{folder}/{name}" for folder in self.bitcode.folders)
             for name in (*self.bitcode.files, *(isa if self.bitcode.files else ()))
         )
-        libraries = (f"lib/lib{name}.so|lib64/lib{name}.so" for name in self.libraries)
+        libraries = (
+            "|".join(f"{lib}/lib{one}.so" for one in name.split("|") for lib in ("lib", "lib64"))
+            for name in self.libraries
+        )
         return (*self.files, *bitcode, *libraries)
 
 
@@ -108,6 +116,7 @@ class VersionClass(Value, frozen=True, kw_only=True):
     linker: Linker  # of the ROCm toolchain, where the machine's own clang compiles
     own_configs: tuple[str, ...] = ()  # JAX's own that a user may add, before our gfx targets
     own_clang: str = ""  # why the machine's own clang is not the one to use; "" where it is
+    remark: str = ""  # what a person should know who builds it
     startup_files: tuple[str, ...] = ()  # rc files, relative to the workspace
     features: frozenset[str] = frozenset()
     values: Mapping[str, tuple[str, ...]] = {}
@@ -118,15 +127,30 @@ class VersionClass(Value, frozen=True, kw_only=True):
 
 
 class LockFiles(Value, frozen=True, kw_only=True):
-    """Where a tree shows which CPythons it accepts: `<folder>/<prefix>3_12<suffix>`."""
+    """Where a tree shows which CPythons it accepts: `<folder>/<prefix>3_12<suffix>`.
+
+    A free-threaded CPython has a file of its own, or shares that of its version: from `shared_from`
+    on, where that file does not hold the text `apart`.
+    """
 
     folder: str
     prefix: str
     suffix: str
+    shared_from: str
+    apart: str
 
     def name(self, python: PythonVersion) -> str:
         variant = "_ft" if python.free_threaded else ""
         return f"{self.folder}/{self.prefix}{python.major}_{python.minor}{variant}{self.suffix}"
+
+    def accepts(self, python: PythonVersion, root: Path) -> bool:
+        """Return whether a tree has a lock file for a CPython. Raises OSError."""
+        if (root / self.name(python)).is_file():
+            return True
+        if not python.free_threaded or python < PythonVersion.parse(self.shared_from):
+            return False
+        shared = root / self.name(PythonVersion(python.major, python.minor))
+        return shared.is_file() and self.apart not in shared.read_text("utf-8", "replace")
 
 
 class Assignment(Value, frozen=True, kw_only=True):
@@ -136,6 +160,13 @@ class Assignment(Value, frozen=True, kw_only=True):
     variable: str
 
 
+class FileText(Value, frozen=True, kw_only=True):
+    """A regular expression to look for in a file of the tree."""
+
+    file: str
+    pattern: re.Pattern[str]
+
+
 class XlaPin(Value, frozen=True, kw_only=True):
     """Where a tree says which XLA it builds; paths are relative to the checkout."""
 
@@ -143,14 +174,9 @@ class XlaPin(Value, frozen=True, kw_only=True):
     folder: str
     files: tuple[str, ...]  # below `folder`; the first one that has the variable counts
     variable: str
+    # Where bzlmod is on: the module's entry in MODULE.bazel, with `repository` and `commit`.
+    module: FileText
     linkers: Mapping[str, Linker] = {}  # by commit, where it is another than the class's
-
-
-class FileText(Value, frozen=True, kw_only=True):
-    """A regular expression to look for in a file of the tree."""
-
-    file: str
-    pattern: re.Pattern[str]
 
 
 class Layout(Value, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel.source import layouts, pins
+from rocwheel.source import pins
 from rocwheel.source.pins import Pins as Pins
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _LATER: Final = {
     **dict.fromkeys(("SourcePlan", "SourceRequest", "SourceTree", "has_target"), "tree"),
     **dict.fromkeys(("plan", "preview", "resolve"), "tree"),
 }
-load_layouts, load_pins, pins_of = layouts.load, pins.load, pins.of
+load_layouts, load_pins, pins_of = pins.load_layouts, pins.load, pins.of
 
 
 def __getattr__(name: str) -> Any:

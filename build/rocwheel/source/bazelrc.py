@@ -97,6 +97,34 @@ def variables(options: Iterable[str]) -> dict[str, str]:
     return {**by_kind["--action_env"], **by_kind["--repo_env"]}
 
 
+def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool | None:
+    """Return whether Bazel takes external repositories from MODULE.bazel; None: from there alone.
+
+    Raises SourceError for a tree that is half of each: its rc files say one, its files the other.
+    """
+    said: dict[str, bool] = {}  # as the last of the options says
+    for option in rc.flatten(options):
+        match = re.fullmatch(
+            r"--(no)?(?:experimental_)?enable_(bzlmod|workspace)(?:=(\w+))?", option
+        )
+        if match:
+            is_on = match[3] in {None, "1", "true", "yes"}
+            said[match[2]] = is_on is not bool(match[1])
+    has_workspace = any((workspace / name).exists() for name in ("WORKSPACE", "WORKSPACE.bazel"))
+    is_on = said.get("bzlmod", not has_workspace)
+    lacks = "" if (workspace / "MODULE.bazel").exists() or not is_on else "MODULE.bazel"
+    lacks = lacks or ("" if is_on or has_workspace else "WORKSPACE")
+    if lacks:
+        word = "enable" if is_on else "disable"
+        raise SourceError(
+            f"{workspace}: its rc files {word} bzlmod, and it has no {lacks}",
+            hint="the checkout is incomplete, or half of it is of another release",
+        )
+    if is_on and (not has_workspace or said.get("workspace") is False):
+        return None
+    return is_on
+
+
 def read_rc(workspace: Path, names: Iterable[str] = ()) -> RcFiles:
     """Read the workspace's `.bazelrc`, then the rc files named (relative to the workspace).
 

@@ -26,8 +26,7 @@ from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion, is_commit
 from rocwheel.base.yaml_file import CPythons
 from rocwheel.source import pins, tree
-from rocwheel.source.layouts import Layouts
-from rocwheel.source.pins import Pin, PinnedJaxlib, PinnedWheel
+from rocwheel.source.pins import Layouts, Pin, PinnedJaxlib, PinnedWheel
 
 _WORD: Final = re.compile(r"[A-Za-z/][\w./:-]*|[0-9a-f]{40}|[0-9a-f]{64}")
 PLATFORM: Final = "manylinux_2_27_x86_64"

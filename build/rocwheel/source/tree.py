@@ -4,8 +4,7 @@
 against its layout and says exactly what it is. Nothing is ever written below a tree.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,10 +17,10 @@ from rocwheel.base.errors import ConfigError, SourceError
 from rocwheel.base.git import Checkout, Source, checkout, head, identify
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain, replace
-from rocwheel.base.versions import CPYTHONS, PythonVersion, is_commit
+from rocwheel.base.versions import CPYTHONS, PythonVersion
 from rocwheel.records.build_options import SourceOptions
 from rocwheel.records.source_layout import Assignment, Layout, VersionClass
-from rocwheel.source import bazelrc, patches
+from rocwheel.source import bazelrc, xla
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
 
 
@@ -66,6 +65,7 @@ class SourceTree(Plain, frozen=True, kw_only=True):
     release: Pin | None = None  # the pin of this JAX version
     rc: bazelrc.RcFiles | None = None  # None where the tree is not here yet
     fixed_number: str | None = None  # in the wheels' names, where it is not ROCm's major
+    modules: bool | None = False  # whether bzlmod is on; None: and there is no WORKSPACE
     warnings: tuple[str, ...] = ()
 
     @property
@@ -108,10 +108,19 @@ class SourceTree(Plain, frozen=True, kw_only=True):
         for python in pythons:
             if python not in self.pythons:
                 accepted = ", ".join(map(str, self.pythons)) or "none"
+                known = f"{self.root} has no lock file for it"
+                if self.rc is None:  # nobody has looked yet
+                    known = f"the pin of JAX {self.jax_version} does not name it"
                 raise ConfigError(
-                    f"CPython {python}: {self.root} has no lock file for it",
+                    f"CPython {python}: {known}",
                     hint=f"JAX {self.jax_version} accepts: {accepted}",
                 )
+
+    def modules_with(self, options: Iterable[str]) -> bool | None:
+        """Return whether bzlmod is on where a user's Bazel options come last."""
+        if self.rc is None:
+            return self.modules
+        return bazelrc.modules(self.workspace, self.rc, options)
 
 
 def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
@@ -169,23 +178,24 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
         raise SourceError(f"{root}: no such folder", hint="name the top of a JAX checkout")
     known = [pins.layouts[planned.pin.layout]] if planned.pin else pins.layouts.values()
     # that with the fewest missing markers; `_check_markers` has the last word
-    layout = min(known, key=lambda each: sum(not (root / m).exists() for m in each.markers))
+    layout = min(known, key=lambda each: len(_missing(root, each)))
     _check_markers(root, layout)
     _check_labels(root / layout.workspace, layout)
     version = _version(root, layout.version)
     workspace = root / layout.workspace
     version_class, odd = _class_of(root, layout, version)
     rc = bazelrc.read_rc(workspace, version_class.startup_files)
+    modules = bazelrc.modules(workspace, rc)
     wanted, fixed = workspace / ".bazelversion", layout.fixed_number
-    number = fixed.pattern.search(_text(root / fixed.file)) if fixed else None
+    number = fixed.pattern.search(xla.text(root / fixed.file)) if fixed else None
     pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
     if planned.pin and str(version) != planned.pin.version:
         raise SourceError(
             f"{root}: is JAX {version}, the pin says {planned.pin.version}",
             hint="correct ci/pins.yaml",
         )
-    xla, applied, lacking = _xla(planned, layout, runner)
-    linker = layout.xla.linkers.get(xla.commit, version_class.linker)
+    taken, applied, lacking = _xla(planned, layout, runner, by_module=modules is not False)
+    linker = layout.xla.linkers.get(taken.commit, version_class.linker)
     tree = SourceTree(
         root=root,
         workspace=workspace,
@@ -195,18 +205,20 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
         pythons=tuple(
             python
             for python in map(PythonVersion.parse, CPYTHONS)
-            if (root / layout.lock_files.name(python)).is_file()
+            if layout.lock_files.accepts(python, root)
         ),
-        bazel=_text(wanted).strip() if wanted.is_file() else "",
+        bazel=xla.text(wanted).strip() if wanted.is_file() else "",
         jax=_identified(planned, root, pin, runner),
-        xla=xla,
+        xla=taken,
         xla_dir=planned.request.xla_source_dir,
         xla_patches=applied,
         release=pin,
         rc=rc,
         fixed_number=number[1] if number else None,
+        modules=modules,
         warnings=(
             *odd,
+            *((f"JAX {version}: {version_class.remark}",) if version_class.remark else ()),
             *lacking,
             *(
                 f"{root / name}: your own Bazel options are part of this build"
@@ -246,6 +258,8 @@ def preview(planned: SourcePlan, *, pins: Pins, runner: Runner) -> SourceTree:
         ),
         xla_dir=request.xla_source_dir,
         release=pins.find(pin.name, allow_unverified=True),
+        modules=_class_by_version(planned.root, layout, Version(pin.version)).marks.modules
+        or False,
         warnings=(later,) if planned.like else (),
     )
 
@@ -284,11 +298,16 @@ def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runn
     return identify(folder, runner=runner)
 
 
+def _missing(root: Path, layout: Layout) -> list[str]:
+    """Return the markers of a layout that a folder lacks."""
+    return [m for m in layout.markers if not any((root / name).exists() for name in m.split("|"))]
+
+
 def _check_markers(root: Path, layout: Layout) -> None:
-    missing = [name for name in layout.markers if not (root / name).exists()]
-    if missing:
+    if missing := _missing(root, layout):
+        lacks = ", ".join(missing).replace("|", " or ")
         raise SourceError(
-            f"{root}: no {layout.name} source tree, it lacks {', '.join(missing)}",
+            f"{root}: no {layout.name} source tree, it lacks {lacks}",
             hint="name the top of a checkout of JAX",
         )
     for name in layout.left_behind:
@@ -318,15 +337,8 @@ def has_target(workspace: Path, label: str) -> bool:
     """Return whether the BUILD file of a label's package names it, if only for a macro."""
     package, _, name = label.removeprefix("//").partition(":")
     files = [workspace / package / file for file in ("BUILD.bazel", "BUILD")]
-    text = next((_text(file) for file in files if file.is_file()), "")
+    text = next((xla.text(file) for file in files if file.is_file()), "")
     return f'"{name}"' in text
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise SourceError(f"{path}: {exc}", hint="check the checkout") from exc
 
 
 def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClass, tuple[str, ...]]:
@@ -369,15 +381,17 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
     missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
     if missing:
         return missing
-    defined = bazelrc.read_rc(workspace, candidate.startup_files).configs
-    marks = candidate.marks
+    rc, marks = bazelrc.read_rc(workspace, candidate.startup_files), candidate.marks
+    defined, wants = rc.configs, marks.modules
     return [
+        *(["bzlmod"] if wants and bazelrc.modules(workspace, rc) is False else ()),
+        *(["no bzlmod"] if wants is False and bazelrc.modules(workspace, rc) is not False else ()),
         *(f"--config={name}" for name in marks.configs if name not in defined),
         *(f"no --config={name}" for name in marks.without if name in defined),
         *(
             f"{text!r} in {name}"
             for name, text in marks.contains.items()
-            if not (workspace / name).is_file() or text not in _text(workspace / name)
+            if not (workspace / name).is_file() or text not in xla.text(workspace / name)
         ),
     ]
 
@@ -392,7 +406,7 @@ def _class_by_version(root: Path, layout: Layout, version: Version) -> VersionCl
 
 
 def _version(root: Path, where: Assignment) -> Version:
-    if (text := _assigned(root / where.file, where.variable)) is None:
+    if (text := xla.assigned(root / where.file, where.variable)) is None:
         raise SourceError(
             f'{root / where.file}: has no line `{where.variable} = "…"`',
             hint="use the file as JAX has it",
@@ -405,34 +419,18 @@ def _version(root: Path, where: Assignment) -> Version:
         ) from exc
 
 
-def _assigned(path: Path, variable: str) -> str | None:
-    """Return the text assigned to a variable at the start of a line, without running the file."""
-    pattern = rf"^{re.escape(variable)}\s*=\s*([\"'])(?P<value>[^\"']*)\1"
-    match = re.search(pattern, _text(path), re.MULTILINE)
-    return match["value"] if match else None
-
-
 def _xla(
-    planned: SourcePlan, layout: Layout, runner: Runner
+    planned: SourcePlan, layout: Layout, runner: Runner, *, by_module: bool
 ) -> tuple[Source, tuple[str, ...], tuple[str, ...]]:
     """Return the XLA that is built; of a user's own, the tree's patches it has, and warnings."""
-    own, folder = planned.request.xla_source_dir, planned.root / layout.xla.folder
-    if own:
-        applied, lacking = patches.compared(own, patches.named(folder), runner=runner)
+    if own := planned.request.xla_source_dir:
+        wanted = xla.patches(planned.root, layout.xla, by_module=by_module)
+        applied, lacking = xla.compared(own, wanted, runner=runner)
         return _identified(planned, own, None, runner), applied, lacking
-    if not folder.is_dir():
-        return Source(repository="", commit=""), (), ()
-    for name in layout.xla.files:
-        path = folder / name
-        commit = _assigned(path, layout.xla.variable) if path.is_file() else None
-        if commit and is_commit(commit):
-            if planned.pin and planned.pin.xla_commit not in (None, commit):
-                raise SourceError(
-                    f"{path}: names XLA {commit}, the pin of JAX {planned.pin.version} another",
-                    hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",
-                )
-            return Source(repository=layout.xla.repository, commit=commit), (), ()
-    raise SourceError(
-        f"{folder}: no file says which XLA is built ({layout.xla.variable})",
-        hint="use the files as JAX has them, or give --xla-source-dir",
-    )
+    found = xla.pinned(planned.root, layout.xla, by_module=by_module)
+    if found.commit and planned.pin and planned.pin.xla_commit not in (None, found.commit):
+        raise SourceError(
+            f"{planned.root}: names XLA {found.commit}, its pin another ({planned.pin.version})",
+            hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",
+        )
+    return found, (), ()

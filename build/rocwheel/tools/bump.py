@@ -110,8 +110,8 @@ def named(kind: str, wanted: str, context: BumpContext) -> tuple[Fact, str]:
     """Return the fact and the version that `[NAME=]VERSION` means. Raises ConfigError."""
     name, equals, version = wanted.partition("=")
     facts = {fact.name: fact for fact in KINDS[kind].facts(context)}
-    if not equals and len(facts) == 1:
-        return next(iter(facts.values())), wanted
+    if not equals and (len(facts) == 1 or kind in facts):
+        return facts.get(kind) or next(iter(facts.values())), wanted
     if not equals or name not in facts:
         raise ConfigError(
             f"--to {wanted}: which of {', '.join(facts) or 'none'}?",
@@ -298,16 +298,19 @@ def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 
 def _bazel(context: BumpContext) -> Iterator[Fact]:
-    path = context.here.home.ci / "bazel_binaries.yaml"
-    now = max(yaml_file.read(path, bazel.Releases).releases, key=Version)
-    yield Fact(name="bazel", now=now, path=path, upstream=f"{context.github}bazelbuild/bazel")
+    """Yield the newest release of each major: `bazel` is that of the default pin."""
+    path, (_, pins) = context.here.home.ci / "bazel_binaries.yaml", context.pins
+    known = sorted(yaml_file.read(path, bazel.Releases).releases, key=Version)
+    for major, now in {Version(text).major: text for text in known}.items():
+        name = "bazel" if major == Version(pins.default.bazel).major else f"bazel-{major}"
+        yield Fact(name=name, now=now, path=path, upstream=f"{context.github}bazelbuild/bazel")
 
 
 def _newest_bazel(fact: Fact, context: BumpContext) -> str:
     """Return the newest release of the major in use: JAX says when it moves to another."""
     major = Version(fact.now).major
     tags = git.tagged(fact.upstream, "", runner=context.here.runner)
-    return str(max((tag for tag in tags if tag.major == major), default=Version(fact.now)))
+    return str(max(Version(fact.now), *(tag for tag in tags if tag.major == major)))
 
 
 def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:

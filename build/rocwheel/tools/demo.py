@@ -32,7 +32,7 @@ from rocwheel.base.process import Command, HostRunner
 from rocwheel.base.store import Store
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import Plain, canonical_json, replace
-from rocwheel.base.versions import RocmVersion, WheelKind, module_name
+from rocwheel.base.versions import CPYTHON_RANGE, RocmVersion, WheelKind, module_name
 from rocwheel.bazel.binary import UNKNOWN
 from rocwheel.dist import executor
 from rocwheel.dist.wheelhouse import IDENTITY_LENGTH
@@ -149,7 +149,7 @@ def prepare(
     missing = [str(version) for version in wanted if version not in there]
     if missing or not wanted:
         raise HostError(
-            f"CPython {', '.join(missing) or '3.10-3.14'}: not found with its headers (Python.h)",
+            f"CPython {', '.join(missing) or CPYTHON_RANGE}: not found with its headers (Python.h)",
             hint="install python3-dev, or choose another: --python-versions",
         )
     interpreters = tuple(there[version] for version in wanted)

@@ -53,7 +53,7 @@ class Interpreter(Plain, frozen=True, kw_only=True):
 def pythons(
     environ: Mapping[str, str], *, runner: Runner, only: PythonVersion | None = None
 ) -> tuple[Interpreter, ...]:
-    """Find the CPythons 3.10-3.14 on PATH and in pyenv, one per version, sorted.
+    """Find the CPythons on PATH and in pyenv, one per version, sorted.
 
     The first that answers counts; one with headers beats one without. A name that does not run
     (a pyenv shim of a version that is not selected) is left out. Each program is started once, and
@@ -96,7 +96,7 @@ def _candidates(
 
 
 def ask(executable: GuestPath, *, runner: Runner) -> Interpreter | None:
-    """Ask a Python about itself; None when it does not work or is no CPython 3.10-3.14."""
+    """Ask a Python about itself; None when it does not work or is no CPython that is known."""
     try:
         return interpreter(runner.capture(Command(argv=(str(executable), "-c", ASK), timeout=20)))
     except RocwheelError:
@@ -104,7 +104,7 @@ def ask(executable: GuestPath, *, runner: Runner) -> Interpreter | None:
 
 
 def interpreter(printed: str) -> Interpreter | None:
-    """Read what a Python printed about itself; None when that is no CPython 3.10-3.14."""
+    """Read what a Python printed about itself; None when that is no CPython that is known."""
     try:
         answer = json.loads(printed)
         if answer["implementation"] != "cpython" or answer["version"] not in CPYTHONS:

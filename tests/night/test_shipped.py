@@ -1,0 +1,71 @@
+"""The night that rocwheel ships builds something of what TheRock's streams list today."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from support.faultserver import FaultServer
+
+import amdgpu_family_matrix as matrix
+from rocwheel.base.download import Client, Retry
+from rocwheel.base.values import replace
+from rocwheel.night import resolving
+from rocwheel.night import settings as settings_file
+from rocwheel.rocm import therock
+
+CI = Path(__file__).parents[2] / "ci"
+# What each stream listed when ci/therock.yaml was last compared with it.
+TODAY = {
+    "nightly": "10.1.0a20260901",
+    "dev": "10.1.0.dev0+d41894c0",
+    "bkc": "10.1.0a20260811+bkc.20260814",
+    "rc": "10.1.0rc0",
+    "stable": "10.0.0",
+}
+
+
+def test_each_stream_has_its_version_of_today() -> None:
+    assert TODAY.keys() == therock.known().streams.keys()
+
+
+@pytest.mark.parametrize("stream", TODAY)
+def test_the_shipped_night_plans_a_build_for_each_stream(stream, tmp_path, runner) -> None:
+    families = {item.name: item for item in matrix.families(matrix.Trigger.NIGHTLY)}
+    names = [
+        f"therock-dist-linux-{name}-{TODAY[stream]}.tar.gz" for name in (*families, "multiarch")
+    ]
+    files = [{"name": name, "mtime": 1788220800.0} for name in names]  # 2026-09-01
+    shutil.copytree(CI, tmp_path / "ci")
+    settings = settings_file.load(CI / settings_file.FILE)
+    sets = [replace(s, rocm=replace(s.rocm, tarballs=stream)) for s in settings.sets]
+    with (
+        FaultServer() as server,
+        Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
+    ):
+        page = server.add("tarball/", f"const files = {json.dumps(files)};".encode())
+        for name in names:
+            server.add(f"tarball/{name.replace('+', '%2B')}", b"ROCm")
+        where = therock.address(stream, "tarballs", ci=CI, cwd=tmp_path)
+        text = (CI / therock.FILE).read_text().replace(where, page)
+        text = text.replace("plain_http: []", 'plain_http: ["127.0.0.1"]')
+        (tmp_path / "ci" / therock.FILE).write_text(text)
+        world = resolving.World(
+            ci=tmp_path / "ci", cwd=tmp_path, cache=tmp_path / "cache", runner=runner,
+            client=client, note=lambda _: None, environ={}, tool="",
+            now=datetime(2026, 9, 2, tzinfo=timezone.utc),
+        )  # fmt: skip
+        made = replace(settings, sets=tuple(sets))
+        recipes, absent = resolving.resolve(made, families, world)
+    built = {(recipe.name, family) for recipe in recipes for family in recipe.families}
+    assert built == {(f"{s.name}-{name}", name) for s in settings.sets for name in families}
+    assert [cell for cell in absent if cell.kind == "build"] == []
+
+
+def test_the_shipped_night_looks_where_therock_publishes_now() -> None:
+    settings = settings_file.load(CI / settings_file.FILE)
+    assert {item.rocm.tarballs for item in settings.sets} == {"nightly"}
+    assert len(settings.sets) == len({item.jax for item in settings.sets}) == 3
