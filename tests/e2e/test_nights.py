@@ -278,7 +278,7 @@ def test_each_role_runs_its_cells_of_a_real_night_in_a_bucket_that_strangers_may
 ):
     """Build, stage, gate, promote, page: each with the credentials of its role, and no other's."""
     shared, _ = demo
-    roles = {"build": "builder", "stage": "stager", "gate": "runner", "promote": "promoter",
+    roles = {"build": "builder", "gate": "runner", "promote": "promoter",
              "prune": "promoter", "page": "reporter"}  # fmt: skip
     with private_bucket(tmp_path, "miniature") as (url, environ):
         world = World(tmp_path, env={"XDG_CACHE_HOME": str(shared.folder / "cache")})

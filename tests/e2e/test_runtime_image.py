@@ -307,11 +307,11 @@ def test_a_set_goes_from_staging_to_an_image_by_roles_in_a_bucket_that_strangers
         wheels = json.loads((images.house / "manifest.json").read_bytes())
         set_id = hashlib.sha256((images.house / "manifest.json").read_bytes()).hexdigest()
         manifest = f"--manifest={set_id}"
-        only("stager", "stage", str(images.house), other="runner")
+        only("builder", "stage", str(images.house), other="runner")
         for python in wheels["pythons"]:
             by("runner", "gate", manifest, f"--python={python}", "--suite=miniature",
                f"--rocm={images.tarball}", f"--output={tmp_path / python}")  # fmt: skip
-        only("promoter", "promote", manifest, other="stager")
+        only("promoter", "promote", manifest, other="builder")
         for key, value in environ("imager").items():
             monkeypatch.setenv(key, value)
         monkeypatch.setattr(images, "target", target)

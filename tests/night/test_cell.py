@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import threading
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,25 +13,34 @@ from pathlib import Path
 import pytest
 
 from rocwheel import __version__
+from rocwheel.base import errors, home
 from rocwheel.base.console import silent
+from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.versions import timestamp
 from rocwheel.night import cell as cells
 from rocwheel.night import standing
 from rocwheel.records.verdict import State
-from rocwheel.release.ledger.nights import Begun, Cell, NightPlan, Nights, Order, Phase
+from rocwheel.release.ledger.nights import (
+    Begun,
+    CauseClass,
+    Cell,
+    NightPlan,
+    Nights,
+    Order,
+    Phase,
+)
 
 NAME = "gate.jax.gfx90a.3.12.unit"
 
 
-def worker(folder: Path, **fields) -> cells.Worker:
-    values = {
-        "runner": HostRunner(dict(os.environ)), "program": ("true",), "host": "h",
-        "engine": "github", "job": "", "scratch": folder / "scratch", "cache": folder / "cache",
-        "console": silent(), "now": lambda: datetime.now(tz=timezone.utc),
-    }  # fmt: skip
-    return cells.Worker(**{**values, **fields})
+def worker(folder: Path, *, program: tuple[str, ...] = ("true",), **fields) -> cells.Worker:
+    here = Here(
+        environ=os.environ, cwd=folder, cache=folder / "cache", home=home.find(None),
+        console=silent(), runner=HostRunner(dict(os.environ)), program=program,
+    )  # fmt: skip
+    return cells.Worker(**{"here": here, "host": "h", "engine": "github", **fields})
 
 
 def planned(folder: Path, **fields) -> Nights:
@@ -56,7 +67,7 @@ def run(nights: Nights, here: cells.Worker):
 
 
 def where(nights: Nights) -> standing.CellStanding:
-    return standing.stand(nights.book("one"), datetime.now(tz=timezone.utc))[NAME]
+    return standing.stand(Nights(nights.store).book("one"))[NAME]
 
 
 def test_a_cell_that_runs_refuses_a_second_attempt_until_a_person_asks_for_one(tmp_path):
@@ -86,10 +97,11 @@ def test_an_earlier_attempt_of_the_same_job_was_requeued(tmp_path):
 
 def test_a_disk_that_cannot_be_written_is_infra_with_its_reason(tmp_path):
     nights = planned(tmp_path)
-    (tmp_path / "scratch").write_text("a file where a folder is to be made, as on a full disk")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "nightly").write_text("a file where a folder is to be made")
     ended = run(nights, worker(tmp_path))
     assert ended.state is State.INFRA
-    assert "scratch: File exists" in ended.reason
+    assert "nightly: File exists" in ended.reason
 
 
 def test_a_command_that_says_nothing_still_leaves_a_reason(tmp_path):
@@ -129,3 +141,131 @@ def test_a_rocm_that_this_host_lacks_is_no_failure_of_the_wheels(tmp_path, optio
     assert ended.reason == f"{lacking}: no such ROCm on this host"
     lacking.mkdir()
     assert run(nights, worker(tmp_path)).state is State.PASS
+
+
+def silent_for(nights: Nights, minutes: float) -> None:
+    """Let the store say that the attempt gave no sign for so long."""
+    for file in Path(nights.store.root, nights.key("one", f"cells/{NAME}")).glob("1.*"):
+        then = file.stat().st_mtime - 60 * minutes
+        os.utime(file, (then, then))
+
+
+def test_a_lost_attempt_is_followed_by_another_and_ends_itself_when_it_wakes_up(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cells, "RENEWED", 0.2)
+    nights = planned(tmp_path)
+    sleeper = worker(tmp_path / "a", program=("sleep", "60", "#"))
+    began, done = threading.Event(), []
+    real = cells._Lease.run
+
+    def asleep(lease) -> None:  # as of a machine that is suspended
+        nights.renew("one", NAME, 1, lease._renewed[-1])
+        began.set()
+        wake.wait(60)
+        real(lease)
+
+    wake = threading.Event()
+    monkeypatch.setattr(cells._Lease, "run", asleep)
+
+    def attempt() -> None:
+        try:
+            cells.run(Nights(nights.store), "one", NAME, sleeper, cells.Signals())
+        except errors.InterruptError as exc:
+            done.append(str(exc))
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    assert began.wait(60)
+    assert run(nights, worker(tmp_path / "b")) is None, "it is alive"
+    silent_for(nights, 4)
+    assert where(nights).word == "lost"
+    monkeypatch.setattr(cells._Lease, "run", real)
+    ended = run(Nights(nights.store), worker(tmp_path / "b"))
+    assert ended.state is State.PASS
+    wake.set()
+    thread.join(60)
+    assert done == [f"{NAME}: it was silent for minutes, and another attempt began"]
+    assert where(nights).passed
+
+
+def test_who_finds_an_attempt_lost_while_it_renews_its_lease_begins_nothing(tmp_path):
+    nights = planned(tmp_path)
+    nights.begin("one", begun(nights))
+    assert nights.renew("one", NAME, 1, "other")
+    silent_for(nights, 4)
+    assert where(nights).word == "lost"
+    late = nights.book("one")
+    assert late.attempts[NAME][0].is_lost
+    assert nights.renew("one", NAME, 1, "other"), "it is alive after all"
+    assert not nights.take_over("one", NAME, 1, "mine")
+    silent_for(nights, 4)
+    assert nights.take_over("one", NAME, 1, "mine")
+    assert not nights.renew("one", NAME, 1, "other")
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "state", "cause"),
+    [
+        ("x.tar.gz: SHA-256 is 0123456789ab, not ba9876543210", 4, State.FAIL, CauseClass.INPUTS),
+        ("https://rocm/: no answer", 4, State.INFRA, CauseClass.INPUTS),
+        ("s3://b/a.whl: 7078 bytes are stored, not 7081", 7, State.FAIL, CauseClass.WHEELS),
+        ("s3://b: no answer", 7, State.INFRA, CauseClass.STORE),
+        ("no room", 8, State.INFRA, CauseClass.MACHINE),
+        ("3 failed", State.FAIL.exit_code, State.FAIL, CauseClass.TESTS),
+        ("hipErrorNoDevice", State.CRASH.exit_code, State.INFRA, CauseClass.MACHINE),
+    ],
+)
+def test_what_a_failure_tells_of_decides_whether_it_is_tried_again(
+    tmp_path, said, code, state, cause
+):
+    nights = planned(tmp_path)
+    document = json.dumps({"error": {"message": said}})
+    ended = run(nights, worker(tmp_path, program=("sh", "-c", f"echo '{document}'; exit {code}")))
+    assert (ended.state, ended.cause, ended.reason) == (state, cause, said)
+    assert (where(nights).phase is Phase.ENDED) is (state is State.FAIL)
+
+
+def test_a_gpu_that_hangs_is_the_machines_fault_and_not_that_of_the_tests_it_killed(tmp_path):
+    nights = planned(tmp_path)
+    line = "HW Exception by GPU node-4 (Agent handle: 0x55d) reason :GPU Hang"
+    script = f"echo '{line}' >&2; echo '{{\"reason\": \"a_test.py::test_b: SIGABRT\"}}'; exit 23"
+    ended = run(nights, worker(tmp_path, program=("sh", "-c", script)))
+    assert (ended.state, ended.cause) == (State.INFRA, CauseClass.MACHINE)
+    assert ended.reason == line
+
+
+def test_a_build_that_could_not_be_staged_is_staged_by_the_next_attempt_and_not_built_again(
+    tmp_path,
+):
+    """It was killed, or the store was away, in the middle of an upload."""
+    nights = Nights(FileStore(tmp_path / "store"))
+    cell = Cell(
+        name=NAME, kind="build", argv=("build", "{wheelhouse}"), stages=(("stage", "{wheelhouse}"),)
+    )
+    nights.add(
+        NightPlan(
+            night="one", made=timestamp(datetime.now(tz=timezone.utc)), by="me",
+            tool=__version__, target=(), recipes=(), cells=(cell,),
+        )
+    )  # fmt: skip
+    script = tmp_path / "program"
+    script.write_text(
+        f"""#!/bin/sh
+echo $1 >> {tmp_path}/ran
+case $1 in
+build) mkdir $2; echo x > $2/manifest.json; echo '{{}}';;
+stage) test -e $2/manifest.json || exit 9
+       test -e {tmp_path}/there && echo '{{"manifest": "abc"}}' && exit 0
+       echo '{{"error": {{"message": "the store is away"}}}}'; exit 7;;
+esac
+"""
+    )
+    script.chmod(0o755)
+    here = worker(tmp_path, program=(str(script),))
+    first = run(nights, here)
+    assert (first.state, first.cause, first.manifest) == (State.INFRA, CauseClass.STORE, "")
+    (tmp_path / "there").touch()
+    assert run(Nights(nights.store), here).manifest == "abc"
+    assert (tmp_path / "ran").read_text().split() == ["build", "stage", "stage"]
+    assert not list((tmp_path / "cache" / "nightly" / "built").iterdir())

@@ -54,29 +54,8 @@ def test_no_command_ends_with_0_after_a_night_that_built_nothing(world, excuse):
     checked = world.nightly("check")
     assert checked.code == 8
     assert ("two: nothing was built" if excuse else "build.jax-gfx90a: absent") in checked.err
-    told = world.nightly("notify", "two", f"--file={world.folder}/two.json")
-    assert told.code == 0
-    assert json.loads((world.folder / "two.json").read_text())["nothing_built"] is True
-
-
-def test_a_night_that_is_too_old_is_told_once_and_again_of_the_next_one(world):
-    settle(world)
-    message = world.folder / "stale.json"
-    say = ("notify", "--max-age=1m", f"--file={message}")
-    world.plan("one", "--keep-going", check=True)
-    assert "nothing-to-do" in world.nightly(*say, check=True).out
-    assert not message.exists()
-    for night in ("one", "two"):
-        if night == "two":
-            world.plan(night, "--keep-going", check=True)
-        old = ("notify", "--max-age=0.0001m", f"--file={message}")
-        assert world.nightly(*old, check=True).out.split() == [night, "told"]
-        document = json.loads(message.read_text())
-        assert document["night"] == night
-        assert document["headline"].startswith("no newer night for more than")
-        message.unlink()
-        assert world.nightly(*old, check=True).out.split() == [night, "nothing-to-do"]
-        assert not message.exists()
+    told = world.nightly("changes", "two", "--json", check=True)
+    assert json.loads(told.out)["nothing_built"] is True
 
 
 def test_a_stream_that_went_quiet_is_red_everywhere_though_all_else_is_kept(world, tmp_path):
@@ -93,15 +72,14 @@ def test_a_stream_that_went_quiet_is_red_everywhere_though_all_else_is_kept(worl
     told = " ".join(planned.out.split())
     red = f"source.jax.rocm absent {page}: the newest is of {old}, 8 days old, and 7 are allowed"
     assert red in told
-    assert "build.jax-gfx90a kept (built)" in told
+    assert "build.jax-gfx90a kept (staged)" in told
     words = f"the newest is of {old}, 8 days old"
     assert words in world.nightly("status", "two").out
     assert words in (world.folder / "store/status/index.html").read_text()
     checked = world.nightly("check")
     assert checked.code == 8
     assert f"source.jax.rocm: absent: {page}: {words}" in checked.err
-    assert world.nightly("notify", "one", f"--file={world.folder}/one.json").code == 0
-    assert words in (world.folder / "one.json").read_text()  # the night after says nothing new
+    assert words in world.nightly("changes", "one", check=True).out
     doctor = world.run("doctor", "--for", "release", *world.target)
     assert "offered to two" in doctor.out
     assert words in doctor.out

@@ -19,8 +19,10 @@ from support.faults import KINDS, Fault
 from support.tiers import merge_tries
 
 from rocwheel import __version__
+from rocwheel.base import home
 from rocwheel.base.console import silent
 from rocwheel.base.errors import RocwheelError
+from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store import Options
 from rocwheel.base.store.opening import open_store
@@ -78,10 +80,11 @@ class Stage:
             "PYTHONPATH": f"{ROOT / 'build'}:{ROOT}",
             "XDG_CACHE_HOME": str(folder),
         }
-        self.worker = Worker(
-            runner=HostRunner(env), program=(sys.executable, str(folder / "player.py")), host="here",
-            engine="local", job="", scratch=folder / "scratch", cache=folder, console=silent(), now=now,
+        here = Here(
+            environ=env, cwd=folder, cache=folder, home=home.find(None), console=silent(),
+            runner=HostRunner(env), program=(sys.executable, str(folder / "player.py")),
         )  # fmt: skip
+        self.worker = Worker(here=here, host="here", engine="local")
 
     def night(self, **plays: str) -> str:
         """A stored night: each cell is one play, and waits for the end of the one before."""
@@ -124,7 +127,7 @@ class Stage:
             lost(self.nights, book, item, self.worker, why="the engine was killed")
         for _ in range(book.plan.attempts):
             self.run(night, cell)
-        return standing.stand(self.nights.book(night), now())[cell]
+        return standing.stand(self.nights.book(night))[cell]
 
 
 @pytest.fixture
@@ -189,11 +192,11 @@ def test_an_engine_whose_kth_request_fails_goes_on_or_is_started_again(stage, ki
     """Engine and cells meet the fault, whoever asks first."""
 
     def engine(night: str) -> dict[str, standing.CellStanding]:
-        with (stage.worker.cache / "out").open("ab") as output:
+        with (stage.worker.here.cache / "out").open("ab") as output:
             return LocalScheduler(
                 nights=Nights(open_store(stage.url, QUICK)), night=night, worker=stage.worker,
                 target=(f"--store={stage.url}",), signals=Signals(), output=output,
-                workers=2, cpus=2, memory_mib=1 << 20, gpus=0, disk=stage.worker.cache,
+                workers=2, cpus=2, memory_mib=1 << 20, gpus=0, disk=stage.worker.here.cache,
             ).run()  # fmt: skip
 
     plays = {"build": "pass", "gate": "fail", "promote": "pass"}

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import amdgpu_family_matrix as matrix
+from rocwheel.base import home
 from rocwheel.base.console import silent
 from rocwheel.base.errors import ConfigError
+from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner
 from rocwheel.base.store.file import FileStore
 from rocwheel.base.versions import timestamp
@@ -80,7 +82,7 @@ def test_without_configuration_a_night_makes_no_image(planned):
 def test_an_image_comes_after_the_promotion_and_only_the_page_waits_for_it(planned):
     plan = planned(ONE)
     assert image_cells(plan) == [NAME]
-    assert plan.cell(NAME).after == ("promote.jax.gfx90a", "stage.jax.gfx90a")
+    assert plan.cell(NAME).after == ("promote.jax.gfx90a", "build.jax")
     waits = {c.name for c in plan.cells if NAME in (*c.after, *c.settled)}
     assert waits == {"page", "prune"}
     seen: set[str] = set()
@@ -89,7 +91,7 @@ def test_an_image_comes_after_the_promotion_and_only_the_page_waits_for_it(plann
         seen.add(cell.name)
 
 
-def test_its_command_gets_the_manifest_of_the_build_two_steps_before_it(planned, tmp_path):
+def test_its_command_gets_the_manifest_of_the_build_it_waits_for(planned, tmp_path):
     plan = planned(ONE)
     book = Nights(FileStore(tmp_path / "store"))
     book.add(plan)
@@ -103,9 +105,10 @@ def test_its_command_gets_the_manifest_of_the_build_two_steps_before_it(planned,
         Ended(cell="build.jax", plan=digest, host="h", engine="local", state=State.PASS,
               began=timestamp(NOW), time=timestamp(NOW), milliseconds=1, manifest=MANIFEST),
     )  # fmt: skip
-    found = standing.stand(book.book(plan.night), NOW)
+    found = standing.stand(book.book(plan.night))
     worker = _worker(tmp_path)
-    argv = cells.command(plan.cell(NAME), found, worker, tmp_path, night=plan.night, checkout=None)
+    cell = plan.cell(NAME)
+    argv = cells.filled(cell, cell.argv, found, worker, night=plan.night, scratch=tmp_path)
     assert argv == (
         "rocwheel", "runtime_images", f"--manifest={MANIFEST}", "--family=gfx90a",
         "--store=file:///store", "--python=3.12", "--recipe=jax", "--profile=runtime",
@@ -233,10 +236,11 @@ def _with(**changes) -> WheelRecipe:
 
 
 def _worker(folder: Path) -> cells.Worker:
-    return cells.Worker(
-        runner=HostRunner({}), program=("rocwheel",), host="h", engine="local", job="",
-        scratch=folder / "scratch", cache=folder / "cache", console=silent(), now=lambda: NOW,
+    here = Here(
+        environ={}, cwd=folder, cache=folder / "cache", home=home.find(None), console=silent(),
+        runner=HostRunner({}), program=("rocwheel",), now=lambda: NOW,
     )  # fmt: skip
+    return cells.Worker(here=here, host="h", engine="local")
 
 
 @pytest.mark.parametrize(("kind", "held_back"), [("gate", True), ("image", False)])

@@ -15,13 +15,14 @@ from rocwheel.base.values import replace
 from rocwheel.base.versions import timestamp
 from rocwheel.cli import main
 from rocwheel.image.recipe import ImagedSet
-from rocwheel.night import artifacts, image_record, looking, summing
+from rocwheel.night import image_record, looking, truth
 from rocwheel.night import image_record as record
 from rocwheel.night import settings as settings_file
 from rocwheel.night.image_record import ImageRecord
 from rocwheel.night.settings import ImageSettings
 from rocwheel.records.build_record import BUILD_RECORD
-from rocwheel.release.ledger.nights import Book, NightPlan, WheelRecipe
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger.nights import Begun, Book, Cell, Ended, NightPlan, Nights, WheelRecipe
 from rocwheel.release.ledger.state import Action
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,6 @@ class Nightly:
         self.house = folder / "house"
         self.manifest = make_set(self.house)
         (self.house / BUILD_RECORD).write_bytes(b"{}\n")
-        artifacts.keep(self.shop.store, RECIPE.inputs, self.house)
         self.shop.stage(self.house)
 
     def release(self) -> None:
@@ -54,7 +54,7 @@ class Nightly:
             recipes=(replace(RECIPE, manifest=self.manifest.sha256),),
         )  # fmt: skip
         book = Book(plan=plan, sha256="", attempts={}, orders=(), quarantined={})
-        return summing.summary(
+        return truth._summary(
             book, {FAMILY.name: FAMILY}, self.shop.channel, self.shop.store, now=now, before=before
         )
 
@@ -99,24 +99,35 @@ def test_what_happened_since_is_on_the_page(night):
     assert night.sum_up(last).families[0].green == ""
 
 
-def test_a_released_set_whose_build_is_kept_no_longer_is_not_built_again(night):
+def test_a_set_was_built_where_each_of_its_families_has_it_staged(night):
+    """What is staged is what counts: the summary only says which set these inputs made."""
     night.release()
     last = night.sum_up()
-    assert artifacts.forget(night.shop.store, TOMORROW + timedelta(days=9999)) > 0
     seen = night.look(last)
     assert seen.manifests == {RECIPE.inputs: night.manifest.sha256}
     assert state_of(night, seen) == "released"
     assert night.look(None).manifests == {}, "without a summary nobody knows it"
-
-
-def test_a_set_that_a_family_never_staged_is_built_again_once_its_build_is_gone(night):
-    last = night.sum_up()
     other = replace(last.builds[0], manifest="f" * 64)  # built, and staged nowhere
-    assert night.look(replace(last, builds=(other,))).manifests == {
-        RECIPE.inputs: night.manifest.sha256
-    }, "what is kept is what counts"
-    artifacts.forget(night.shop.store, TOMORROW + timedelta(days=9999))
     assert night.look(replace(last, builds=(other,))).manifests == {}
+
+
+def test_what_a_night_built_that_left_no_page_is_known_to_the_next(night):
+    nights = Nights(night.shop.store)
+    build = Cell(name="build.jax", kind="build", argv=(), inputs=RECIPE.inputs)
+    plan = NightPlan(
+        night="one", made=timestamp(NOW), by="me", tool="0", target=(), cells=(build,),
+        recipes=(RECIPE,),
+    )  # fmt: skip
+    nights.add(plan)
+    said = {"cell": "build.jax", "plan": nights.plan("one")[1], "host": "h", "engine": "local"}
+    nights.begin("one", Begun(token="t", time=timestamp(NOW), **said))
+    ended = Ended(
+        state=State.PASS, began=timestamp(NOW), time=timestamp(NOW), milliseconds=1,
+        manifest=night.manifest.sha256, **said,
+    )  # fmt: skip
+    nights.end("one", 1, ended)
+    last = truth.newest(nights, [].append)
+    assert night.look(last).manifests == {RECIPE.inputs: night.manifest.sha256}
 
 
 def test_what_another_set_was_built_as_is_remembered_beside_this_nights(night):

@@ -110,7 +110,7 @@ def test_a_night_without_changes_prunes_and_makes_the_page(setting):
     )
     plan = made(setting, seen)
     assert {cell.kind for cell in plan.cells if planning.is_to_run(cell)} == {"page", "prune"}
-    assert plan.cell("build.jax").why == f"built before as {MANIFEST[:12]}"
+    assert plan.cell("build.jax").why == f"staged before as {MANIFEST[:12]}"
 
 
 def test_of_a_staged_set_only_what_is_missing_or_was_infra_runs_again(setting):
@@ -193,43 +193,35 @@ def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
 def test_a_set_for_several_families_is_staged_once_and_gated_and_promoted_by_each(setting):
     shared = replace(setting, channel=replace(setting.channel, layout="both"))
     plan, apart = made(shared), made(setting)
-    assert names(plan, "stage") == ["stage.jax"]
-    assert names(apart, "stage") == ["stage.jax.gfx94X-dcgpu", "stage.jax.gfx90c"]
-    stage = plan.cell("stage.jax")
-    assert (stage.family, stage.wheels, stage.after) == ("", "jax", ("build.jax",))
-    assert [word for word in stage.argv if word.startswith("--famil")] == ["--family=all"]
-    rows = {name: why for name, _, why in planning.explain(plan)}
-    assert rows["stage.jax"] == "not staged yet, for gfx94X-dcgpu, gfx90c"
+
+    def stages(plan: NightPlan) -> list[str]:
+        words = (word for argv in plan.cell("build.jax").stages for word in argv)
+        return [word for word in words if word.startswith("--famil")]
+
+    assert stages(plan) == ["--family=all"]
+    assert stages(apart) == ["--family=gfx94X-dcgpu", "--family=gfx90c"]
     for kind in ("gate", "merge", "promote"):
         assert names(plan, kind) == names(apart, kind)
     later = [cell for cell in plan.cells if cell.family and not cell.absent]
     assert {cell.family for cell in later} == set(RECIPE.families)
     for cell in later:
-        assert "stage.jax" in cell.after
+        assert "build.jax" in cell.after
         assert f"--family={cell.family}" in cell.argv
+        assert "--manifest={build.jax}" in cell.argv
         other = {"gfx94X-dcgpu": "gfx90c", "gfx90c": "gfx94X-dcgpu"}[cell.family]
         assert not any(other in name for name in (*cell.after, *cell.settled)), "on its own"
-    whole = planning.github_outputs(plan)
-    assert json.loads(whole["stage"])["include"] == [
-        {"cell": "stage.jax", "runner": "ubuntu-24.04"}
-    ]
-    assert planning.github_outputs(plan, "gfx90c")["stage_any"] == "false"
-    assert planning.github_outputs(apart)["stage_any"] == "false"
 
 
-def test_a_set_that_one_family_has_not_staged_is_staged_and_what_another_released_is_kept(setting):
+def test_what_one_family_released_is_kept_and_another_goes_on(setting):
     shared = replace(setting, channel=replace(setting.channel, layout="shared"))
     sets = {
         ("gfx94X-dcgpu", MANIFEST): SetSeen(state="released"),
         ("gfx90c", MANIFEST): SetSeen(state="gated"),
     }
     plan = made(shared, StoreContents(manifests={RECIPE.inputs: MANIFEST}, sets=sets))
-    assert plan.cell("stage.jax").kept == "staged"
+    assert plan.cell("build.jax").kept == "staged"
     assert plan.cell("promote.jax.gfx94X-dcgpu").kept == "released"
     assert not plan.cell("promote.jax.gfx90c").kept
-    del sets["gfx90c", MANIFEST]
-    plan = made(shared, StoreContents(manifests={RECIPE.inputs: MANIFEST}, sets=sets))
-    assert not plan.cell("stage.jax").kept
 
 
 def test_a_shared_channel_with_sets_of_one_family_goes_on_as_before(setting):
@@ -242,12 +234,6 @@ def test_a_shared_channel_with_sets_of_one_family_goes_on_as_before(setting):
 # --- settings ------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_told_lies_beside_the_settings_not_where_a_cell_happens_to_run(tmp_path):
-    file = tmp_path / "nightly.yaml"
-    file.write_text("sets: []\nnotify: {file: told.md}\n")
-    assert settings_file.load(file).notify.file == str(tmp_path / "told.md")
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -256,7 +242,7 @@ def test_a_file_that_is_told_lies_beside_the_settings_not_where_a_cell_happens_t
         ("sets: [{name: a, rocm: {source: x}}]", "exactly one of jax and source_dir"),
         ("sets: [{name: a, jax: default, rocm: {source: x, tarballs: y}}]", "tarballs and source"),
         ("sets: [{name: a, jax: default, rocm: {source: x}}]\nattempts: 0", "expected.*1|>= 1"),
-        ("sets: [{name: a, jax: default, rocm: {source: x}}]\nnotify: {url: 'http://a'}", "https"),
+        ("sets: [{name: a, jax: default, rocm: {source: x}}]\nbuild: {hours: 0}", ">= 1"),
     ],
 )
 def test_nonsense_in_the_settings_is_refused_with_its_place(tmp_path, text, problem):

@@ -18,6 +18,7 @@ from rocwheel.release.ledger.nights import (
     AS_JSON,
     Begun,
     Book,
+    CauseClass,
     Cell,
     CellAttempt,
     Ended,
@@ -30,9 +31,8 @@ from rocwheel.release.ledger.nights import (
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 CELLS = (
     Cell(name="build", kind="build", argv=("dist_wheels",), seconds=100),
-    Cell(name="stage", kind="stage", argv=("stage",), after=("build",), seconds=10),
-    Cell(name="gate", kind="gate", argv=("gate",), after=("stage",), seconds=50),
-    Cell(name="promote", kind="promote", argv=("promote",), after=("stage",), settled=("gate",)),
+    Cell(name="gate", kind="gate", argv=("gate",), after=("build",), seconds=50),
+    Cell(name="promote", kind="promote", argv=("promote",), after=("build",), settled=("gate",)),
 )
 
 
@@ -70,7 +70,7 @@ def book(orders: tuple[Order, ...] = (), attempts: int = 2, **said: str | None) 
 
 
 def stand(*args, **said):
-    return standing.stand(book(*args, **said), NOW)
+    return standing.stand(book(*args, **said))
 
 
 def order(action: str, cell: str = "", seen: int = 0) -> Order:
@@ -98,7 +98,7 @@ def test_before_anything_ran_everything_waits_and_only_the_first_is_ready():
     ],
 )
 def test_all_attempts_at_a_test_count_in_any_order(attempts, state):
-    found = stand(build="pass", stage="pass", gate=attempts)["gate"]
+    found = stand(build="pass", gate=attempts)["gate"]
     assert found.state is state, found.reason
     assert found.phase is Phase.ENDED
 
@@ -113,12 +113,12 @@ def test_all_attempts_at_a_test_count_in_any_order(attempts, state):
     ],
 )
 def test_an_attempt_that_stored_no_verdict_makes_no_later_pass_flaky(first, link, state, reason):
-    seen = book(build="pass", stage="pass")
+    seen = book(build="pass")
     tries = [attempt(1, "gate", first, link=link)]
 
     def gate():
         told = {**seen.attempts, "gate": tuple(tries)}
-        return standing.stand(replace(seen, attempts=told), NOW)["gate"]
+        return standing.stand(replace(seen, attempts=told))["gate"]
 
     assert gate().state is State(first), "without a pass it is what it says"
     for number in (2, 3):
@@ -128,9 +128,9 @@ def test_an_attempt_that_stored_no_verdict_makes_no_later_pass_flaky(first, link
 
 def test_a_pass_keeps_what_went_wrong_in_an_attempt_behind_it():
     tries = (replace_reason(attempt(1, "gate", "pass")), attempt(2, "gate", "infra"))
-    seen = book(build="pass", stage="pass")
+    seen = book(build="pass")
     seen = replace(seen, attempts={**seen.attempts, "gate": tries})
-    found = standing.stand(seen, NOW)["gate"]
+    found = standing.stand(seen)["gate"]
     assert found.state is State.PASS
     assert found.reason == "one attempt tested nothing: infra: was infra"
 
@@ -151,7 +151,7 @@ def replace_reason(item: CellAttempt) -> CellAttempt:
 def test_a_flaky_cell_is_not_red_once_the_promotion_that_waited_for_it_released(
     gate, promote, green
 ):
-    states = {"build": "pass", "stage": "pass", "gate": gate, "promote": promote}
+    states = {"build": "pass", "gate": gate, "promote": promote}
     assert not stand(**states)["gate"].green, "until a person looked at it"
     for asked in (order("retry", "gate"), order("retry", "promote")):
         cell = stand((asked,), **states)["gate"]
@@ -161,9 +161,7 @@ def test_a_flaky_cell_is_not_red_once_the_promotion_that_waited_for_it_released(
 
 def test_a_failed_cell_stays_red_whatever_its_promotion_released():
     asked = order("retry", "promote")
-    assert not stand((asked,), build="pass", stage="pass", gate="fail", promote="pass")[
-        "gate"
-    ].green
+    assert not stand((asked,), build="pass", gate="fail", promote="pass")["gate"].green
 
 
 def test_a_build_that_passes_at_last_is_built():
@@ -178,14 +176,16 @@ def test_what_the_machine_was_at_fault_for_is_tried_again_as_often_as_the_plan_s
     assert stand(build="fail")["build"].phase is Phase.ENDED
 
 
-def test_an_attempt_that_never_said_how_it_ended_runs_until_its_limit_and_is_lost_then():
-    assert stand(build="-")["build"].phase is Phase.RUNNING
-    late = NOW + timedelta(seconds=3600 + standing.GRACE + 1)
-    found = standing.stand(book(build="-"), late)["build"]
-    assert found.phase is Phase.OPEN
-    assert found.state is State.INFRA
-    assert "never said" in found.reason
-    assert not standing.stand(book(build="-,-"), late)["build"].passed
+@pytest.mark.parametrize(("silence", "phase"), [(179, Phase.RUNNING), (181, Phase.OPEN)])
+def test_an_attempt_that_renews_no_lease_for_three_minutes_is_lost(silence, phase):
+    """However long its cell may take: that limit is for cells that live."""
+    seen = book(build="-")
+    tries = (replace(seen.attempts["build"][0], silence=timedelta(seconds=silence)),)
+    found = standing.stand(replace(seen, attempts={"build": tries}))["build"]
+    assert found.phase is phase
+    if phase is Phase.OPEN:
+        assert (found.word, found.cause) == ("lost", CauseClass.LOST)
+        assert found.reason == "h has given no sign of attempt 1 for more than 3 minutes"
 
 
 def test_what_needs_a_failed_cell_is_barred_and_says_which_one_failed_first():
@@ -196,9 +196,9 @@ def test_what_needs_a_failed_cell_is_barred_and_says_which_one_failed_first():
 
 
 def test_a_promotion_waits_for_every_test_and_runs_whatever_became_of_them():
-    waits = stand(build="pass", stage="pass", gate="-")
+    waits = stand(build="pass", gate="-")
     assert not standing.ready(waits, waits["promote"].cell)
-    failed = stand(build="pass", stage="pass", gate="fail")
+    failed = stand(build="pass", gate="fail")
     assert standing.ready(failed, failed["promote"].cell), "promotion reads verdicts, not us"
 
 
@@ -210,29 +210,29 @@ def test_a_retry_gives_one_more_attempt_and_a_drop_bars_what_follows():
     )
     dropped = stand((order("drop", "build"),))
     assert dropped["build"].reason == "dropped by me: why"
-    assert dropped["stage"].phase is Phase.BARRED
+    assert dropped["gate"].phase is Phase.BARRED
 
 
 def promoted(gate: str, orders: tuple[Order, ...] = (), *, seen: int) -> Book:
     """A night whose promotion ended when so much was told of the gate."""
-    found = book(orders, build="pass", stage="pass", gate=gate)
+    found = book(orders, build="pass", gate=gate)
     tries = {**found.attempts, "promote": (attempt(1, "promote", "fail", seen=seen),)}
     return Book(plan=found.plan, sha256="p", attempts=tries, orders=orders, quarantined={})
 
 
 def test_a_promotion_is_done_again_after_a_gate_that_was_retried():
-    before = standing.stand(promoted("infra,infra", seen=2), NOW)["promote"]
+    before = standing.stand(promoted("infra,infra", seen=2))["promote"]
     assert before.phase is Phase.ENDED
     asked = (order("retry", "gate", seen=2),)
-    found = standing.stand(promoted("infra,infra", asked, seen=2), NOW)
+    found = standing.stand(promoted("infra,infra", asked, seen=2))
     assert found["promote"].phase is Phase.WAITING
     assert found["promote"].reason == "to be done again after gate"
     assert not standing.ready(found, found["promote"].cell), "the gate comes first"
-    found = standing.stand(promoted("infra,infra,pass", asked, seen=2), NOW)
+    found = standing.stand(promoted("infra,infra,pass", asked, seen=2))
     assert standing.ready(found, found["promote"].cell)
     assert not found["promote"].settled
     assert standing.repeats(found), "the gate that passed now has its promotion submitted again"
-    done = standing.stand(promoted("infra,infra,pass", asked, seen=4), NOW)
+    done = standing.stand(promoted("infra,infra,pass", asked, seen=4))
     assert not standing.repeats(done)
     after = done["promote"]
     assert after.phase is Phase.ENDED, "once is enough"
@@ -240,7 +240,7 @@ def test_a_promotion_is_done_again_after_a_gate_that_was_retried():
 
 def test_a_promotion_is_done_again_after_a_gate_that_was_dropped():
     asked = (order("drop", "gate"),)
-    found = standing.stand(promoted("fail", asked, seen=1), NOW)
+    found = standing.stand(promoted("fail", asked, seen=1))
     assert standing.ready(found, found["promote"].cell)
     assert not found["promote"].settled
 
@@ -253,7 +253,7 @@ def test_a_stopped_night_stays_stopped_until_somebody_lets_it_go_on():
 def test_a_record_of_another_plan_counts_as_nothing_that_passed():
     tries = {"build": (attempt(1, "build", "pass", plan="other"),)}
     found = standing.stand(
-        Book(plan=book().plan, sha256="p", attempts=tries, orders=(), quarantined={}), NOW
+        Book(plan=book().plan, sha256="p", attempts=tries, orders=(), quarantined={})
     )["build"]
     assert not found.passed
     assert "another plan" in found.reason
@@ -261,7 +261,7 @@ def test_a_record_of_another_plan_counts_as_nothing_that_passed():
 
 def test_the_critical_path_counts_everything_that_follows():
     paths = critical_paths(CELLS)
-    assert paths["build"] == 100 + 10 + 50 + 60
+    assert paths["build"] == 100 + 50 + 60
     assert paths["gate"] == 50 + 60
     assert paths["promote"] == 60
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -128,7 +127,7 @@ def test_a_job_outlives_its_cell_and_a_session_outlives_the_job(file, job):
     assert minutes < min(session), "an end can be written while the job is being ended"
     settings = settings_file.load(ROOT / "ci" / "nightly.yaml")
     most = 60 * max(settings.build.hours, settings.gate.hours, settings.image.hours)
-    limit = most if minutes > 60 else Cell(name="x", kind="stage", argv=()).limit // 60
+    limit = most if minutes > 60 else Cell(name="x", kind="promote", argv=()).limit // 60
     assert limit < minutes, "a cell ends by its own limit first"
 
 
@@ -185,8 +184,6 @@ def test_a_fork_gets_no_secret_no_identity_and_no_machine_of_ours():
 def walk(tmp_path):
     """A checkout whose `build/ci_build` plays what needs hours or a GPU, and a channel on a folder."""
     world = World(tmp_path / "world", (tmp_path / "store").as_uri())
-    settings = (world.folder / "nightly.yaml").read_text()
-    world.settings(settings + "notify: {file: told.json}\n")
     checkout = tmp_path / "checkout"
     (checkout / "build").mkdir(parents=True)
     (checkout / "build" / "ci_build").write_text(
@@ -205,7 +202,7 @@ def walk(tmp_path):
     files = {
         f"ROCWHEEL_{name}_CHANNELS_FILE": str(channels)
         for name in (
-            "NIGHTLY_PLAN", "NIGHTLY_RUN", "NIGHTLY_CELL", "NIGHTLY_NOTIFY", "NIGHTLY_STATUS",
+            "NIGHTLY_PLAN", "NIGHTLY_RUN", "NIGHTLY_CELL", "NIGHTLY_CHANGES", "NIGHTLY_STATUS",
             "NIGHTLY_CHECK", "REPORT_STATE", "PROMOTE",
         )
     }  # fmt: skip
@@ -241,7 +238,7 @@ def dry_run_every_line(run: Walk, store: Path) -> None:
     }
     assert any("ci_build promote" in line for line, _ in lines)
     for line, _ in lines:
-        if re.search("nightly (status|check)", line):  # they change nothing in any case
+        if re.search("nightly (status|check|changes)", line):  # they change nothing in any case
             continue
         night = {"NIGHT": "three"} if "nightly plan" in line else {}
         done = subprocess.run(
@@ -257,7 +254,6 @@ def test_a_whole_night_goes_to_an_index_and_a_page_and_every_line_of_it_has_a_dr
     results = run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
     failed = [step for step in run.ran if step.code]
     assert not failed, failed[0].line + failed[0].output
-    assert results.pop("stage") == "skipped", "each family stages its own set"
     assert set(results.values()) == {"success"}
     store = Path(world.store.removeprefix("file://"))
     assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
@@ -271,19 +267,21 @@ def test_a_whole_night_goes_to_an_index_and_a_page_and_every_line_of_it_has_a_dr
     assert results == {
         "plan": "success",
         "build": "skipped",
-        "stage": "skipped",
         "family": "skipped",
         "prune": "success",
         "page": "success",
     }
     cells = [step.line.split()[5] for step in idle.ran if "nightly cell" in step.line]
-    assert cells == ["prune", "page", "notify"], "what a night without changes has left to do"
-    assert json.loads((world.folder / "told.json").read_text())["night"] == "one"
+    assert cells == ["prune", "page"], "what a night without changes has left to do"
+    told = (run.cwd / "night.md").read_text()
+    assert told.startswith("# Night two: green · 1 of 1 family released")
+    assert "Nothing changed since one." in told
+    assert told in (run.cwd / "summary.md").read_text()
     dry_run_every_line(run, store)
 
 
 @pytest.mark.soak  # the engines share the plan: tests/e2e/test_families.py runs it here
-def test_one_set_for_several_families_is_staged_once_before_their_workflows(walk):
+def test_one_set_for_several_families_is_built_once_before_their_workflows(walk):
     world, run = walk
     for folder in (run.cwd, world.folder):
         text = (folder / "channels.yaml").read_text().replace("    layout: family\n", "")
@@ -298,10 +296,9 @@ def test_one_set_for_several_families_is_staged_once_before_their_workflows(walk
     assert not failed, failed[0].line + failed[0].output
     assert set(results.values()) == {"success"}
     ran = [(step.workflow, step.job) for step in run.ran if "nightly cell" in step.line]
-    assert [job for job in ran if job[1] in {"build", "stage", "promote"}] == [
-        ("nightly.yml", "build"), ("nightly.yml", "stage"), *[("family.yml", "promote")] * 2,
+    assert [job for job in ran if job[1] in {"build", "promote"}] == [
+        ("nightly.yml", "build"), *[("family.yml", "promote")] * 2,
     ]  # fmt: skip
-    assert ran.index(("nightly.yml", "stage")) < ran.index(("family.yml", "gate"))
     store = Path(world.store.removeprefix("file://"))
     for index in ("gfx90a", "gfx1151", "all"):
         assert (store / "v2" / index / "jax-rocm7-plugin" / "index.html").exists()
@@ -335,7 +332,7 @@ def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_regi
     results = later.workflow("nightly.yml", {**asked, "night": "two"})
     assert results["family"] == "success"
     cells = [step.job for step in later.ran if "nightly cell" in step.line]
-    assert cells == ["image", "prune", "page", "page"], "then pruning, page and message"
+    assert cells == ["image", "prune", "page"]
     pull = f"docker pull here.io/rocm/jax@sha256:{'1' * 64}"
     assert pull in file.read_text()
     last = Walk(run.cwd, run.env)
@@ -343,7 +340,7 @@ def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_regi
     assert results["family"] == "skipped"
     assert world.states("three")["image.jax.gfx90a.3.12.jax"] == "kept: pushed"
     page = file.read_text()
-    assert "Night <b>three</b>" in page
+    assert "nightly wheels, night three" in page
     assert pull in page, "that it was made earlier is no reason to hide it"
     logs_in = {
         name
@@ -354,7 +351,7 @@ def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_regi
     assert logs_in == {"image"}
 
 
-def test_jobs_whose_runner_never_came_hold_up_neither_promotion_nor_page_nor_message(walk):
+def test_jobs_whose_runner_never_came_hold_up_neither_promotion_nor_page(walk):
     world, run = walk
     run.lost = ("gate.jax.gfx90a.3.12.e2e",)  # advisory
     results = run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
@@ -363,7 +360,6 @@ def test_jobs_whose_runner_never_came_hold_up_neither_promotion_nor_page_nor_mes
     store = Path(world.store.removeprefix("file://"))
     assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
     assert "Released: JAX" in (store / "status" / "index.html").read_text()
-    assert (world.folder / "told.json").exists()
     states = world.states("one")
     assert states["gate.jax.gfx90a.3.12.e2e"] == "waiting"
     assert states["page"] == "waiting", "once that cell has run, the page is made again"
@@ -372,21 +368,19 @@ def test_jobs_whose_runner_never_came_hold_up_neither_promotion_nor_page_nor_mes
     assert world.states("one")["gate.jax.gfx90a.3.12.e2e"] == "pass"
 
 
-@pytest.mark.soak  # what the message says: tests/night/test_bad_nights.py
+@pytest.mark.soak  # what the words say: tests/night/test_bad_nights.py
 def test_people_hear_of_a_page_that_could_not_be_made(walk):
     world, run = walk
     asked = {"night": "one", "repeat": "", "channel": ""}
     run.workflow("nightly.yml", asked)
-    (world.folder / "told.json").unlink()
     store = Path(world.store.removeprefix("file://"))
     shutil.rmtree(store / "status")
     (store / "status").write_text("no folder")
     later = Walk(run.cwd, run.env)
     assert later.workflow("nightly.yml", {**asked, "night": "two"})["page"] == "failure"
-    told = json.loads((world.folder / "told.json").read_text())
-    assert [item["cell"] for item in told["changes"]] == ["page"]
-    assert "status is a file" in told["causes"][0]["reason"]
-    assert told["headline"] != "green"
+    told = world.nightly("changes", "two", check=True).out
+    assert "status is a file" in told
+    assert "green" not in told.splitlines()[0]
 
 
 def test_a_flaky_set_waits_for_a_person_whose_promotion_is_on_the_page(walk):
@@ -424,7 +418,7 @@ def test_a_release_by_hand_goes_through_the_nightly_and_leaves_its_channel_alone
     assert run.workflow("release.yml", asked) == {"release": "success"}
     failed = [step for step in run.ran if step.code]
     assert not failed, failed[0].line + failed[0].output
-    names = ["plan", "build", "stage", "gate", "promote", "page"]
+    names = ["plan", "build", "gate", "promote", "page"]
     assert [job for job in dict.fromkeys(step.job for step in run.ran) if job in names] == names
     store = Path(world.store.removeprefix("file://"))
     assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()

@@ -214,11 +214,11 @@ def test_each_role_does_its_part_and_no_other_does_it(
         with_roles(name)
         return Shop(url, console)
 
-    for other in ("builder", "runner", "reporter"):
+    for other in ("runner", "reporter"):
         with_roles(other)
         assert main(["stage", str(tmp_path / "wh"), *where]) == 7
         assert "403 AccessDenied" in capsys.readouterr().err
-    shop = as_role("stager")
+    shop = as_role("builder")
     assert main(["stage", str(tmp_path / "wh"), *where]) == 0
     assert answer(shop.staging.link(manifest.built[0].filename)) == 403, "strangers may not read"
 
@@ -309,7 +309,7 @@ class OneFamily(night.World):
 def test_each_role_runs_its_cells_of_a_whole_night_and_no_others(tmp_path, monkeypatch) -> None:
     """From plan to page: what takes a GPU, an engine or hours is played, with real records."""
     roles = {
-        "build": "builder", "stage": "stager", "gate": "runner", "promote": "promoter",
+        "build": "builder", "gate": "runner", "promote": "promoter",
         "image": "imager", "prune": "promoter", "page": "reporter",
     }  # fmt: skip
     with private_bucket(tmp_path) as (url, environ):
@@ -318,7 +318,7 @@ def test_each_role_runs_its_cells_of_a_whole_night_and_no_others(tmp_path, monke
             for key, value in environ(name).items():
                 monkeypatch.setenv(key, value)
 
-        become("stager")  # who may write below verdicts here: this server knows no deny
+        become("builder")  # who may write below verdicts here: this server knows no deny
         world = OneFamily(tmp_path / "world", url)
         settings = (world.folder / "nightly.yaml").read_text()
         world.settings(settings + "images: [{recipe: jax, push: here.io}]\n")

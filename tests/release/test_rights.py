@@ -24,8 +24,6 @@ from support.wheelset import FAMILY, Shop, make_set, make_verdict, make_wheel, p
 
 from rocwheel.base.values import replace
 from rocwheel.cli import main
-from rocwheel.night import artifacts
-from rocwheel.records.build_record import BUILD_RECORD
 from rocwheel.records.places import OURS
 from rocwheel.records.verdict import State
 from rocwheel.release import rights
@@ -136,7 +134,7 @@ def test_every_role_does_its_work_and_no_other_roles(world, tmp_path, capsys) ->
     }
     done = {"stage": 0, "gate": State.NO_RUNNER.exit_code, "promote": 0, "rollback": 0,
             "restore": 0, "status": 0}  # fmt: skip
-    owner = {"stage": "stager", "gate": "runner", "promote": "promoter", "rollback": "promoter",
+    owner = {"stage": "builder", "gate": "runner", "promote": "promoter", "rollback": "promoter",
              "restore": "promoter"}  # fmt: skip
     for name, line in tried.items():
         for role in sorted(ROLES, key=lambda role: role == owner.get(name)):
@@ -153,7 +151,7 @@ def test_every_role_does_its_work_and_no_other_roles(world, tmp_path, capsys) ->
 
 def test_a_runner_writes_verdicts_of_its_family_and_nothing_else(world, tmp_path) -> None:
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    world.shop("stager").stage(tmp_path / "wh")
+    world.shop("builder").stage(tmp_path / "wh")
     staging, release = f"v2-staging/{FAMILY.name}", f"v2/{FAMILY.name}"
     mine = verdicts.add(world.runner(), make_verdict(manifest))
     assert world.may("runner", "put_object", f"{staging}/{OURS}/verdicts/x", Body=b"x")
@@ -177,7 +175,7 @@ def test_a_verdict_that_a_runner_overwrites_becomes_a_failure_and_never_a_pass(
 ) -> None:
     """Putting is enough to overwrite on a store; the name gives it away."""
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    world.shop("stager").stage(tmp_path / "wh")
+    world.shop("builder").stage(tmp_path / "wh")
     place = world.runner()
     pass_gate(place, manifest)
     failed = verdicts.add(place, make_verdict(manifest, state=State.FAIL))
@@ -194,7 +192,7 @@ def test_who_stages_puts_approvals_and_no_other_role_does(world) -> None:
     """The promoter neither: it could not sign one, and what lies there is not its word."""
     approval = f"v2-staging/{FAMILY.name}/{OURS}/attestations/{'1' * 64}/approval/{'2' * 64}.json"
     may = [role for role in ROLES if world.may(role, "put_object", approval, Body=b"x")]
-    assert may == ["stager"]
+    assert may == ["builder"]
     assert not [role for role in ROLES if world.may(role, "delete_object", approval)]
 
 
@@ -206,7 +204,7 @@ def test_every_role_that_writes_records_may_have_them_kept(world, console) -> No
     admin.create_bucket(
         Bucket=bucket, ObjectLockEnabledForBucket=True, CreateBucketConfiguration=where
     )
-    writes = ("stager", "runner", "imager", "promoter")
+    writes = ("builder", "runner", "imager", "promoter")
     channel = channels.of_store(f"s3://{bucket}")
     for role in writes:
         document = rights.policy(channel, rights.ROLES[role], family=FAMILY.name)
@@ -227,11 +225,11 @@ def test_every_role_that_writes_records_may_have_them_kept(world, console) -> No
 
 def test_the_promoter_prunes_what_is_old_and_cannot_stage(world, tmp_path) -> None:
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    world.shop("stager").stage(tmp_path / "wh")
+    world.shop("builder").stage(tmp_path / "wh")
     wheel = f"v2-staging/{FAMILY.name}/{manifest.built[0].filename}"
     assert not world.may("promoter", "put_object", wheel, Body=b"x")
     assert world.may("promoter", "delete_object", wheel)
-    assert not world.may("stager", "delete_object", wheel)
+    assert not world.may("builder", "delete_object", wheel)
 
 
 def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
@@ -240,8 +238,6 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
     root = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root / "build"), str(root))))
     program = f"--program={sys.executable} -m rocwheel"
-    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    (tmp_path / "wh" / BUILD_RECORD).write_text("{}")
 
     def nights(role: str) -> Nights:
         return Nights(world.shop(role).channel.open(probe_key=PROBE))
@@ -249,9 +245,6 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
     mine = nights("builder")
     mine.check_clock(datetime.now(tz=timezone.utc))
     assert mine.add(a_night(world.url))
-    assert artifacts.keep(mine.store, "inputs", tmp_path / "wh") == manifest.sha256
-    brought = artifacts.bring(nights("stager").store, "inputs", tmp_path / "brought")
-    assert (brought / manifest.built[0].filename).is_file()
     for role, name in CELLS.items():
         world.become(role)
         status = main(["nightly", "cell", "one", name, program, "--store", world.url])
@@ -268,8 +261,7 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
     root_key = f"{OURS}/nights/one"
     for role in ROLES:
         others = [f"{root_key}/cells/{name}/1.json" for r, name in CELLS.items() if r != role]
-        writes = {"stager", "runner", "imager", "promoter", "reporter"} & {role}
-        others += [f"{root_key}/plan.json", f"{OURS}/builds/inputs/x"] if writes else []
+        others += [] if role == "builder" else [f"{root_key}/plan.json"]
         others += [f"{root_key}/orders/1.json", f"{OURS}/elsewhere"]
         others += [] if role == "runner" else [f"{OURS}/hosts/h/2.json"]
         others += (
@@ -279,19 +271,15 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
         )
         for key in others:
             assert not world.may(role, "put_object", key, Body=b"x"), f"{role}: {key}"
-        again = (
-            f"{root_key}/slurm/{role}.1.json"  # on Slurm a cell that ended `infra` submits itself
-        )
-        assert world.may(role, "put_object", again, Body=b"x"), role
         for key in (f"{root_key}/plan.json", f"{root_key}/cells/{CELLS[role]}/1.json",
-                    f"{OURS}/builds/inputs/manifest.json", f"{OURS}/hosts/h/1.json"):  # fmt: skip
+                    f"{OURS}/hosts/h/1.json"):  # fmt: skip
             if role != "promoter" or "/hosts/" in key:  # who prunes, last of ROLES
                 assert not world.may(role, "delete_object", key), f"{role}: {key}"
 
 
 def test_an_imager_puts_what_is_known_of_images_and_changes_no_index(world, tmp_path) -> None:
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
-    world.shop("stager").stage(tmp_path / "wh")
+    world.shop("builder").stage(tmp_path / "wh")
     for prefix in ("v2", "v2-staging"):
         of_images = f"{prefix}/{FAMILY.name}/{OURS}/images/{'1' * 64}/sbom.json"
         assert world.may("imager", "put_object", of_images, Body=b"x")
@@ -323,7 +311,7 @@ def test_every_change_of_an_index_needs_its_role(world, tmp_path, capsys) -> Non
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
     old = make_set(tmp_path / "old", jax="0.9.0", pythons=("3.12",))
     for name in ("old", "wh"):
-        world.shop("stager").stage(tmp_path / name)
+        world.shop("builder").stage(tmp_path / name)
     for item in (old, manifest):
         pass_gate(world.runner(), item)
         world.shop("promoter").promote(item)
@@ -388,8 +376,8 @@ def test_the_table_in_the_documentation_is_the_data() -> None:
 
 def test_every_key_of_nights_is_written_by_a_role_or_by_people() -> None:
     page = (Path(__file__).parents[2] / "docs/layout.md").read_text()
-    rows = re.findall(r"^\| `(_rocwheel/(?:nights|hosts|builds)/[^`]+)`", page, re.MULTILINE)
-    assert len(rows) > 9
+    rows = re.findall(r"^\| `(_rocwheel/(?:nights|hosts)/[^`]+)`", page, re.MULTILINE)
+    assert len(rows) > 7
     written = [key for role in rights.ROLES.values() for key in role.may.get(rights.PUT, ())]
     unwritten = [
         row
@@ -406,75 +394,11 @@ def test_all_prefixes_of_a_channel_are_in_its_policies() -> None:
         assert f"arn:aws:s3:::therock-nightly-python/{prefix}/gfx942/{OURS}/verdicts/*" in text
 
 
-def test_a_rehearsal_tells_a_role_that_may_too_little_or_too_much(world, capsys) -> None:
-    line = ["--json", "nightly", "rehearse", f"--family={FAMILY.name}", "--store", world.url]
-    for role in ROLES:
-        world.run(role, *line, f"--role={role}")  # moto cannot serve a page to strangers
-        tried = json.loads(capsys.readouterr().out)["tried"]
-        rows = [row for row in tried if row["what"].startswith(f"{role}: ")]
-        assert {row["why"] for row in rows} == {"permitted", "refused, as it should"}, rows
-    assert world.run("promoter", *line, "--role=runner") == 8
-    bad = [r for r in json.loads(capsys.readouterr().out)["tried"] if r["state"] == "BAD"]
-    bad = [row for row in bad if row["what"].startswith("runner: ")]
-    assert "should not be" in " ".join(row["why"] for row in bad), "it may delete"
-    assert all("channels rights --role runner" in row["todo"] for row in bad)
-    before = [item["Key"] for item in world.client("promoter").list_objects_v2(
-        Bucket=world.bucket)["Contents"]]  # fmt: skip
-    assert not [key for key in before if "rehearsal-" in key], "nothing was left"
-
-
-def test_a_channel_that_names_roles_has_each_assumed_and_its_rights_tried(
-    world, tmp_path, capsys
-) -> None:
-    """moto's STS gives each role's own rights to whom its trust policy names."""
-    enforce(world.server, "inf")
-    iam = world.iam()
-    allowed = {"Effect": "Allow", "Action": ["s3:*", "sts:AssumeRole"], "Resource": "*"}
-    lead = {"Version": rights.VERSION, "Statement": [allowed]}
-    world.logins["lead"] = login(world.server, f"lead-{world.bucket}"[:60], lead)
-    lines, trusted = [], {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
-    for role in ROLES:
-        name = f"{role}-{world.bucket}"[:60]
-        own = rights.policy(channels.of_store(world.url), rights.ROLES[role], family=FAMILY.name)
-        if role == "runner":  # one right too many
-            own["Statement"].append(
-                {"Effect": "Allow", "Action": "s3:DeleteObject", "Resource": "*"}
-            )
-        trust = json.dumps({"Version": rights.VERSION, "Statement": [trusted]})
-        arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
-        iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=json.dumps(own))
-        lines.append(f"      {role}: {arn}")
-    enforce(world.server)
-    file = tmp_path / "channels.yaml"
-    file.write_text(
-        f"channels:\n  own:\n    store: {world.url}\n    endpoint: {world.server.endpoint}\n"
-        '    prefixes:\n      "7": {staging: v2-staging, release: v2}\n    roles:\n'
-        + "\n".join(lines)
-    )
-    line = ("--json", "nightly", "rehearse", "--channel=own", f"--channels-file={file}")
-    world.become("lead")
-    assert main([*line, f"--family={FAMILY.name}"]) == 8
-    tried = json.loads(capsys.readouterr().out)["tried"]
-    for role in ROLES:
-        rows = [row for row in tried if row["what"].startswith(f"{role}: ")]
-        assert rows[0]["what"].startswith(f"{role}: assume arn:aws:iam::")
-        bad = [row["what"] for row in rows if row["state"] != "good"]
-        assert all(what.startswith("runner: delete") for what in bad), rows
-        assert bool(bad) is (role == "runner"), f"{role}: {len(rows)}"
-        assert len(rows) > 3
-    file.write_text(file.read_text().replace(":role/stager-", ":role/nobody-"))
-    world.become("runner")  # may assume nothing
-    main([*line, "--role=stager"])
-    rows = [row for row in json.loads(capsys.readouterr().out)["tried"] if "stager" in row["what"]]
-    assert [row["state"] for row in rows] == ["BAD"], "without the role nothing else is tried"
-    assert "trust policy" in rows[0]["todo"]
-
-
 def test_a_role_of_one_family_changes_nothing_of_another_below_all(world) -> None:
-    """A stager of X put passes of Y, and a promoter of X deleted verdicts of Y."""
+    """A builder of X put passes of Y, and a promoter of X deleted verdicts of Y."""
     shared = replace(channels.of_store(world.url), layout="both")
     logins = {}
-    for role in ("stager", "runner", "promoter"):
+    for role in ("builder", "runner", "promoter"):
         document = rights.policy(shared, rights.ROLES[role], family=FAMILY.name)
         name = f"both-{role}-{world.bucket}"[:60]
         enforce(world.server, "inf")
@@ -487,7 +411,7 @@ def test_a_role_of_one_family_changes_nothing_of_another_below_all(world) -> Non
         result = f"{below}/attestations/{name}/{family}/test-result/3.12/unit/{name}/1.json"
         for key in (verdict, result):
             assert world.may("both runner", "put_object", key, Body=b"x") is own, key
-            for role in ("stager", "promoter"):
+            for role in ("builder", "promoter"):
                 assert not world.may(f"both {role}", "put_object", key, Body=b"x"), (role, key)
                 assert not world.may(f"both {role}", "delete_object", key), (role, key)
     odd = f"{below}/verdicts/{name}/{OTHER}/3.12/unit/{FAMILY.name}.json"

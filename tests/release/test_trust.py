@@ -37,7 +37,7 @@ def staged(shop, tmp_path, **options):
 
 
 def overwrite(shop, key: str, body: bytes) -> None:
-    """With the rights of a stager, behind rocwheel's back."""
+    """With the rights of a builder, behind rocwheel's back."""
     path = shop.store.root / key
     path.write_bytes(body)
 
@@ -231,7 +231,7 @@ def test_a_huge_object_is_not_read_into_memory(shop, tmp_path, monkeypatch) -> N
 def test_huge_pages_and_snapshots_are_not_read_into_memory_and_made_again(
     shop, tmp_path, monkeypatch, capsys
 ) -> None:
-    """With the rights of a stager one could end every command that came after."""
+    """With the rights of a builder one could end every command that came after."""
     manifest = staged(shop, tmp_path)
     place = shop.staging
     monkeypatch.setattr(store, "LIMIT", 100_000)

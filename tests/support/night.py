@@ -4,8 +4,7 @@ Real are plan, engines, store, `stage`, `promote`, pages, everything that decide
 that need hours or an AMD GPU are played, behind the same command line, exit statuses and JSON: the
 build makes a small valid wheel set, the gate stores the verdict a runner of the family would have,
 `runtime_images` leaves the record of an image that nobody made, of a set that is released.
-What they do is said in a file (`$NIGHT_SCRIPT`): `{"gate": {"<cell pattern>": "fail"}, …}`; its
-`silence` is the seconds after which a URL that says nothing is given up.
+What they do is said in a file (`$NIGHT_SCRIPT`): `{"gate": {"<cell pattern>": "fail"}, …}`.
 """
 
 from __future__ import annotations
@@ -174,10 +173,6 @@ def main(argv: list[str]) -> int:
         return _gate(words, plays)
     if words[0] == "runtime_images" and "--push" in " ".join(words):
         return _image(words, plays)
-    if "silence" in plays:
-        from rocwheel.night import notify
-
-        notify.SILENCE = plays["silence"]
     return ci_build(argv)
 
 

@@ -17,7 +17,6 @@ from rocwheel.release.ledger.nights import Cell, NightPlan
 # The cell of each role, and cells whose ends it must not tell.
 CELLS = {
     "builder": "build.jax",
-    "stager": f"stage.jax.{FAMILY.name}",
     "runner": f"gate.jax.{FAMILY.name}.3.12.smoke",
     "imager": f"image.jax.{FAMILY.name}.3.12.jax",
     "reporter": "page",

@@ -7,11 +7,11 @@ from zlib import crc32
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base.values import replace
-from rocwheel.base.versions import timestamp
-from rocwheel.night.night_summary import CellSummary, FamilySummary, NightSummary
+from rocwheel.base.versions import moment, timestamp
+from rocwheel.night.truth import CellSummary, FamilySummary, NightSummary
 from rocwheel.records.install import Install, Package
 from rocwheel.records.verdict import State
-from rocwheel.release.ledger.nights import Phase, WheelRecipe
+from rocwheel.release.ledger.nights import CauseClass, Phase, WheelRecipe
 
 DIGEST = f"sha256:{'1' * 64}"
 FIRST = datetime(2026, 1, 1, 3, tzinfo=timezone.utc)
@@ -53,7 +53,7 @@ def summary(
                         reason="" if state is State.PASS else f"made up: {state.value} in test_a.py::test_b",
                         link=f"v2-staging/{family.name}/_rocwheel/report.html", log="_rocwheel/log",
                         host="node-1", attempts=1, milliseconds=600_000 + 1000 * number,
-                        time=timestamp(made),
+                        time=timestamp(made), gpus=1, waited=90_000, testing=420_000,
                     )
                 )  # fmt: skip
     return NightSummary(
@@ -106,19 +106,31 @@ def red_morning(number: int = 30, families: int = 6) -> list[NightSummary]:
         if cell.wheels == missing:
             why = "https://rocm.nightlies.amd.com/tarball/: lists no tarball of " + names[2]
             absent = replace(
-                cell, family=names[2], phase=Phase.ABSENT, state=None, reason=why, log=""
+                cell,
+                family=names[2],
+                phase=Phase.ABSENT,
+                state=None,
+                reason=why,
+                log="",
+                cause=CauseClass.ABSENT,
             )
             return absent if cell.kind == "build" else None
         if cell.wheels == broken:
-            failed = {"state": State.FAIL, "reason": error, "host": "builder-2"}
+            failed = {
+                "state": State.FAIL,
+                "reason": error,
+                "host": "builder-2",
+                "cause": CauseClass.WHEELS,
+            }
             return replace(cell, **(failed if cell.kind == "build" else barred))
         if cell.kind == "gate" and cell.suite == "unit" and cell.family == names[0]:
             why = f"3 failed: linalg_test.py::LinalgTest.test_qr[{cell.python}] 0x7f3a12bc hipErrorLaunch"
-            return replace(cell, state=State.FAIL, reason=why, host="mi300-4")
-        if cell.kind == "gate" and cell.family == names[3] and cell.python == "3.14":
             return replace(
-                cell, state=State.INFRA, reason="no device: /dev/kfd: No such file or directory"
+                cell, state=State.FAIL, reason=why, host="mi300-4", cause=CauseClass.TESTS
             )
+        if cell.kind == "gate" and cell.family == names[3] and cell.python == "3.14":
+            why = "no device: /dev/kfd: No such file or directory"
+            return replace(cell, state=State.INFRA, reason=why, cause=CauseClass.MACHINE)
         return replace(cell, milliseconds=5_400_000) if cell.kind == "build" else cell
 
     families_ = tuple(
@@ -134,6 +146,12 @@ def red_morning(number: int = 30, families: int = 6) -> list[NightSummary]:
         quarantined=(("node-7", "3 cells in a row ended infra"),),
     )  # fmt: skip
     return [before, here]
+
+
+def later(night: NightSummary) -> NightSummary:
+    """The same, a day later."""
+    made = moment(night.made) + timedelta(days=1)
+    return replace(night, night=f"{made:%Y-%m-%d}", made=timestamp(made), written=timestamp(made))
 
 
 def of_one_set(base: NightSummary) -> NightSummary:

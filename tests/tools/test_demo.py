@@ -11,7 +11,7 @@ from rocwheel.release.ledger.nights import Cell, Phase
 from rocwheel.tools import demo
 
 CELLS = (
-    ("build.x", ""), ("stage.x", ""), ("gate.x.a", "a"), ("promote.x.a", "a"),
+    ("build.x", ""), ("gate.x.a", "a"), ("promote.x.a", "a"),
     ("gate.x.b", "b"), ("promote.x.b", "b"), ("page", ""),
 )  # fmt: skip
 
@@ -37,7 +37,7 @@ def stood(*failed: str, cells: tuple[tuple[str, str], ...] = CELLS) -> dict[str,
         (("gate.x.b", "promote.x.b"), ""),
         (("gate.x.b", "promote.x.b", "page"), "page"),
         (("gate.x.a", "promote.x.b"), "gate.x.a"),
-        (("stage.x", "gate.x.b"), "stage.x"),
+        (("build.x", "gate.x.b"), "build.x"),
     ],
 )
 def test_what_one_family_of_several_failed_is_no_error(tmp_path, failed, said):

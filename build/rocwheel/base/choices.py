@@ -12,12 +12,10 @@ JAXLIB_ORIGINS: Final = ("built", "upstream")
 CONTAINER_ENGINES: Final = ("docker", "podman")
 EXECUTORS: Final = ("host", *CONTAINER_ENGINES)
 IMAGE_PROFILES: Final = ("runtime", "devel")
-CELL_KINDS: Final = (
-    "build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune",
-)  # fmt: skip
+CELL_KINDS: Final = ("build", "gate", "merge", "promote", "image", "page", "prune")
 TEST_KINDS: Final = frozenset({"gate", "merge"})  # of cells: those that run tests
 TABLE_FORMS: Final = ("text", "md", "html", "rst")
-ROLES: Final = ("builder", "stager", "runner", "imager", "reporter", "promoter")
+ROLES: Final = ("builder", "runner", "imager", "reporter", "promoter")
 
 
 class Purpose(enum.Enum):

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from rocwheel.base.errors import CommandError, ConfigError, HostError, StoreError
+from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, own
@@ -18,6 +18,7 @@ from rocwheel.cli.nightly_options import (
     document_of,
     nightly,
     run_here,
+    told,
     whole,
     worker,
 )
@@ -34,10 +35,9 @@ with when_run():
     from rocwheel.base.process import Command, base_env
     from rocwheel.base.versions import suggest
     from rocwheel.night import cell as cells
-    from rocwheel.night import image_record, looking, planning, resolving, slurm, standing, summing
+    from rocwheel.night import image_record, looking, planning, resolving, slurm, standing, truth
     from rocwheel.night import settings as settings_file
     from rocwheel.night.standing import CellStanding
-    from rocwheel.records import verdict
     from rocwheel.records.verdict import State
     from rocwheel.release.ledger.nights import Book, Ended, NightPlan, Phase, check_name
 
@@ -45,7 +45,7 @@ SCHEDULERS: Final = ("local", "slurm", "github")
 
 
 class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
-    night: str = own("--night NAME", "Its name; default: today's date, UTC.")
+    night: str | None = own("--night NAME", "Its name; default: today's date, UTC.", default=None)
     config: Path | None = own(
         "--config", "Default: ci/nightly.yaml of this checkout.", is_path=True
     )
@@ -103,7 +103,7 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
 
 
 def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan:
-    night = options.night or app.now().strftime("%Y-%m-%d")
+    night = app.now().strftime("%Y-%m-%d") if options.night is None else options.night
     check_name(night)
     by = options.who(app).by
     if options.repeat and (options.config or options.pools or options.families):
@@ -120,8 +120,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
     own_words = (f"--families={app.path(options.families)}",) if own else ()
-    names = target.nights.names()[-summing.PAST :]
-    last = next(reversed(summing.known(target.nights, names, app.console.warn)), None)
+    last = truth.newest(target.nights, app.console.warn)
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         world = resolving.World(
             ci=app.home.ci,
@@ -175,8 +174,9 @@ class NightRunOptions(NightOptions, DryRun):
 def run(app: App, options: NightRunOptions) -> int:
     """Run a planned night until nothing more can be done; run again, it continues.
 
-    Here, Ctrl-C lets what runs end and starts nothing new; twice, it stops everything. On Slurm,
-    everything is submitted at once and this command returns: log out, the night goes on.
+    Here, Ctrl-C lets what runs end and starts nothing new; twice, it stops everything. On Slurm
+    what is ready is submitted, with a small job that does the same again whenever one of them has
+    ended, and this command returns: log out, the night goes on.
     """
     target = NightTarget(app, options)
     book = target.nights.book(target.night(options.night))
@@ -206,19 +206,20 @@ def _run_there(
         most=options.workers,
     )
     if options.dry_run:
-        app.emit_plan(engine.lines(book, standing.stand(book, app.now())))
+        app.emit_plan(engine.lines(book, standing.stand(book)))
         return 0
     jobs = engine.submit()
-    rows = [(item.job, str(len(item.cells)), item.cells[0]) for item in jobs]
-    text = "\n".join(columns(("job", "cells", "first"), rows)) if rows else "nothing to submit"
-    said = [{"job": item.job, "cells": list(item.cells)} for item in jobs]
+    rows = [(item.number, item.cell, str(item.attempt)) for item in jobs]
+    text = "\n".join(columns(("job", "cell", "attempt"), rows)) if rows else "nothing to submit"
+    said = [{"job": item.number, "cell": item.cell} for item in jobs]
     app.emit({"night": book.plan.night, "jobs": said}, text)
-    if held := slurm.held(slurm.waiting(target.nights, book.plan.night, whole(app))):
+    waits = slurm.waiting(target.nights, book.plan.night, whole(app))
+    if (held := slurm.held(waits)) and not engine.follows:
         raise HostError(
             f"{held[0].cell}: its job waits for a person: {held[0]}",
             hint="; ".join(slurm.release_lines(held, whole(app))),
         )
-    return _nothing_built(app, book, standing.stand(book, app.now()))
+    return _nothing_built(app, book, standing.stand(target.nights.book(book.plan.night)))
 
 
 def _run_here(
@@ -226,7 +227,7 @@ def _run_here(
 ) -> int:
     """Run a night here and say what became of it; return 0 when everything passed or is excused."""
     if options.dry_run:
-        standings = standing.stand(book, app.now())
+        standings = standing.stand(book)
         app.emit_plan(
             f"{item.cell.name}: {item.word}: {shlex.join(item.cell.argv)}"
             for item in standings.values()
@@ -245,8 +246,9 @@ def _run_here(
     for line in standing.grouped((i.cell.name, f"{i.word}: {i.reason}") for i in bad):
         app.console.info(line)
     nothing = _nothing_built(app, after, standings)
-    text = f"{book.plan.night}: {passed} of {len(standings)} cells passed, {kept} kept"
-    app.emit(document_of(after, standings), text)
+    what = told(app, target, after)
+    text = f"{book.plan.night}: {what.headline}; {passed} of {len(standings)} cells passed"
+    app.emit(document_of(after, standings, what), f"{text}, {kept} kept")
     return CommandError.exit_code if bad else nothing
 
 
@@ -281,37 +283,26 @@ class NightWorkOptions(NightCellOptions, DryRun):
 def cell(app: App, options: NightWorkOptions) -> int:
     """Run one cell here and record how it ended: what every engine calls.
 
-    The exit status is 0 for a pass and otherwise the one of the state, as of `gate`.
+    With --dry-run its lines are shown: pasted, they do the same here. The exit status is 0 for a
+    pass and otherwise the one of the state, as of `gate`.
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
     job = options.job or app.environ.get("GITHUB_RUN_ID", "")
     here = worker(app, engine=options.engine, job=job, how=tuple(shlex.split(options.program)))
     if options.dry_run:
-        item = target.nights.book(night).plan.cell(options.cell)
-        app.emit_plan([str(Command(argv=(*here.program, *item.argv)))])
+        book = target.nights.book(night)
+        item = book.plan.cell(options.cell)
+        folder = app.cwd / f"cell-{item.name}"
+        places = {"night": night, "scratch": folder, "wheelhouse": folder / "wheelhouse"}
+        words = (item.argv, *item.stages)
+        argvs = [cells.filled(item, w, standing.stand(book), here, **places) for w in words]
+        app.emit_plan(str(Command(argv=argv)) for argv in argvs)
         return 0
     signals = cells.Signals(has_leash=options.leash)
     with signals.caught():
         ended = cells.run(target.nights, night, options.cell, here, signals)
-    if options.engine == "slurm":
-        _go_on(app, target, here, night, ended)
     return _say_ended(app, target, night, options.cell, ended)
-
-
-def _go_on(
-    app: App, target: NightTarget, here: cells.Worker, night: str, ended: Ended | None
-) -> None:
-    """Submit what is to be tried or done again now that this job ends."""
-    try:
-        standings = standing.stand(target.nights.book(night), app.now())
-        if ended and ended.state not in verdict.SILENT and not standing.repeats(standings):
-            return
-        slurm.SlurmScheduler(
-            nights=target.nights, night=night, worker=here, target=target.words
-        ).submit()
-    except (HostError, StoreError) as exc:  # the next job, or `nightly run`, submits it
-        app.console.warn(str(exc))
 
 
 def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ended | None) -> int:
@@ -319,7 +310,7 @@ def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ende
     if ended is not None:
         state, reason, code = ended.state.value, ended.reason, ended.state.exit_code
     else:
-        item = standing.stand(target.nights.book(night), app.now())[name]
+        item = standing.stand(target.nights.book(night))[name]
         state, reason = item.word, item.reason
         code = 0 if item.passed else (item.state or State.NOT_RUN).exit_code
     document = {"cell": name, "state": state, "reason": reason}

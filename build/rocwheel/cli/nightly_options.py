@@ -8,19 +8,23 @@ from rocwheel.base.errors import ConfigError
 from rocwheel.cli.app import App
 from rocwheel.cli.command import declared, given_words, group, own
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import StoreOptions
+from rocwheel.cli.target import StoreOptions, judging
 
 with when_run():
     import socket
     from pathlib import Path
 
+    import amdgpu_family_matrix as matrix
     from rocwheel.base.files import locked
     from rocwheel.base.host import cgroup
     from rocwheel.base.process import HostRunner
+    from rocwheel.base.values import replace
     from rocwheel.gate.machine import accelerators
     from rocwheel.night import cell as cells
-    from rocwheel.night import local, slurm
+    from rocwheel.night import local, truth
     from rocwheel.night.standing import CellStanding
+    from rocwheel.night.truth import Truth
+    from rocwheel.records import families
     from rocwheel.release.ledger import nights as night_files
     from rocwheel.release.ledger.nights import Book, Nights
 
@@ -74,20 +78,26 @@ def whole(app: App) -> HostRunner:
 def worker(app: App, *, engine: str, job: str = "", how: tuple[str, ...] = ()) -> cells.Worker:
     """Return this machine, for cells to run on, with the data that is in use here."""
     program, data = how or app.program, f"--ci-dir={app.cwd / app.ci_dir}"
+    program = (*program, data) if app.ci_dir and data not in program else program
     return cells.Worker(
-        runner=whole(app),
-        program=(*program, data) if app.ci_dir and data not in program else program,
+        here=replace(app.here, runner=whole(app), program=program),
         host=app.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         engine=engine,
         job=job,
-        scratch=app.cache / "nightly",
-        cache=app.cache,
-        console=app.console,
-        now=app.now,
-        why_ended=slurm.why_ended(whole(app), job, app.environ) if engine == "slurm" else None,
-        collect=slurm.collect if engine == "slurm" else None,
-        queued=slurm.queued if engine == "slurm" else None,
     )
+
+
+def told(app: App, target: NightTarget, book: Book) -> Truth:
+    """Return what is true of a night now. Raises StoreError."""
+    own: dict[str, matrix.Family] = {}
+    for word in (word for cell in book.plan.cells if cell.kind == "page" for word in cell.argv):
+        name, _, value = word.partition("=")
+        if name == "--families" and Path(value).exists():
+            own |= families.load(Path(value))
+    channel, now, warn = judging(app, target.channel), app.now(), app.console.warn
+    known = matrix.FAMILIES | own
+    night = book.plan.night
+    return truth.truth(target.nights, night, known, channel, now=now, warn=warn, book=book)
 
 
 def run_here(
@@ -129,16 +139,20 @@ def nightly() -> None:
     """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
 
 
-def document_of(book: Book, standings: dict[str, CellStanding]) -> dict[str, Any]:
+def document_of(
+    book: Book, standings: dict[str, CellStanding], what: Truth | None = None
+) -> dict[str, Any]:
     """Return where every cell stands, for a program."""
     return {
         "night": book.plan.night,
+        **({"verdict": what.night.verdict, "impact": what.night.impact} if what else {}),
         "cells": [
             {
                 "cell": name,
                 "phase": item.phase.value,
                 "state": item.word,
                 "passed": item.passed,
+                "cause": item.cause.value if item.cause else None,
                 "reason": item.reason,
                 "attempts": len(item.attempts),
             }

@@ -1,14 +1,11 @@
-"""`nightly status`, `check`, `retry`, `drop`, `stop`, `clear`, `reproduce`, `prune`, `notify`."""
+"""`nightly status`, `check`, `changes`, `retry`, `drop`, `stop`, `clear` and `prune`."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
-from functools import partial
 
-import click
-
-from rocwheel.base.choices import ROLES
 from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.cli import as_called, command_line
 from rocwheel.cli.app import App
@@ -21,25 +18,20 @@ from rocwheel.cli.nightly_options import (
     NightTarget,
     document_of,
     nightly,
+    told,
     whole,
-    worker,
 )
 from rocwheel.cli.target import PersonOptions, StoreOptions
 
 with when_run():
     import shlex
+    import shutil
     from pathlib import Path
 
     from rocwheel.base.console import columns, count, duration
-    from rocwheel.base.download import Client, Retry
-    from rocwheel.base.process import Command, base_env
-    from rocwheel.night import cell as cells
-    from rocwheel.night import notify, rehearsal, slurm, standing, upkeep
-    from rocwheel.night import settings as settings_file
+    from rocwheel.night import page, slurm, standing, upkeep
     from rocwheel.night.standing import CellStanding
-    from rocwheel.records import families
-    from rocwheel.release import rights
-    from rocwheel.release.ledger.nights import Book
+    from rocwheel.release.ledger.nights import Book, CauseClass
 
 
 def _seconds(text: str) -> float:
@@ -63,16 +55,19 @@ def status(app: App, options: NightOptions) -> int:
     night = target.night(options.night)
     book = target.nights.book(night)
     waits = slurm.waiting(target.nights, night, whole(app))
-    if waits is not None and slurm.collect(target.nights, night, worker(app, engine="slurm")):
-        book = target.nights.book(night)
-    standings = standing.stand(book, app.now())
-    app.emit(document_of(book, standings), "\n".join(_lines(book, standings, waits or {})))
+    standings = standing.stand(book)
+    what = told(app, target, book)
+    lines = [f"{night}: {what.headline}", *_lines(book, standings, waits)]
+    lines += [f"{c.what}: {c.first.reason}: `{as_called(c.line(night), app)}`"
+              for c in what.causes]  # fmt: skip
+    app.emit(document_of(book, standings, what), "\n".join(lines))
     bad = any(item.settled and not item.green for item in standings.values())
-    return CommandError.exit_code if bad or standing.nothing_built(standings) else 0
+    lost = any(item.cause is CauseClass.LOST for item in standings.values())
+    return CommandError.exit_code if bad or lost or what.night.nothing_built else 0
 
 
 def _lines(
-    book: Book, standings: Mapping[str, CellStanding], waits: Mapping[str, slurm.Task]
+    book: Book, standings: Mapping[str, CellStanding], waits: Mapping[str, slurm.Job]
 ) -> Iterator[str]:
     rows = [
         (
@@ -85,7 +80,9 @@ def _lines(
         )
         for name, item in standings.items()
     ]
-    yield from columns(("cell", "state", "tries", "host", "took", "why"), rows)
+    lines = columns(("cell", "state", "tries", "host", "took", "why"), rows)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    yield from (line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)
     for host, mark in book.quarantined.items():
         yield f"{host}: gets no more cells since {mark.time}: {mark.reason}"
     if held := standing.stopped(book.orders):
@@ -107,8 +104,8 @@ def check(app: App, options: NightCheckOptions) -> int:
     """
     target = NightTarget(app, options)
     names = target.nights.names()
-    waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else None
-    is_known = bool(waits) or waits is None or slurm.answers(whole(app))
+    waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else {}
+    is_known = bool(waits) or slurm.answers(whole(app))
     problems = upkeep.problems(target.nights, app.now(), options.max_age, waits, has_slurm=is_known)
     problems = [as_called(text, app) for text in problems]
     night = names[-1] if names else ""
@@ -123,8 +120,8 @@ def check(app: App, options: NightCheckOptions) -> int:
 
 
 def _look(target: NightTarget, night: str) -> str:
-    page = upkeep.page_url(target.channel, target.store)
-    return f"look: `nightly status {night}`, and {page}" if night else "make one: `nightly plan`"
+    where = page.page_url(target.channel, target.store)
+    return f"look: `nightly status {night}`, and {where}" if night else "make one: `nightly plan`"
 
 
 class NightOrderOptions(NamedNightOptions, PersonOptions, DryRun):
@@ -195,31 +192,25 @@ def clear(app: App, options: NightClearOptions) -> None:
     return app.emit({"host": options.host, "by": mark.by}, said)
 
 
-class NightReproduceOptions(NightCellOptions):
-    run: bool = own("--run", "Run it, instead of printing the line.", default=False)
+class NightChangesOptions(NightOptions):
+    output: Path | None = own("--output", "Write the Markdown there, too.", is_path=True)
 
 
-@command("reproduce", NightReproduceOptions, parent=nightly)
-def reproduce(app: App, options: NightReproduceOptions) -> int:
-    """Print the line that does here exactly what a cell did; the night does not hear of it.
+@command("changes", NightChangesOptions, parent=nightly)
+def changes(app: App, options: NightChangesOptions) -> None:
+    """Say how a night differs from the one before, for a workflow step, a mail or a chat.
 
-    What the command itself stores, such as a verdict or a release, it stores from here as well.
+    It is Markdown, or with --json a document; verdict, what users have of it, causes with the line
+    to type, changes. The night before is the newest that was over when this one was planned.
     """
     target = NightTarget(app, options)
-    book = target.nights.book(target.night(options.night))
-    standings, item = standing.stand(book, app.now()), book.plan.cell(options.cell)
-    here = worker(app, engine="reproduce")
-    folder = app.cwd / f"reproduce-{item.name}"
-    fetch = partial(cells.fetch, target.nights.store, item, folder, here)
-    checkout = fetch() if options.run else folder / "checkout"
-    argv = cells.command(item, standings, here, folder, night=book.plan.night, checkout=checkout)
-    if options.run:
-        return here.runner.run(Command(argv=argv), on_line=app.console.info, check=False).returncode
-    note = "# needs what the build left, or a checkout: --run brings it first\n"
-    lines = f"{shlex.join(('mkdir', '-p', str(folder)))}\n{shlex.join(argv)}"
-    text = note + lines if item.bring or item.commit else lines
-    app.emit({"cell": item.name, "argv": list(argv)}, text)
-    return 0
+    what = told(app, target, target.nights.book(target.night(options.night)))
+    where = page.page_url(target.channel, target.store)
+    summary = app.environ.get("GITHUB_STEP_SUMMARY")
+    for path, mode in ((options.output, "w"), (summary, "a")):
+        if path:
+            app.write(path, what.markdown(where), mode)
+    app.emit(what.document(where), what.markdown(where).rstrip())
 
 
 class NightPruneOptions(StoreOptions, DryRun):
@@ -229,7 +220,7 @@ class NightPruneOptions(StoreOptions, DryRun):
 
 @command("prune", NightPruneOptions, parent=nightly)
 def prune(app: App, options: NightPruneOptions) -> None:
-    """Remove nights, kept builds and wheel sets that retention no longer keeps."""
+    """Remove nights and wheel sets that retention no longer keeps."""
     target, who = NightTarget(app, options), PersonOptions(by="", reason="retention").who(app)
     plan = upkeep.plan_pruning(target.nights, target.channel, options.families, options.keep, who)
     for name in plan.stay:
@@ -237,108 +228,6 @@ def prune(app: App, options: NightPruneOptions) -> None:
     if options.dry_run:
         return app.emit_plan(plan.lines())
     app.console.detail("\n".join(plan.lines()))
-    builds = upkeep.prune(plan, target.nights, target.channel, who)
-    text = f"{count(len(plan.nights), 'night')} pruned"
-    return app.emit({"nights": list(plan.nights), "builds": builds}, text)
-
-
-class NightRehearseOptions(StoreOptions):
-    role: str = own("--role", "Try its rights; default: of all that the channel names.", only=ROLES)
-    family: str = own("--family NAME", "The family to try them on.", default="gfx94X-dcgpu")
-    config: Path | None = own("--config", "Default: ci/nightly.yaml.", is_path=True)
-    pools: Path | None = own(
-        "--pools", "The file that nights are planned with, if any.", is_path=True
-    )
-    repository: str = own("--repository OWNER/NAME", "Ask GitHub for its runners.")
-
-
-@command("rehearse", NightRehearseOptions, parent=nightly)
-def rehearse(app: App, options: NightRehearseOptions) -> int:
-    """Try what nights of a channel need, and change nothing: before the first, and after changes.
-
-    Store, clock, page, message, logins at registries; one permitted and one forbidden request of
-    each right of --role, or of all roles that the channel names, which are assumed first; with
-    --repository whether every label has a runner that is online.
-    """
-    target = NightTarget(app, options)
-    families.named(options.family)
-    if options.role:  # a folder has no policies to try
-        rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
-    tried = _rehearsed(app, options, target)
-    words = {True: "good", False: "BAD", None: "not tried"}
-    rows = [(item.what, words[item.good], item.why, item.todo) for item in tried]
-    document = [dict(zip(("what", "state", "why", "todo"), row, strict=True)) for row in rows]
-    text = "\n".join(columns(("what", "", "why", "what to do"), rows))
-    app.emit({"channel": target.channel.name, "tried": document}, text)
-    return HostError.exit_code if any(item.good is False for item in tried) else 0
-
-
-def _rehearsed(
-    app: App, options: NightRehearseOptions, target: NightTarget
-) -> list[rehearsal.Rehearsed]:
-    settings = settings_file.load(options.config or app.home.ci / settings_file.FILE)
-    with Client(base_env(app.environ), retry=Retry(attempts=2), note=app.console.detail) as client:
-        tried = rehearsal.Rehearsal(
-            nights=target.nights,
-            channel=target.channel,
-            settings=settings,
-            pools=settings_file.load_pools(options.pools, settings),
-            client=client,
-            now=app.now(),
-            environ=app.environ,
-            runner=app.runner,
-            repository=options.repository,
-        )
-        return list(tried.run(options.role, options.family))
-
-
-class NightNotifyOptions(NightOptions, DryRun):
-    url: str = own("--url", "Where to POST the JSON summary.")
-    file: Path | None = own("--file", "Where to write it; .md for Markdown.", is_path=True)
-    secret_variable: str = own("--secret-variable NAME", "Variable with the signing key.")
-    max_age: float = own(
-        "--max-age AGE", "Tell only, and once, that it is so old: 36h.", parse=_seconds
-    )
-
-
-@command("notify", NightNotifyOptions, parent=nightly)
-def notify_command(app: App, options: NightNotifyOptions) -> None:
-    """Tell a file or URL how a night differs from the one before; without a difference, nothing.
-
-    A POST carries X-Rocwheel-Signature: sha256=HMAC of the body; a busy server is asked again.
-    """
-    target = NightTarget(app, options)
-    night = target.night(options.night)
-    message = _message(app, options, target, night)
-    if options.dry_run:
-        return app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
-    if not (options.url or options.file):
-        raise click.UsageError("give --url URL or --file PATH; --dry-run only shows the message")
-    if message:
-        _tell(app, options, message)
-        if options.max_age:
-            notify.remember(target.store, message)
-    state = "told" if message else "nothing-to-do"
-    return app.emit({"night": night, "state": state}, f"{night} {state}")
-
-
-def _message(
-    app: App, options: NightNotifyOptions, target: NightTarget, night: str
-) -> notify.Message | None:
-    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
-    page, now = upkeep.page_url(target.channel, target.store), app.now()
-    if options.max_age:
-        return notify.stale(target.store, planned, page, now=now, limit=options.max_age)
-    return notify.message(target.nights, night, page, app.console.warn, now=now)
-
-
-def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:
-    name = options.secret_variable
-    secret = app.environ.get(name, "")
-    if name and not secret:
-        raise ConfigError(f"{name}: is not set", hint="set it to the key for signing")
-    if options.file:
-        is_markdown = options.file.suffix == ".md"
-        app.write(options.file, message.markdown if is_markdown else message.json)
-    if options.url:
-        notify.post(options.url, message, secret=secret, environ=app.environ)
+    upkeep.prune(plan, target.nights, who)
+    said = f"{count(len(plan.nights), 'night')} pruned"
+    return app.emit({"nights": list(plan.nights)}, said)

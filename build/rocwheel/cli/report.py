@@ -12,7 +12,7 @@ with when_run():
     from pathlib import Path
 
     import amdgpu_family_matrix as matrix
-    from rocwheel.night import night_page, upkeep
+    from rocwheel.night import page
 
 
 @group("report")
@@ -36,17 +36,17 @@ def state(app: App, options: StateOptions) -> None:
     names = target.nights.names()
     night = target.night(options.night) if names or options.night != LATEST else ""
     if options.dry_run:
-        app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(night_page.PAGE)])
+        app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(page.PAGE)])
         return
     body, shown = _pages(app, options, target).publish(night)
     if options.output:
         app.write(options.output, body.decode())
-    url = upkeep.page_url(target.channel, target.store)
+    url = page.page_url(target.channel, target.store)
     app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)
 
 
-def _pages(app: App, options: StateOptions, target: NightTarget) -> upkeep.NightPages:
-    return upkeep.NightPages(
+def _pages(app: App, options: StateOptions, target: NightTarget) -> page.NightPages:
+    return page.NightPages(
         nights=target.nights,
         channel=judging(app, target.channel),
         families=matrix.FAMILIES | options.own_families(app),

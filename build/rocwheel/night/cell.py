@@ -1,22 +1,22 @@
-"""One cell, on whatever machine: take a number, bring what it needs, run it, say how it ended.
+"""One cell, on whatever machine: take a number, run its command, say how it ended.
 
 Every engine starts cells by `nightly cell`, so this is what happens on all of them. The command of
-the cell is a process of its own: whatever ends it, this one records the end. What a command
-says about itself is read from its exit status and its JSON document, never from its log.
+the cell is a process of its own: whatever ends it, this one records the end. While it runs, the
+attempt renews its lease. A build stages what it built, so that wheels leave its machine once.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -24,20 +24,23 @@ from typing import Any, Final
 from rocwheel import __version__
 from rocwheel.base import errors, git
 from rocwheel.base.choices import TEST_KINDS
-from rocwheel.base.console import Console, count
+from rocwheel.base.console import count
 from rocwheel.base.container.owner import is_alive, owner
 from rocwheel.base.errors import ConfigError, FetchError, HostError, RocwheelError, StoreError
-from rocwheel.base.process import Command, HostRunner, stop
-from rocwheel.base.store import Store
+from rocwheel.base.here import Here
+from rocwheel.base.process import Command, stop
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import moment, timestamp
 from rocwheel.gate import subject
-from rocwheel.night import artifacts, standing
+from rocwheel.night import causes, standing
 from rocwheel.night.standing import CellStanding
+from rocwheel.records.manifest import MANIFEST
 from rocwheel.records.verdict import State, Verdict
 from rocwheel.release.ledger.nights import (
+    RENEWED,
     Begun,
     Book,
+    CauseClass,
     Cell,
     CellAttempt,
     Ended,
@@ -48,6 +51,8 @@ from rocwheel.release.ledger.nights import (
 
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
 POLL: Final = 0.05  # seconds
+SOON: Final = 5.0  # seconds until a lease that the store did not take is tried again
+LEFT: Final = 3 * 86400  # seconds after which a wheelhouse that was never staged is removed
 MACHINE: Final = frozenset({FetchError.exit_code, StoreError.exit_code, HostError.exit_code})
 ROCM_OPTIONS: Final = frozenset({"--rocm", "--therock-path"})
 HINTS: Final = {
@@ -57,21 +62,17 @@ HINTS: Final = {
 
 
 class Worker(Plain, frozen=True, kw_only=True):
-    """The machine a cell runs on: its programs, folders and clock."""
+    """The machine a cell runs on, and which engine started it there."""
 
-    runner: HostRunner
-    program: tuple[str, ...]
+    here: Here
     host: str
     engine: str
-    job: str
-    scratch: Path  # a folder for what a cell needs on disk
-    cache: Path
-    console: Console
-    now: Callable[[], datetime]
-    why_ended: Callable[[], tuple[State, str]] | None = None  # what the engine says of a signal
-    collect: Callable[[Nights, str, Worker], int] | None = None  # ends that jobs could not say
-    # the cells that the engine still has to run; None: all of them
-    queued: Callable[[Nights, str, Worker], Mapping[str, str]] | None = None
+    job: str = ""  # the engine's own name for the attempt
+
+    @property
+    def scratch(self) -> Path:
+        """The folder for what a cell needs on disk."""
+        return self.here.cache / "nightly"
 
 
 class Signals:
@@ -120,8 +121,38 @@ class Signals:
                 signal.signal(number, handler)
 
 
+class _Lease(threading.Thread):
+    """Renews the lease of an attempt until it is told to end, or another attempt took it over."""
+
+    def __init__(self, worker: Worker, signals: Signals, *renewed: Any) -> None:
+        super().__init__(daemon=True)
+        self._worker, self._signals, self._renewed = worker, signals, renewed
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        nights, *of = self._renewed
+        while True:
+            wait = RENEWED
+            try:
+                if not nights.renew(*of):
+                    self._signals.tell("it was silent for minutes, and another attempt began")
+                    return
+            except RocwheelError as exc:  # the store is away
+                self._worker.here.console.warn(f"the lease was not renewed: {exc}")
+                wait = SOON
+            if self._over.wait(wait):
+                return
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join(timeout=SOON)
+
+
 def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals) -> Ended | None:
-    """Run a cell and record it; None when there was nothing to do.
+    """Run a cell and record it; None when there was nothing to do, or Slurm says how it ended.
 
     Raises HostError on a host that gets no more cells, InterruptError when it was ended from
     outside (which is recorded), ConfigError for an unknown cell.
@@ -129,16 +160,14 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     book = nights.book(night)
     cell = book.plan.cell(name)
     check_tool(book)
-    if worker.collect and worker.collect(nights, night, worker):
-        book = nights.book(night)
-    standings = standing.stand(book, worker.now())
+    standings = standing.stand(book)
     runs = standings[name].phase is Phase.RUNNING
     if runs and end_dead(nights, book, standings[name].attempts, worker):
         book = nights.book(night)
-        standings = standing.stand(book, worker.now())
-    where = standings[name]
-    if why := _why_not(nights, book, standings, cell, worker):
-        worker.console.info(f"{name}: {why}")
+        standings = standing.stand(book)
+    where, console, now = standings[name], worker.here.console, worker.here.now
+    if why := _why_not(book, standings, cell, worker):
+        console.info(f"{name}: {why}")
         return None
     begun = Begun(
         token=uuid.uuid4().hex,
@@ -148,23 +177,25 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         engine=worker.engine,
         job=worker.job or (owner() if worker.engine == "local" else ""),
         seen=standing.told(book, cell),
-        time=timestamp(worker.now()),
+        time=timestamp(now()),
     )
-    last = max((item.number for item in where.attempts), default=0)
-    number = nights.begin(night, begun, known=last)
+    number = _begin(nights, night, begun, where)
     if not number:
-        worker.console.info(f"{name}: not run: another attempt has just begun")
+        console.info(f"{name}: not run: another attempt is alive or has just begun")
         return None
     attempt = _Attempt(nights, night, standings, cell, worker, signals, begun)
-    try:
-        nights.compare_clocks(nights.key(night, f"cells/{name}/{number}.begun.json"), worker.now())
-    except ConfigError as exc:  # else others would take it for lost while it runs
-        ended, log = attempt.ended(State.INFRA, str(exc)), b""
-    else:
-        ended, log = attempt.work()
-    if log:
-        ended = replace(ended, log=nights.keep_log(night, name, number, log))
-    nights.end(night, number, ended)
+    with _Lease(worker, signals, nights, night, name, number, begun.token):
+        try:
+            nights.compare_clocks(nights.key(night, f"cells/{name}/{number}.begun.json"), now())
+        except ConfigError as exc:  # its times would be wrong
+            ended, log = attempt.ended(State.INFRA, str(exc), cause=CauseClass.MACHINE), b""
+        else:
+            ended, log = attempt.work()
+        if log:
+            ended = replace(ended, log=nights.keep_log(night, name, number, log))
+        if signals and worker.engine == "slurm":  # which knows why: the next round asks it
+            raise errors.InterruptError(f"{name}: {signals.reason}", hint="Slurm says why")
+        nights.end(night, number, ended)
     if ended.state is State.INFRA and _tells_of_host(cell):
         quarantine(nights, night, worker)
     if signals:
@@ -172,9 +203,16 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     return ended
 
 
-def _why_not(
-    nights: Nights, book: Book, standings: dict[str, CellStanding], cell: Cell, worker: Worker
-) -> str:
+def _begin(nights: Nights, night: str, begun: Begun, where: CellStanding) -> int:
+    """Return the number of the attempt that begins; 0 when another one is alive or was faster."""
+    lost = (item.number for item in where.attempts if item.is_lost and item.begun)
+    if not all(nights.take_over(night, begun.cell, number, begun.token) for number in lost):
+        return 0
+    last = max((item.number for item in where.attempts), default=0)
+    return nights.begin(night, begun, known=last)
+
+
+def _why_not(book: Book, standings: dict[str, CellStanding], cell: Cell, worker: Worker) -> str:
     """Return why a cell is not run now; "" when it is. Raises HostError on a barred host."""
     where = standings[cell.name]
     if where.phase in {Phase.KEPT, Phase.ENDED, Phase.ABSENT}:
@@ -194,9 +232,7 @@ def _why_not(
     # on GitHub the workflow waited for ends; what has none by then lost its job
     waits = [n for n in cell.after if not standings[n].settled]
     if worker.engine != "github":
-        open_ = [n for n in cell.settled if not standings[n].settled]
-        there = worker.queued(nights, book.plan.night, worker) if worker.queued and open_ else open_
-        waits += [name for name in open_ if name in there]
+        waits += [n for n in cell.settled if not standings[n].settled]
     return f"not run: {waits[0]} has not ended" if waits else ""
 
 
@@ -209,48 +245,30 @@ def check_tool(book: Book) -> None:
         )
 
 
-def command(
+def filled(
     cell: Cell,
-    standings: dict[str, CellStanding],
+    argv: tuple[str, ...],
+    standings: Mapping[str, CellStanding],
     worker: Worker,
-    folder: Path,
-    *,
-    night: str,
-    checkout: Path | None,
+    **places: object,
 ) -> tuple[str, ...]:
-    """Return the argv of a cell with every place filled in. Raises ConfigError."""
-    filled = {
-        "{night}": night,
-        "{scratch}": str(folder),
-        "{wheelhouse}": str(folder / "wheelhouse"),
-        "{checkout}": str(checkout) if checkout else "{checkout}",
-    }
+    """Return words of a cell with every place filled in. Raises ConfigError."""
+    values = {f"{{{name}}}": str(value) for name, value in places.items()}
+    values |= {f"{{{name}}}": standings[name].manifest for name in cell.after}
     for name in cell.after:
-        before = standings[name].cell.after
-        filled |= {f"{{{other}}}": standings[other].manifest for other in before}
-        filled[f"{{{name}}}"] = standings[name].manifest
+        values |= {
+            f"{{{other}}}": standings[other].manifest for other in standings[name].cell.after
+        }
     words = []
-    for word in cell.argv:
+    for word in argv:
         text = word
-        for place, value in filled.items():
+        for place, value in values.items():
             if place in text and not value:
                 why = f"{cell.name}: {place[1:-1]} left no manifest"
                 raise ConfigError(why, hint="look at its log")
             text = text.replace(place, value)
         words.append(text)
-    return (*worker.program, *words)
-
-
-def fetch(store: Store, cell: Cell, folder: Path, worker: Worker) -> Path | None:
-    """Bring the wheelhouse and the checkout a cell needs; return where the checkout is."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if cell.bring:
-        artifacts.bring(store, cell.bring, folder / "wheelhouse")
-    if not (cell.commit and cell.repository):
-        return None
-    wanted = subject.checkout(cell.repository, cell.commit, cache=worker.cache)
-    git.checkout(replace(wanted, timeout=cell.limit), runner=worker.runner)
-    return wanted.folder
+    return (*worker.here.program, *words)
 
 
 @dataclass(frozen=True)
@@ -269,7 +287,7 @@ class _Attempt:
     def ended(self, state: State, reason: str = "", **fields: Any) -> Ended:
         """Return the record of an end that is now."""
         seconds = time.monotonic() - self.started
-        return _end_of(self.begun, self.worker, seconds, state=state, reason=reason, **fields)
+        return end_of(self.begun, self.worker, seconds, state=state, reason=reason, **fields)
 
     def work(self) -> tuple[Ended, bytes]:
         """Do what the cell is for; whatever goes wrong is an end. The log comes with it."""
@@ -293,49 +311,98 @@ class _Attempt:
         except OSError as exc:  # such as a full disk
             reason = f"{exc.filename or self.worker.scratch}: {exc.strerror or exc}"
             return self.ended(State.INFRA, reason, exit_code=HostError.exit_code), b""
-        if ended.state is State.PASS or ended.reason:
-            return ended, log
-        lines = log.decode("utf-8", "replace").strip().splitlines()
-        reason = lines[-1].strip() if lines else f"exit status {ended.exit_code}"
-        return replace(ended, reason=reason), log
+        text = log.decode("utf-8", "replace")
+        if ended.state is not State.PASS and not ended.reason:
+            lines = text.strip().splitlines()
+            reason = lines[-1].strip() if lines else f"exit status {ended.exit_code}"
+            ended = replace(ended, reason=reason)
+        known = causes.load(self.worker.here.home.ci)
+        return causes.judged(known, self.cell.kind, ended, text), log
 
     def _in(self, folder: Path) -> Ended:
-        cell, worker, store = self.cell, self.worker, self.nights.store
+        cell, worker = self.cell, self.worker
         for option, _, path in (word.partition("=") for word in cell.argv):
             if option in ROCM_OPTIONS and path.startswith("/") and not Path(path).exists():
                 raise HostError(
                     f"{path}: no such ROCm on this host", hint="install it, or share it"
                 )
-        checkout = fetch(store, cell, folder, worker)
-        argv = command(cell, self.standings, worker, folder, night=self.night, checkout=checkout)
-        worker.console.info(f"{cell.name}: {Command(argv=argv)}")
+        kept = self._kept()
+        wheelhouse = kept if (kept / MANIFEST).exists() else folder / "wheelhouse"
+        places = {"night": self.night, "scratch": folder, "wheelhouse": wheelhouse,
+                  "checkout": self._checkout()}  # fmt: skip
+        if wheelhouse == kept:
+            worker.here.console.info(f"{cell.name}: built before, in {kept}: staged from there")
+            ended, document = self.ended(State.PASS), dict[str, Any]()
+        else:
+            ended, document = self._command(cell.argv, folder, **places)
+        if ended.state is not State.PASS or not cell.stages:
+            return ended
+        wheelhouse = Path(document.get("wheelhouse", wheelhouse))
+        if folder in wheelhouse.parents:  # which goes with this attempt
+            kept.parent.mkdir(exist_ok=True)
+            wheelhouse = wheelhouse.rename(kept)
+        places["wheelhouse"] = wheelhouse
+        for words in cell.stages:
+            ended, document = self._command(words, folder, **places)
+            if ended.state is not State.PASS:
+                return ended
+        if wheelhouse == kept:
+            shutil.rmtree(kept, ignore_errors=True)
+        return replace(ended, manifest=str(document["manifest"]))
+
+    def _kept(self) -> Path:
+        """Return where the wheels of a build lie until they are staged; remove what was left."""
+        folder = self.worker.scratch / "built"
+        old = time.time() - LEFT
+        for item in folder.glob("*") if self.cell.stages else ():
+            with suppress(OSError):
+                if item.stat().st_mtime < old:
+                    shutil.rmtree(item, ignore_errors=True)
+        return folder / f"{self.night}-{self.cell.name}-{self.begun.plan[:8]}"
+
+    def _checkout(self) -> Path | str:
+        """Bring the commit that the cell needs; return where it is."""
+        cell, here = self.cell, self.worker.here
+        if not (cell.commit and cell.repository):
+            return "{checkout}"
+        wanted = subject.checkout(cell.repository, cell.commit, cache=here.cache)
+        git.checkout(replace(wanted, timeout=cell.limit), runner=here.runner)
+        return wanted.folder
+
+    def _command(
+        self, words: tuple[str, ...], folder: Path, **places: object
+    ) -> tuple[Ended, dict[str, Any]]:
+        """Run a command of the cell; return how it ended, and what it printed."""
+        argv = filled(self.cell, words, self.standings, self.worker, **places)
+        self.worker.here.console.info(f"{self.cell.name}: {Command(argv=argv)}")
         code, document = self._child((*argv, "--json"), folder)
         if self.signals:
-            end = worker.why_ended() if worker.why_ended else (State.NOT_RUN, self.signals.reason)
-            return self.ended(*end, exit_code=errors.InterruptError.exit_code)
+            code = errors.InterruptError.exit_code
+            return self.ended(State.NOT_RUN, self.signals.reason, exit_code=code), document
         if code is None:
-            return self.ended(State.TIMEOUT, f"no end after {cell.limit} s")
+            return self.ended(State.TIMEOUT, f"no end after {self.cell.limit} s"), document
         state, reason = judge(code, document)
-        manifest, link = "", ""
-        if state is State.PASS and cell.leave:
-            manifest = artifacts.keep(store, cell.leave, Path(document["wheelhouse"]))
+        link, testing = "", 0
         if document.get("verdict"):
             link = key = str(document["verdict"])  # the page of a verdict, where it has one
             with suppress(StoreError, ConfigError):
-                verdict = Verdict.from_bytes(store.read(key)[0], name=key)
+                verdict = Verdict.from_bytes(self.nights.store.read(key)[0], name=key)
                 link = verdict.reports.get("html", key)
+                took = moment(verdict.ended) - moment(verdict.started)
+                testing = max(0, round(1000 * took.total_seconds()))
         _, _, digest = str(document.get("pull", "")).partition("@")
         image = f"{document['reference']}@{digest}" if digest else ""
-        return self.ended(state, reason, exit_code=code, manifest=manifest, image=image, link=link)
+        fields = {"exit_code": code, "image": image, "link": link, "testing": testing}
+        return self.ended(state, reason, **fields), document
 
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
         """Return the exit status, None when it was ended from here, and the document it printed."""
         result = folder / "result"
-        with result.open("wb") as output, (folder / "log").open("wb") as log:
-            process = self.worker.runner.start(
+        with result.open("wb") as output, (folder / "log").open("ab") as log:
+            process = self.worker.here.runner.start(
                 Command(argv=argv, cwd=folder), output=log, stdout=output.fileno()
             )
-            ends = time.monotonic() + self.cell.limit
+            ends = self.started + self.cell.limit
             while (code := process.poll()) is None:
                 if self.signals or time.monotonic() > ends:
                     stop(process)
@@ -398,12 +465,13 @@ def lost(
     begun = attempt.begun
     if begun is None or attempt.ended:
         return False
-    took = max(0.0, (worker.now() - moment(begun.time)).total_seconds())
-    ended = _end_of(begun, worker, took, state=state, reason=why, written_by=worker.engine)
-    return nights.end(book.plan.night, attempt.number, ended)
+    took = max(0.0, (worker.here.now() - moment(begun.time)).total_seconds())
+    cause = CauseClass.LOST if state is State.INFRA else None
+    fields = {"state": state, "cause": cause, "reason": why, "written_by": worker.engine}
+    return nights.end(book.plan.night, attempt.number, end_of(begun, worker, took, **fields))
 
 
-def _end_of(begun: Begun, worker: Worker, seconds: float, **fields: Any) -> Ended:
+def end_of(begun: Begun, worker: Worker, seconds: float, **fields: Any) -> Ended:
     """Return the end of an attempt that began so."""
     return Ended(
         cell=begun.cell,
@@ -411,7 +479,7 @@ def _end_of(begun: Begun, worker: Worker, seconds: float, **fields: Any) -> Ende
         host=begun.host,
         engine=begun.engine,
         began=begun.time,
-        time=timestamp(worker.now()),
+        time=timestamp(worker.here.now()),
         milliseconds=round(1000 * seconds),
         **fields,
     )
@@ -432,8 +500,8 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
     if not bad or worker.host in book.quarantined:
         return False
     why = f"{count(len(ends), 'cell')} in a row ended infra in {night}: {ends[-1].reason}"
-    worker.console.warn(f"{worker.host} gets no more cells: {why}")
-    time_ = timestamp(worker.now())
+    worker.here.console.warn(f"{worker.host} gets no more cells: {why}")
+    time_ = timestamp(worker.here.now())
     mark = HostMark(host=worker.host, quarantined=True, by="nightly", reason=why, time=time_)
     nights.mark_host(mark)
     return True

@@ -73,7 +73,7 @@ class LocalScheduler:
         dead = end_dead(self.nights, book, tries, self.worker)
         standings = self._look(None if dead else book)
         looked, fresh = time.monotonic(), True
-        noted, console = 0.0, self.worker.console
+        noted, console = 0.0, self.worker.here.console
         every = 1.0 if console.mode is ConsoleMode.TERMINAL else NOTED
         total = len(book.plan.cells)
         with self.signals.caught(), console.progress(self.night, total=total) as shown:
@@ -117,7 +117,7 @@ class LocalScheduler:
         """Do what was asked: say once that nothing new begins, or stop what runs."""
         if self.signals and not self._said:
             self._said = True
-            self.worker.console.info(
+            self.worker.here.console.info(
                 f"   interrupted: {count(len(self._running), 'cell')} may end, nothing new begins; "
                 "Ctrl-C again stops at once"
             )
@@ -131,12 +131,12 @@ class LocalScheduler:
         except StoreError as exc:
             if not self._running:
                 raise
-            self.worker.console.warn(f"{exc}: asking again in {LOOK:.0f} s")
+            self.worker.here.console.warn(f"{exc}: asking again in {LOOK:.0f} s")
             return before, False
 
     def _look(self, book: Book | None = None) -> dict[str, CellStanding]:
         self.book = book or self.nights.book(self.night)
-        return standing.stand(self.book, self.worker.now())
+        return standing.stand(self.book)
 
     def _start(self, standings: Mapping[str, CellStanding]) -> None:
         if standing.stopped(self.book.orders):
@@ -172,17 +172,17 @@ class LocalScheduler:
 
     def _launch(self, cell: Cell) -> None:
         argv = (
-            *self.worker.program, "nightly", "cell", self.night, cell.name, "--leash",
-            "--engine=local", f"--program={shlex.join(self.worker.program)}", *self.target,
+            *self.worker.here.program, "nightly", "cell", self.night, cell.name, "--leash",
+            "--engine=local", f"--program={shlex.join(self.worker.here.program)}", *self.target,
         )  # fmt: skip
-        process = self.worker.runner.start(
+        process = self.worker.here.runner.start(
             Command(argv=argv),
             output=self.output,
             stdin=subprocess.PIPE,  # a leash: it closes when this process ends, however it ends
             pass_fds=(self.lock,) if self.lock >= 0 else (),
         )
         self._running[cell.name] = _Running(process, cell, time.monotonic())
-        self.worker.console.detail(f"   start {cell.name}")
+        self.worker.here.console.detail(f"   start {cell.name}")
 
     def _reap(self) -> bool:
         """Take note of cells whose process ended; whether there was one."""
@@ -196,7 +196,7 @@ class LocalScheduler:
             if code and code not in STATES:  # it could not record its own end
                 self._bury_one(name, code)
             how = "done" if code == 0 else f"exit status {code}"
-            self.worker.console.info(f"   {name}: {how} after {took}")
+            self.worker.here.console.info(f"   {name}: {how} after {took}")
         return bool(ended)
 
     def _bury_one(self, name: str, code: int) -> None:
@@ -207,7 +207,7 @@ class LocalScheduler:
             tries = book.attempts.get(name, ())
             buried = [lost(self.nights, book, item, self.worker, why=why) for item in tries]
         except StoreError as exc:  # the next engine will find it
-            self.worker.console.warn(str(exc))
+            self.worker.here.console.warn(str(exc))
             buried = []
         if not any(buried):
             self._refused[name] = self._refused.get(name, 0) + 1

@@ -1,7 +1,7 @@
 """What the store has already of what a night may do: builds, sets and verdicts, durations.
 
 What a set's verdicts and releases mean is asked of `release.status`, which `promote` asks as well.
-The newest summary tells what was built of which inputs, also when it is kept no longer.
+The newest summary tells what was built of which inputs.
 """
 
 import re
@@ -14,13 +14,12 @@ from amdgpu_family_matrix import Family
 from rocwheel.base.parallel import each
 from rocwheel.base.store import Store
 from rocwheel.base.values import Plain
-from rocwheel.base.versions import RocmVersion
 from rocwheel.gate.suite import history
 from rocwheel.image.recipe import ImagedSet
-from rocwheel.night import artifacts, image_record, summing
+from rocwheel.night import image_record, truth
 from rocwheel.night.image_record import NightImage
-from rocwheel.night.night_summary import NightSummary
 from rocwheel.night.settings import NightSettings, Pools
+from rocwheel.night.truth import NightSummary
 from rocwheel.records.places import Place
 from rocwheel.records.verdict import State
 from rocwheel.release import status
@@ -76,33 +75,29 @@ class _Built(Plain, frozen=True, kw_only=True):
 def look(
     setting: PlanInput, recipes: Sequence[WheelRecipe], store: Store, last: NightSummary | None
 ) -> StoreContents:
-    """Ask the store what it has; `last` is the newest summary.
+    """Ask the store what it has; `last` is the newest summary, which knows what was built.
 
-    That knows what was built and is kept no longer: it is not built again where each family has
-    staged it, so that what retention removed stays removed.
+    A recipe was built where each of its families has its set staged, or had it: what retention
+    removed stays removed.
     """
-    manifests = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
-    built = {
-        recipe.inputs: _Built(sha256=one.sha256, major=RocmVersion.parse(one.rocm.version).major)
-        for recipe, one in zip(recipes, manifests, strict=True)
-        if one
-    }
     known = {item.inputs: item for item in last.builds} if last else {}
-    gone = {
-        recipe.inputs: _Built(sha256=known[recipe.inputs].manifest, major=_major(recipe))
+    built = {
+        recipe.inputs: _Built(
+            sha256=known[recipe.inputs].manifest, major=_major(known[recipe.inputs])
+        )
         for recipe in recipes
-        if recipe.inputs in known and recipe.inputs not in built and _major(recipe)
+        if recipe.inputs in known
     }
-    sets = _sets(setting, recipes, {**built, **gone}, store)
+    sets = _sets(setting, recipes, built, store)
     for recipe in recipes:
-        item = gone.get(recipe.inputs)
-        if item and all((name, item.sha256) in sets for name in recipe.families):
-            built[recipe.inputs] = item
+        item = built.get(recipe.inputs)
+        if item and not all((name, item.sha256) in sets for name in recipe.families):
+            del built[recipe.inputs]
     return StoreContents(
         manifests={inputs: item.sha256 for inputs, item in built.items()},
         sets=sets,
         tests=_durations(setting, recipes, built, sets, store),
-        seconds=summing.seconds(last) if last else {},
+        seconds=truth.seconds(last) if last else {},
     )
 
 
@@ -120,7 +115,7 @@ def _sets(
     def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
         (name, major), ids = item
         family, sets = setting.families[name], {}
-        for staging, release in channel.pairs(store, name, major):
+        for staging, release in channel.pairs(store, name, major or None):
             seen = status.read(staging, release, family, channel, now=setting.now, asks_pages=False)
             for row in (item for item in seen.sets if item.set_id in ids):
                 own = [r for r in recipes if (b := built.get(r.inputs)) and b.sha256 == row.set_id]

@@ -1,7 +1,7 @@
 """The plan of a night: which cells there are, what each needs and depends on, and why.
 
-A function of what was resolved (`pipeline.resolving`) and of what the store has already
-(`pipeline.looking`).
+A function of what was resolved (`night.resolving`) and of what the store has already
+(`night.looking`).
 """
 
 import json
@@ -99,70 +99,51 @@ class _Made:
         """Build, and what follows for each family."""
         cost, is_branch = self._setting.settings.build, "--jax-source-dir={checkout}" in recipe.argv
         manifest = self._seen.manifests.get(recipe.inputs, "")
-        build = self._add(
-            f"build.{recipe.name}",
-            recipe.argv,
-            needs=self._needs(cost, "", [RunnerPool(cost.label)] if cost.label else [], 0),
-            seconds=cost.hours * 3600,
-            limit=cost.hours * 3600,
-            leave=recipe.inputs,
-            wheels=recipe.name,
-            repository=recipe.jax_repository if is_branch else "",
-            commit=recipe.jax_commit if is_branch else "",
-            why=f"built before as {manifest[:12]}" if manifest else "these inputs were never built",
-            kept="built" if manifest else "",
-        )
+        name = f"build.{recipe.name}"
         rest = (*self._setting.own, *self._setting.target)
-        chosen = f"--manifest={manifest or '{' + build.name + '}'}"
         sets = [
             _FamilySet(
                 recipe=recipe,
-                family=self._setting.families[name],
-                seen=self._seen.sets.get((name, manifest), SetSeen()),
-                words=(chosen, f"--family={name}", *rest),
+                family=self._setting.families[family],
+                seen=self._seen.sets.get((family, manifest), SetSeen()),
+                words=(f"--manifest={manifest or f'{{{name}}}'}", f"--family={family}", *rest),
             )
-            for name in recipe.families
+            for family in recipe.families
         ]
-        is_one = self._setting.channel.is_shared  # a set for several, which names them
-        for group in [sets] if is_one else [[of] for of in sets]:
-            stage = self._stage(build, group)
-            for of in group:
-                self._family(of, stage)
-
-    def _stage(self, build: Cell, group: Sequence[_FamilySet]) -> Cell:
-        """Add the cell that stages a set; one for several is no family's own."""
-        first, states = group[0], [of.seen.state for of in group]
-        name, suffix, tags, words = first.name, "", first.tags, first.words[1:]
-        if len(group) > 1:
-            name, tags = first.recipe.name, {"wheels": first.recipe.name}
-            suffix = f", for {', '.join(of.family.name for of in group)}"
-            words = ("--family=all", *words[1:])
-        state = states[0] if all(states) else ""
-        return self._add(
-            f"stage.{name}",
-            ("stage", "{wheelhouse}", *words),
-            after=(build.name,),
-            bring=first.recipe.inputs,
-            seconds=120,
-            needs=Needs(memory_mib=1024, disk_mib=4096),
-            kept="staged" if state else "",
-            why=(f"{state} already" if state else "not staged yet") + suffix,
-            **tags,
+        is_one = self._setting.channel.is_shared and len(sets) > 1  # one set, which names them
+        names = ("all",) if is_one else recipe.families
+        build = self._add(
+            name,
+            recipe.argv,
+            stages=tuple(("stage", "{wheelhouse}", f"--family={one}", *rest) for one in names),
+            needs=self._needs(cost, "", [RunnerPool(cost.label)] if cost.label else [], 0),
+            seconds=cost.hours * 3600,
+            limit=cost.hours * 3600,
+            inputs=recipe.inputs,
+            wheels=recipe.name,
+            repository=recipe.jax_repository if is_branch else "",
+            commit=recipe.jax_commit if is_branch else "",
+            why=f"staged before as {manifest[:12]}"
+            if manifest
+            else "these inputs were never built",
+            kept="staged" if manifest else "",
         )
+        for of in sets:
+            self._family(of, build)
 
-    def _family(self, of: _FamilySet, stage: Cell) -> None:
+    def _family(self, of: _FamilySet, build: Cell) -> None:
         """Add the cells that test and release a staged set for one family."""
         seen = of.seen
         ends = [
             name
             for python in of.recipe.pythons
             for suite, level in self._setting.channel.levels(of.family, python).items()
-            for name in self._gate(of, python, suite, level, stage)
+            for name in self._gate(of, python, suite, level, build)
         ]
         promote = self._add(
             f"promote.{of.name}",
             ("promote", *of.words, "--reason=night {night}"),
-            after=(stage.name,),
+            after=(build.name,),
             settled=tuple(ends),
             seconds=60,
             needs=Needs(memory_mib=1024),
@@ -171,10 +152,10 @@ class _Made:
             **of.tags,
         )
         for image, python in image_record.wanted(self._setting.images, of.recipe, of.family.name):
-            self._image(of, python, image, after=(promote.name, stage.name))
+            self._image(of, python, image, after=(promote.name, build.name))
 
     def _gate(
-        self, of: _FamilySet, python: str, suite: str, level: matrix.Level, stage: Cell
+        self, of: _FamilySet, python: str, suite: str, level: matrix.Level, build: Cell
     ) -> Iterator[str]:
         """Add the cells of one (suite, CPython); yield the names that a promotion waits for."""
         stem, family = f"gate.{of.name}.{python}.{suite}", of.family
@@ -207,7 +188,7 @@ class _Made:
             self._add(
                 name,
                 ("gate", *chosen, *rocm, *last),
-                after=(stage.name,),
+                after=(build.name,),
                 needs=needs,
                 seconds=max(60, took // count) if took else limit // 2,
                 limit=limit,
@@ -222,7 +203,7 @@ class _Made:
         merge = self._add(
             f"merge.{stem.removeprefix('gate.')}",
             ("gate", "merge", f"--shards={count}", *chosen, "--output={scratch}/results"),
-            after=(stage.name,),
+            after=(build.name,),
             settled=tuple(names),
             seconds=60,
             why=f"one verdict of {count} shards",
@@ -297,7 +278,7 @@ class _Made:
 
     def end(self) -> None:
         """Add the cells that come last: pruning before the page, which says how that ended."""
-        target, notify = self._setting.target, self._setting.settings.notify
+        target = self._setting.target
         ends = tuple(cell.name for cell in self.cells if not cell.absent)
         keep = f"--keep={self._setting.settings.keep_nights}"
         families = [f"--family={f}" for f in sorted({c.family for c in self.cells} - {""})]
@@ -306,13 +287,6 @@ class _Made:
         shown = f"--nights={self._setting.settings.shown_nights}"
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", page, settled=(*ends, "prune"), why="every night")
-        if notify.url or notify.file:
-            how = {"url": notify.url, "secret-variable": notify.secret, "file": notify.file}
-            words = [f"--{option}={value}" for option, value in how.items() if value]
-            self._add(
-                "notify", ("nightly", "notify", "{night}", *words, *target),
-                settled=("page",), limit=300, why="people hear of a night that differs",
-            )  # fmt: skip
 
     def missing(self, cell: Cell, bypass: matrix.Bypass | None = None) -> None:
         """Add a cell that is expected and cannot be there, with the excuse that the data have."""
@@ -353,8 +327,7 @@ def is_to_run(cell: Cell) -> bool:
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     """Return what a workflow's jobs take from a plan: the night, its families, a matrix per kind.
 
-    Without a family only what is not a family's own: each family has a limit of jobs of its own. A
-    set for several families is staged for all of them, so that is no family's own.
+    Without a family only what is not a family's own: each family has a limit of jobs of its own.
     """
     names = sorted({cell.family for cell in plan.cells if cell.family and is_to_run(cell)})
     values = {"night": plan.night, "families": json.dumps(names)}

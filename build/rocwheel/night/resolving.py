@@ -22,8 +22,8 @@ from rocwheel.base.values import Plain, canonical_json, replace
 from rocwheel.base.versions import RocmVersion
 from rocwheel.bazel import check_rocm
 from rocwheel.image import registry
-from rocwheel.night.night_summary import NightSummary
 from rocwheel.night.settings import Branch, NightSettings, SetSettings
+from rocwheel.night.truth import NightSummary
 from rocwheel.release.ledger.nights import Cell, WheelRecipe
 from rocwheel.rocm import listing, therock
 from rocwheel.rocm.listing import ListedTarball

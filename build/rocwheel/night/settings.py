@@ -46,14 +46,6 @@ Tag = Annotated[
         "write for example nightly-{family}-py{python}",
     ),
 ]
-Url = Annotated[
-    str,
-    matching(
-        r"\A(\Z|https://|http://127\.0\.0\.1|http://localhost)",
-        "https",
-        "what is sent is signed, not secret",
-    ),
-]
 Engine = Literal["docker", "podman"]
 Some = Annotated[int, Meta(ge=1)]
 
@@ -117,7 +109,7 @@ class Cost(Value, frozen=True, kw_only=True):
     cpus: Annotated[int, Meta(ge=0)] = 8
     memory_mib: Annotated[int, Meta(ge=0)] = 32 << 10
     disk_mib: Annotated[int, Meta(ge=0)] = 40 << 10
-    hours: Annotated[int, Meta(ge=0)] = 5
+    hours: Some = 5
 
 
 class BuildCost(Cost, frozen=True, kw_only=True):
@@ -133,7 +125,7 @@ class ImageCost(Cost, frozen=True, kw_only=True):
     """What making and trying a runtime image takes."""
 
     disk_mib: Annotated[int, Meta(ge=0)] = 120 << 10
-    hours: Annotated[int, Meta(ge=0)] = 3
+    hours: Some = 3
 
 
 class ImageSettings(Value, frozen=True, kw_only=True):
@@ -161,14 +153,6 @@ class ImageSettings(Value, frozen=True, kw_only=True):
         return own and family in (self.families or (family,))
 
 
-class Notify(Value, frozen=True, kw_only=True):
-    """Who gets a message when a night differs from the one before."""
-
-    url: Url = ""
-    secret: str = ""  # name of the environment variable with the key for signing
-    file: str = ""
-
-
 class Excuse(Value, frozen=True, kw_only=True):
     """Permission for cells to be absent, or without a runner, until a day."""
 
@@ -193,7 +177,6 @@ class NightSettings(Value, frozen=True, kw_only=True):
     quarantine: Some = 3
     keep_nights: Some = 60
     shown_nights: Some = 30
-    notify: Notify = Notify()
     excused: tuple[Excuse, ...] = ()
 
     def __post_init__(self) -> None:
@@ -267,10 +250,7 @@ class Pools(Value, frozen=True, kw_only=True):
 
 def load(path: Path) -> NightSettings:
     """Read the settings of a night. Raises ConfigError with file, line and key."""
-    settings = yaml_file.read(path, NightSettings)
-    # not relative to where it is written from: a cell runs in a folder that goes with it
-    file = settings.notify.file and str(path.parent.absolute() / settings.notify.file)
-    return replace(settings, notify=replace(settings.notify, file=file))
+    return yaml_file.read(path, NightSettings)
 
 
 def load_pools(path: Path | None, settings: NightSettings) -> Pools:

@@ -3,22 +3,21 @@
 A failure in any attempt at a test counts, however late it comes: a pass beside it is `flaky`. An
 attempt that stored no verdict tested nothing, and only a hang of it counts beside a pass.
 A cell that waited for ends (a promotion, a merge, the page) is done again when one of them changed.
-An attempt that began and never ended is lost, which is the machine's fault until a person knows
-better; what the machine was at fault for is tried again, as often as the plan says.
+An attempt without an end that no longer renews its lease is lost, which is the machine's fault
+until a person knows better; what the machine was at fault for is tried again, as often as the plan
+says.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Final
 
 from rocwheel.base.choices import TEST_KINDS
 from rocwheel.base.values import Plain, replace
-from rocwheel.base.versions import moment
+from rocwheel.night.causes import usual
 from rocwheel.records.verdict import SILENT, State
-from rocwheel.release.ledger.nights import Book, Cell, CellAttempt, Ended, Order, Phase
+from rocwheel.release.ledger.nights import Book, CauseClass, Cell, CellAttempt, Ended, Order, Phase
 
 GOOD: Final = frozenset({State.PASS})
-GRACE: Final = 300  # seconds after its limit before an attempt without an end counts as lost
 
 
 class CellStanding(Plain, frozen=True, kw_only=True):
@@ -29,6 +28,7 @@ class CellStanding(Plain, frozen=True, kw_only=True):
     state: State | None  # of all attempts together; None before the first ended
     reason: str
     attempts: tuple[CellAttempt, ...]
+    cause: CauseClass | None = None  # of what did not pass
     released: bool = False  # flaky, and after a person's retry its set was released all the same
 
     @property
@@ -55,7 +55,7 @@ class CellStanding(Plain, frozen=True, kw_only=True):
     def word(self) -> str:
         """The state as people read it."""
         if self.phase in {Phase.ENDED, Phase.OPEN} and self.state:
-            return self.state.value
+            return self.state.value if self.cause is not CauseClass.LOST else self.cause.value
         return f"kept: {self.cell.kept}" if self.phase is Phase.KEPT else self.phase.value
 
     @property
@@ -70,16 +70,19 @@ def stopped(orders: tuple[Order, ...]) -> Order | None:
     return last if last and last.action == "stop" else None
 
 
-def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
+def stand(book: Book) -> dict[str, CellStanding]:
     """Return every cell of the plan, in its order; a cell comes after what it depends on."""
     standings: dict[str, CellStanding] = {}
     for cell in book.plan.cells:
         if cell.kept or cell.absent:  # the plan says all of it
             phase, state = (Phase.KEPT, State.PASS) if cell.kept else (Phase.ABSENT, None)
             why = cell.why if cell.kept else f"{cell.absent} {cell.excused}".strip()
-            one = CellStanding(cell=cell, phase=phase, state=state, reason=why, attempts=())
+            one = CellStanding(
+                cell=cell, phase=phase, state=state, reason=why, attempts=(),
+                cause=CauseClass.ABSENT if cell.absent else None,
+            )  # fmt: skip
         else:
-            one = _one(book, cell, standings, now)
+            one = _one(book, cell, standings)
         standings[cell.name] = one
         if cell.kind == "promote" and one.phase is Phase.ENDED and one.passed:
             for name in [n for s in cell.settled for n in (s, *standings[s].cell.settled)]:
@@ -116,15 +119,16 @@ def ready(standings: Mapping[str, CellStanding], cell: Cell) -> bool:
     )
 
 
-def _one(
-    book: Book, cell: Cell, standings: Mapping[str, CellStanding], now: datetime
-) -> CellStanding:
+def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellStanding:
     attempts = book.attempts.get(cell.name, ())
 
     def standing(phase: Phase, state: State | None, reason: str) -> CellStanding:
-        return CellStanding(cell=cell, phase=phase, state=state, reason=reason, attempts=attempts)
+        cause = cause_of(cell, state, attempts) if phase in {Phase.ENDED, Phase.OPEN} else None
+        return CellStanding(
+            cell=cell, phase=phase, state=state, reason=reason, attempts=attempts, cause=cause
+        )
 
-    running = [item for item in attempts if not item.ended and not is_lost(item, cell, now)]
+    running = [item for item in attempts if not (item.ended or item.is_lost)]
     state, reason = _together(cell, attempts, book.sha256)
     if running and running[-1].begun:
         return standing(Phase.RUNNING, state, f"on {running[-1].begun.host}")
@@ -169,11 +173,16 @@ def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> s
     return "what it waited for"
 
 
-def is_lost(attempt: CellAttempt, cell: Cell, now: datetime) -> bool:
-    """Return whether an attempt without an end is too old to be running still."""
-    if attempt.begun is None or attempt.unread:
-        return True
-    return (now - moment(attempt.begun.time)).total_seconds() > cell.limit + GRACE
+def cause_of(
+    cell: Cell, state: State | None, attempts: tuple[CellAttempt, ...]
+) -> CauseClass | None:
+    """Return what a state that is no pass tells of: what its last attempt in that state said."""
+    if state is None or state in GOOD or not attempts:
+        return None
+    said = next((i.ended for i in reversed(attempts) if i.ended and i.ended.state is state), None)
+    if said is None:
+        return CauseClass.STORE if attempts[-1].unread else CauseClass.LOST
+    return said.cause or (None if state is State.NOT_RUN else usual(cell.kind, state))
 
 
 def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple[State | None, str]:
@@ -184,9 +193,10 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
     for item in attempts:
         ended = item.ended
         if ended is None:
-            if state is None:
-                why = item.unread or f"attempt {item.number} never said how it ended"
-                state, reason = State.INFRA, why
+            if state is None and item.is_lost:
+                host = item.begun.host if item.begun else "its machine"
+                why = f"{host} has given no sign of attempt {item.number} for more than 3 minutes"
+                state, reason = State.INFRA, item.unread or why
             continue
         if ended.plan != plan:
             state, reason = State.INFRA, f"attempt {item.number} is of another plan"

@@ -1,4 +1,4 @@
-"""What is done about nights besides running them: orders, hosts, pruning, the page.
+"""What is done about nights besides running them: orders, hosts, checking, pruning.
 
 Each function takes the open store and says what it did; options and output are the commands'.
 """
@@ -6,22 +6,27 @@ Each function takes the open store and says what it did; options and output are 
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Any, Final
 
-from amdgpu_family_matrix import Family
-from rocwheel.base.console import Console, count, duration
-from rocwheel.base.errors import ConfigError, InterruptError, ObjectStaleError
-from rocwheel.base.store import HTML, JSON, Headers, Store
+from rocwheel.base.console import count, duration
+from rocwheel.base.errors import ConfigError, InterruptError
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import moment, timestamp
-from rocwheel.night import artifacts, night_feed, planning, slurm, standing, summing
-from rocwheel.night import night_page as page
-from rocwheel.night.night_summary import NightSummary
+from rocwheel.night import planning, slurm, standing, truth
 from rocwheel.night.standing import CellStanding
 from rocwheel.release import retention
 from rocwheel.release.index.channels import Channel
-from rocwheel.release.ledger.nights import INDEX, LATE, Book, Ended, HostMark, Nights, Order, Phase
+from rocwheel.release.ledger.nights import (
+    INDEX,
+    LATE,
+    Book,
+    CauseClass,
+    Ended,
+    HostMark,
+    Nights,
+    Order,
+    Phase,
+)
 from rocwheel.release.operations import Who, check_clock
 
 NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
@@ -29,7 +34,6 @@ NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned shou
 # seconds, a cluster's node may have to boot.
 STALLED: Final = {"local": timedelta(minutes=2), "slurm": timedelta(minutes=15)}
 ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
-PUBLISHED: Final = 5  # times a page is made that another one overtakes
 
 
 def order(book: Book, action: str, cell: str, who: Who) -> Order:
@@ -63,39 +67,33 @@ def _signed(action: str, who: Who) -> dict[str, Any]:
     return {"by": who.by, "reason": who.reason, "time": timestamp(who.now)}
 
 
-def page_url(channel: Channel, store: Store) -> str:
-    """Return where people read the page of all families."""
-    public = channel.public_url.rstrip("/")
-    return f"{public}/{page.PAGE}" if public else store.http(page.PAGE)
-
-
 def problems(
     nights: Nights,
     now: datetime,
     limit: float,
-    waits: Mapping[str, slurm.Task] | None,
+    waits: Mapping[str, slurm.Job],
     *,
     has_slurm: bool = True,
 ) -> list[str]:
     """Say what is wrong with the newest nights: each a line that names its cause.
 
-    `limit` is the age in seconds of the newest, at most. Without `has_slurm` what waits in Slurm
-    is not known here.
+    `limit` is the age in seconds of the newest, at most; `waits` is what waits in Slurm. Without
+    `has_slurm` that is not known here.
     """
     names = nights.names()
     if not names:
         return [f"{nights.store.url}: has no night"]
     night, book = names[-1], nights.book(names[-1])
-    standings = standing.stand(book, now)
+    standings = standing.stand(book)
     age = (now - moment(book.plan.made)).total_seconds()
-    over = all(item.settled or item.cell.kind in summing.TELLING for item in standings.values())
-    lines = [f"{task.cell}: held by the scheduler: {task}" for task in slurm.held(waits)]
+    over = all(item.settled or item.cell.kind == "page" for item in standings.values())
+    lines = [f"{job.cell}: held by the scheduler: {job}" for job in slurm.held(waits)]
     if age > limit:
         lines.append(f"{night}: the newest night is {duration(age)} old")
     if -age > LATE.total_seconds():
         lines.append(f"{night}: is {duration(-age)} ahead of this machine's clock: set the clock")
     started = book.attempts or not any(map(planning.is_to_run, book.plan.cells))
-    if not started and age > min(limit, NEVER_RAN):
+    if not (started or waits) and age > min(limit, NEVER_RAN):
         lines.append(f"{night}: was planned and never ran")
     left = count(sum(not item.settled for item in standings.values()), "cell")
     if not over and (stop := standing.stopped(book.orders)):
@@ -104,9 +102,14 @@ def problems(
     elif not (over or waits) and _is_stalled(book, standings, now):
         go_on = shlex.join(("nightly", "run", night, *engine_words(book)))
         how = f"stands still with {left} to do: `{go_on}`"
-        if waits is not None and not has_slurm:
+        if "slurm" in _engines(book) and not has_slurm:
             how = f"nothing runs of {left} to do, and Slurm cannot be asked here: check it there"
         lines.append(f"{night}: {how}")
+    lines += standing.grouped(
+        (name, f"lost: {item.reason}")
+        for name, item in standings.items()
+        if item.cause is CauseClass.LOST and not item.settled
+    )
     lines += standing.grouped(
         (name, f"absent: {item.reason}")
         for name, item in standings.items()
@@ -116,7 +119,7 @@ def problems(
         lines.append(f"{night}: nothing was built")
     judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet
     unread: list[str] = []
-    if judged and not summing.known(nights, judged, unread.append):
+    if judged and not truth.known(nights, judged, unread.append):
         lines += unread or [f"{judged[0]}: has no summary: its page was never made"]
     return lines
 
@@ -168,8 +171,7 @@ def plan_pruning(
 ) -> NightPruning:
     """Decide what retention no longer keeps. Raises ConfigError for a clock that is off."""
     store = nights.store
-    left = chain((INDEX,), (info.key for info in store.keys(artifacts.ROOT)))
-    check_clock(store, left, now=who.clock, where=store.url)
+    check_clock(store, (INDEX,), now=who.clock, where=store.url)
     old = nights.names()[:-keep]
     stay = tuple(name for name in old if _may_go_on(nights, name, who.now))
     every = (pair for name in families for pair in channel.pairs(store, name))
@@ -182,14 +184,12 @@ def plan_pruning(
     )
 
 
-def prune(plan: NightPruning, nights: Nights, channel: Channel, who: Who) -> int:
-    """Carry a pruning out; return how many objects of kept builds went with it."""
+def prune(plan: NightPruning, nights: Nights, who: Who) -> None:
+    """Carry a pruning out."""
     for planned in plan.sets:
         retention.apply(planned, who=who)
     if plan.nights:
         nights.forget(plan.nights)
-    days = channel.retention.staging_days
-    return artifacts.forget(nights.store, who.now - timedelta(days=days)) if days else 0
 
 
 def _may_go_on(nights: Nights, name: str, now: datetime) -> bool:
@@ -198,66 +198,7 @@ def _may_go_on(nights: Nights, name: str, now: datetime) -> bool:
         plan, _ = nights.plan(name)
         if now - moment(plan.made) >= ABANDONED:
             return False
-        standings = standing.stand(nights.book(name), now).values()
+        standings = standing.stand(nights.book(name)).values()
     except ConfigError:  # edited, or partly deleted: nothing goes on in it
         return False
     return any(not item.settled for item in standings if item.cell.kind != "prune")
-
-
-class NightPages(Plain, frozen=True, kw_only=True):
-    """Makes the summary of a night and the page of all families from the store."""
-
-    nights: Nights
-    channel: Channel
-    families: Mapping[str, Family]
-    now: datetime
-    console: Console
-    shown: int  # nights on the page
-
-    def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
-        """Sum up a night, and the newest anew; return the new page and how many it shows."""
-        shown = self.nights.names()[-self.shown :]
-        others = [name for name in shown if name != night]
-        summaries = {s.night: s for s in summing.known(self.nights, others, self.console.warn)}
-        newest = (name for name in shown[-1:] if name in summaries)
-        for name in dict.fromkeys(filter(None, (night, *newest))):
-            earlier = [item for other, item in summaries.items() if other != name]
-            summaries[name] = summing.summary(
-                self.nights.book(name),
-                self.families,
-                self.channel,
-                self.nights.store,
-                now=self.now,
-                before=earlier[-1] if earlier else None,
-            )
-            self.nights.put_summary(name, summaries[name].to_bytes())
-        wanted = [summaries[name] for name in shown if name in summaries]
-        try:
-            return self._put(wanted), len(wanted)
-        except ObjectStaleError:  # another page was published meanwhile, which may know more
-            if not tries:
-                raise
-            return self.publish(night, tries=tries - 1)
-
-    def _put(self, summaries: list[NightSummary]) -> bytes:
-        """Render the page and put it beside the index; return it."""
-        store, public = self.nights.store, self.channel.public_url
-        name = self.channel.name or "rocwheel"
-        body = page.render(
-            summaries,
-            now=self.now,
-            title=f"{name} wheels",
-            root=f"{public.rstrip('/')}/" if public else "../",
-        )
-        where = page_url(self.channel, store)
-        feed = night_feed.feed(summaries, title=f"{name} nights", page=where)
-        for key, data, kind in (
-            (page.PAGE, body, HTML),
-            (night_feed.FEED, feed, "application/atom+xml"),
-            (night_feed.BADGE, night_feed.badge(summaries), JSON),
-        ):
-            headers = Headers(content_type=kind, cache_control="public, max-age=60")
-            previous = store.info(key)
-            if not previous or store.read(key)[0] != data:
-                store.replace(key, data, previous=previous, headers=headers)
-        return body

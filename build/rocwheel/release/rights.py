@@ -51,16 +51,14 @@ PROBE: Final = f"{OURS}/probe*"
 # commands, so only who builds makes one.
 NIGHT: Final = (f"{nights.ROOT}/*", f"{nights.HOSTS}/*")
 HOSTS: Final = f"{nights.HOSTS}/*"
-BUILDS: Final = f"{OURS}/builds/*"
 PAGE: Final = "status/*"
 PLANS: Final = (nights.INDEX, *(f"{nights.ROOT}/{name}" for name in ("clock.json", "*/plan.json")))
 SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
 
 
 def _cells(*kinds: str) -> tuple[str, ...]:
-    """Return the keys that cells of these kinds write: the probe, their records, submissions."""
-    submissions = f"{nights.ROOT}/*/slurm/*"  # a cell that ends `infra` submits itself again
-    return (f"{nights.PROBE}*", submissions, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
+    """Return the keys that cells of these kinds write: the probe, their records and leases."""
+    return (f"{nights.PROBE}*", *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
 
 
 class Role(Plain, frozen=True):
@@ -77,15 +75,10 @@ ROLES: Final = {
     for role in (
         Role(
             "builder",
-            "builds wheel sets; looks at both indexes; `nightly plan`, cells that build",
-            {READ: (STAGED, RELEASED, *NIGHT, BUILDS), PUT: (*PLANS, *_cells("build.*"), BUILDS)},
-        ),
-        Role(
-            "stager",
-            "`stage`, `trust approve`",
+            "`nightly plan`, cells that build and stage wheel sets; `stage`, `trust approve`",
             {
-                READ: (STAGED, RELEASED, PROBE, *NIGHT, BUILDS),
-                PUT: (STAGED, PROBE, *_cells("stage.*")),
+                READ: (STAGED, RELEASED, PROBE, *NIGHT),
+                PUT: (STAGED, PROBE, *PLANS, *_cells("build.*")),
             },
             {PUT: (VERDICTS, RESULTS)},
         ),
@@ -93,7 +86,7 @@ ROLES: Final = {
             "runner",
             "`gate`, `gate merge` on one family: puts verdicts and reports, deletes nothing",
             {
-                READ: (STAGED, RELEASED, *NIGHT, BUILDS),
+                READ: (STAGED, RELEASED, *NIGHT),
                 PUT: (VERDICTS, RESULTS, *_cells("gate.*", "merge.*"), HOSTS),
             },
         ),
@@ -104,10 +97,10 @@ ROLES: Final = {
         ),
         Role(
             "reporter",
-            "`report state`, `nightly notify`: the page of a night and the message about it",
+            "`report state`, `nightly changes`, `nightly check`: the page of a night",
             {
                 READ: (STAGED, RELEASED, *NIGHT, PAGE),
-                PUT: (PAGE, SUMMARIES, *_cells("page/*", "notify*")),
+                PUT: (PAGE, SUMMARIES, *_cells("page/*")),
             },
         ),
         Role(
@@ -115,7 +108,7 @@ ROLES: Final = {
             "`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`, "
             "`index adopt` of a release, `nightly prune`; ends nights",
             {
-                READ: (STAGED, RELEASED, PROBE, *NIGHT, BUILDS, PAGE),
+                READ: (STAGED, RELEASED, PROBE, *NIGHT, PAGE),
                 PUT: (
                     STAGED,
                     RELEASED,
@@ -126,7 +119,7 @@ ROLES: Final = {
                     *_cells("promote.*", "prune/*"),
                 ),
                 # Retention is one decision, so one role carries it out: of indexes and of nights.
-                DELETE: (STAGED, RELEASED, f"{nights.ROOT}/*", BUILDS),
+                DELETE: (STAGED, RELEASED, f"{nights.ROOT}/*"),
             },
             {PUT: (WHEELS, METADATA, MANIFESTS, VERDICTS, STATED), DELETE: (VERDICTS, STATED)},
         ),

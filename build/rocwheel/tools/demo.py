@@ -39,8 +39,8 @@ from rocwheel.dist.wheelhouse import IDENTITY_LENGTH
 from rocwheel.gate.suite import suites
 from rocwheel.image import build
 from rocwheel.image.options import BuilderOptions
-from rocwheel.night import looking, planning, resolving
-from rocwheel.night.night_page import PAGE
+from rocwheel.night import looking, planning, resolving, truth
+from rocwheel.night.page import PAGE
 from rocwheel.night.settings import BuildCost, Cost, NightSettings
 from rocwheel.night.standing import CellStanding
 from rocwheel.records import families
@@ -273,7 +273,8 @@ def night(
 
 def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
     """Plan the night and store it; a set without its wheelhouse is built again."""
-    seen = looking.look(what.setting, [what.recipe], nights.store, None)
+    last = truth.newest(nights, lambda _said: None)
+    seen = looking.look(what.setting, [what.recipe], nights.store, last)
     built = seen.manifests.get(what.recipe.inputs, "")
     if built and not (wheelhouses / built[:IDENTITY_LENGTH]).is_dir():
         seen = replace(seen, manifests={})

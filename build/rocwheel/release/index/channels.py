@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base import files, yaml_file
-from rocwheel.base.choices import ALL, ROLES
+from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.store import Options, Store
 from rocwheel.base.store.opening import absolute, open_store
@@ -50,12 +50,6 @@ Url: TypeAlias = Annotated[
 ]
 StoreUrl: TypeAlias = Annotated[
     str, matching(r"\A(s3|file)://.", "a URL of this kind", "write s3://bucket or file:///folder")
-]
-Arn: TypeAlias = Annotated[
-    str,
-    matching(
-        r"\Aarn:[a-z-]+:iam::\d*:role/.", "an ARN of a role", "write arn:aws:iam::ACCOUNT:role/NAME"
-    ),
 ]
 FromOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -97,7 +91,6 @@ class Channel:
     # where its nights build; "" is the machine itself
     executor: str = ""
     builder_image: str = ""
-    roles: Mapping[str, str] = field(default_factory=dict)  # ARN of each role of release.rights
     # what the suites are here and now; a verdict of another suite counts for nothing
     suites: Mapping[str, KnownSuite] = field(default_factory=dict)
     trust: Trust = field(default_factory=Trust)  # whose signatures a promotion believes
@@ -283,17 +276,12 @@ class _Entry(Value, frozen=True, kw_only=True):
     size_budget_mib: Mapping[WheelKind, int] = {}
     policy: tuple[_Rule, ...] = ()
     build: _Build | None = None
-    roles: Mapping[str, Arn] = {}
 
     def __post_init__(self) -> None:
         """Refuse a prefix with two purposes, and families that `all` cannot wait for."""
         if not self.prefixes:
             hint = 'add for example "7": {staging: v2-staging, release: v2}'
             raise FieldError("no prefix", "prefixes", hint=hint)
-        for role in self.roles:
-            if role not in ROLES:
-                hint = suggest(role, ROLES)
-                raise FieldError(f"{role!r}: no such role", "roles", role, hint=hint)
         if self.must and self.layout == "family":
             hint = "write layout: both, or leave `must` out"
             raise FieldError("only an index of all families waits for some", "must", hint=hint)
@@ -330,7 +318,6 @@ class _Entry(Value, frozen=True, kw_only=True):
             ),
             executor=self.build.executor if self.build else "",
             builder_image=self.build.image if self.build else "",
-            roles=self.roles,
         )
 
 

@@ -1,8 +1,9 @@
 """A night in the store: its plan, what happened to its cells, and what is left of it.
 
-Everything but `summary.json`, `index.json` and the clock object is written once, so two engines,
-or a person beside one, can only add. An attempt is two objects: that it began, which takes its
-number, and how it ended; one that began and never ended is lost, and is counted. See
+Everything but `summary.json`, `index.json`, leases and the clock object is written once, so two
+engines, or a person beside one, can only add. An attempt is three objects: that it began, which
+takes its number, a lease that it renews each minute, and how it ended. One without an end whose
+lease was not renewed for three minutes, by the store's clock, is lost, and is counted. See
 docs/layout.md for every key.
 """
 
@@ -11,13 +12,18 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import ClassVar, Final, Literal
 
 from rocwheel.base import files
-from rocwheel.base.errors import ConfigError, ObjectDiffersError, ObjectMissingError
+from rocwheel.base.errors import (
+    ConfigError,
+    ObjectDiffersError,
+    ObjectMissingError,
+    ObjectStaleError,
+)
 from rocwheel.base.parallel import each
-from rocwheel.base.store import JSON, TEXT, Headers, Store, glance, swap
+from rocwheel.base.store import JSON, TEXT, Headers, ObjectInfo, Store, glance, swap
 from rocwheel.base.values import Plain, Value, replace
 from rocwheel.base.versions import suggest, timestamp
 from rocwheel.records.places import OURS
@@ -29,6 +35,8 @@ PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may 
 HOSTS: Final = f"{OURS}/hosts"
 NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,63}(?<!\.json)\Z")
 LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
+RENEWED: Final = 60.0  # seconds between two renewals of a lease
+LAPSED: Final = timedelta(seconds=3 * RENEWED)  # after which an attempt without an end is lost
 AS_JSON: Final = Headers(content_type=JSON)
 
 
@@ -42,6 +50,18 @@ class Phase(enum.Enum):
     OPEN = "open"  # tried, and to be tried again
     BARRED = "barred"  # what it needs did not pass, or a person dropped it
     ABSENT = "absent"  # expected, and cannot be there
+
+
+class CauseClass(enum.Enum):
+    """What a cell that did not pass tells of: the data in `ci/causes.yaml` say it of texts."""
+
+    WHEELS = "wheels"
+    TESTS = "tests"
+    INPUTS = "inputs"
+    STORE = "store"
+    MACHINE = "machine"
+    LOST = "lost"
+    ABSENT = "absent"
 
 
 class Needs(Value, frozen=True, kw_only=True):
@@ -60,7 +80,7 @@ class Cell(Value, frozen=True, kw_only=True):
     """One command of a night. Words of it may hold `{<cell>}`: the manifest that cell left."""
 
     name: str
-    kind: str  # source, build, stage, gate, merge, promote, image, page, notify, prune
+    kind: str  # source, build, gate, merge, promote, image, page, prune
     argv: tuple[str, ...]  # without the program
     after: tuple[str, ...] = ()  # cells that must have passed
     settled: tuple[str, ...] = ()  # cells that must have ended, whichever way
@@ -72,8 +92,8 @@ class Cell(Value, frozen=True, kw_only=True):
     python: str = ""
     suite: str = ""
     shard: str = ""  # "2/4"
-    bring: str = ""  # digest of the build whose wheelhouse it needs
-    leave: str = ""  # digest of the inputs it builds from, under which the wheelhouse is kept
+    inputs: str = ""  # digest of what it builds from
+    stages: tuple[tuple[str, ...], ...] = ()  # commands that stage what it built
     repository: str = ""  # a checkout it needs, and
     commit: str = ""  # of which commit
     why: str = ""
@@ -159,16 +179,25 @@ class Ended(Value, frozen=True, kw_only=True):
     host: str
     engine: str
     state: State
+    cause: CauseClass | None = None  # of what did not pass
     reason: str = ""
     exit_code: int = 0
     began: str
     time: str
     milliseconds: int
-    manifest: str = ""  # SHA-256 of the set it built
+    testing: int = 0  # milliseconds of them in which a test ran
+    manifest: str = ""  # SHA-256 of the set it built and staged
     image: str = ""  # that it pushed: NAME:TAG@sha256:…
     link: str = ""  # key of a page about it
     log: str = ""  # key
     written_by: str = ""  # which engine, where the attempt itself could not
+
+
+class Lease(Value, frozen=True, kw_only=True):
+    """The sign that an attempt is alive; its time is when the store took it."""
+
+    token: str  # of the attempt that has it
+    times: int  # it was renewed, so that no two have the same bytes
 
 
 class Order(Value, frozen=True, kw_only=True):
@@ -205,6 +234,12 @@ class CellAttempt(Plain, frozen=True, kw_only=True):
     begun: Begun | None = None
     ended: Ended | None = None
     unread: str = ""  # why one of the two cannot be read
+    silence: timedelta = timedelta(0)  # since its lease was renewed, by the store's clock
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether it has no end and cannot be running any more."""
+        return not self.ended and (bool(self.unread) or not self.begun or self.silence > LAPSED)
 
 
 class Book(Plain, frozen=True, kw_only=True):
@@ -295,6 +330,10 @@ class Nights:
             except ConfigError as exc:  # half-written, when a disk or its power failed
                 one = replace(one, unread=str(exc))
             tries[name][number] = one
+        alive = [(n, one) for n, made in tries.items() for one in made.values() if not one.ended]
+        silences = each(lambda of: self._silence(night, *of), alive, threads=self.store.connections)
+        for (name, one), silence in zip(alive, silences, strict=True):
+            tries[name][one.number] = replace(one, silence=silence)
         orders = tuple(Order.from_bytes(read[key], name=self.store.locate(key)) for key in ordered)
         return Book(
             plan=plan,
@@ -313,6 +352,41 @@ class Nights:
         """Record how an attempt ended; return False if an end is recorded already."""
         key = self.key(night, f"cells/{ended.cell}/{number}.json")
         return bool(self._create(key, ended))
+
+    def renew(self, night: str, cell: str, number: int, token: str) -> bool:
+        """Renew the lease of an attempt; return False once another attempt took it over."""
+        key, times = self._lease(night, cell, number), 1
+        data, previous = glance(self.store, key)
+        if previous:
+            there = Lease.from_bytes(data, name=self.store.locate(key))
+            times += there.times
+            if there.token != token:
+                return False
+        return self._lend(key, Lease(token=token, times=times), previous)
+
+    def take_over(self, night: str, cell: str, number: int, token: str) -> bool:
+        """Take the lease of a lost attempt, so that it ends itself; False where it is alive."""
+        key = self._lease(night, cell, number)
+        previous = glance(self.store, key)[1]
+        if previous and _silence(previous) <= LAPSED:
+            return False
+        return self._lend(key, Lease(token=token, times=0), previous)
+
+    def _lend(self, key: str, lease: Lease, previous: ObjectInfo | None) -> bool:
+        with suppress(ObjectStaleError):
+            self.store.replace(key, lease.to_bytes(), previous=previous, headers=AS_JSON)
+            return True
+        return False
+
+    def _silence(self, night: str, cell: str, one: CellAttempt) -> timedelta:
+        """Return how long an attempt gave no sign: no lease was renewed since it began."""
+        began = self.key(night, f"cells/{cell}/{one.number}.begun.json")
+        keys = (self._lease(night, cell, one.number), began)
+        infos = (glance(self.store, key)[1] for key in keys)
+        return next((_silence(info) for info in infos if info), timedelta(0))
+
+    def _lease(self, night: str, cell: str, number: int) -> str:
+        return self.key(night, f"cells/{cell}/{number}.lease")
 
     def keep_log(self, night: str, cell: str, number: int, log: bytes) -> str:
         """Store what an attempt printed; return its key."""
@@ -394,6 +468,10 @@ def check_name(night: str) -> None:
         raise ConfigError(
             f"{night!r}: not the name of a night", hint="write for example 2026-05-01"
         )
+
+
+def _silence(info: ObjectInfo) -> timedelta:
+    return (info.now or datetime.now(tz=timezone.utc)) - info.modified
 
 
 def _number(key: str) -> int:

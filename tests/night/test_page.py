@@ -7,12 +7,11 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from support.states import DIGEST, FIRST, of_one_set, red_morning, summary, with_images
+from support.states import DIGEST, FIRST, later, of_one_set, red_morning, summary, with_images
 
 from rocwheel.base.values import replace
-from rocwheel.night import night_page, night_summary
-from rocwheel.night.night_summary import CellChange, CellSummary, NightSummary, changes
-from rocwheel.night.summing import seconds
+from rocwheel.night import page, truth
+from rocwheel.night.truth import CellChange, CellSummary, NightSummary, changes, seconds
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger.nights import Phase
 
@@ -20,7 +19,7 @@ from rocwheel.release.ledger.nights import Phase
 def render(nights: int = 5, **kwargs) -> str:
     found = [summary(number, **kwargs) for number in range(nights)]
     now = FIRST + timedelta(days=nights)
-    return night_page.render(found, now=now, title="nightly wheels", root="../").decode()
+    return page.render(found, now=now, title="nightly wheels", root="../").decode()
 
 
 def with_state(base: NightSummary, **states: str) -> NightSummary:
@@ -54,14 +53,14 @@ def test_what_somebody_wrote_cannot_become_markup():
     base = summary(0, families=1)
     evil = "<script>alert(1)</script>"
     cells = tuple(msgspec.structs.replace(c, state=State.FAIL, reason=evil) for c in base.cells)
-    text = night_page.render(
+    text = page.render(
         [msgspec.structs.replace(base, cells=cells)], now=FIRST, title=evil, root="../"
     ).decode()
     assert evil not in text
 
 
 def test_without_any_night_there_is_a_page_that_says_so():
-    assert "No night yet" in night_page.render([], now=FIRST, title="x", root="../").decode()
+    assert "No night yet" in page.render([], now=FIRST, title="x", root="../").decode()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_without_any_night_there_is_a_page_that_says_so():
 )
 def test_a_cell_is_compared_with_the_same_cell_of_the_night_before(before, here, change):
     base = summary(0, families=1)
-    found = changes([with_state(base, unit=before), with_state(base, unit=here)])
+    found = changes([with_state(base, unit=before), later(with_state(base, unit=here))])
     kinds = {item.change for item in found if item.cell.suite == "unit"}
     assert kinds == ({change} - {CellChange.SAME})
 
@@ -99,8 +98,8 @@ def test_a_cell_that_passed_and_that_nothing_expects_any_more_is_absent():
 def test_images_are_listed_with_their_family_and_change_each_by_itself():
     base = with_state(summary(0, families=2))
     before = with_images(base, runtime="pass", devel="fail")
-    here = with_images(base, runtime="fail", devel="pass")
-    text = night_page.render([before, here], now=FIRST, title="x", root="../").decode()
+    here = later(with_images(base, runtime="fail", devel="pass"))
+    text = page.render([before, here], now=FIRST, title="x", root="../").decode()
     first, second = (text.index(f'id="family-{item.family}"') for item in base.families)
     assert text.count("Runtime images") == 1
     assert text.index("Runtime images") > min(first, second)
@@ -116,8 +115,11 @@ def test_images_are_listed_with_their_family_and_change_each_by_itself():
 
 def test_new_failures_come_first():
     base = summary(0, families=1)
-    nights = [with_state(base, unit="fail", e2e="pass"), with_state(base, unit="fail", e2e="fail")]
-    text = night_page.render(nights, now=FIRST, title="x", root="../").decode()
+    nights = [
+        with_state(base, unit="fail", e2e="pass"),
+        later(with_state(base, unit="fail", e2e="fail")),
+    ]
+    text = page.render(nights, now=FIRST, title="x", root="../").decode()
     assert text.index("new failure") < text.index("still failing")
 
 
@@ -139,22 +141,20 @@ def test_two_sets_of_one_family_have_a_row_each():
     )
     good = msgspec.structs.replace(unit, state=State.PASS, reason="")
     cells = (*(cell for cell in base.cells if cell is not unit), good, other)
-    two = msgspec.structs.replace(base, cells=cells)
-    text = night_page.render([base, two], now=FIRST, title="x", root="../").decode()
-    table = text[text.index('id="cells"') :]
+    two = later(msgspec.structs.replace(base, cells=cells))
+    text = page.render([base, two], now=FIRST, title="x", root="../").decode()
+    table = text[text.index('id="trend"') :]
     for name in (unit.wheels, "jax-main"):
         assert f'<th scope="row">unit <span class="note">{name}</span></th>' in table
-    assert "of main" in table
-    changed = text[text.index('id="changes"') : text.index('id="cells"')]
-    assert "CPython 3.12, jax-main" in changed
+    assert 'href="#cause-1"' in table
     alone = render(families=1)
     assert '<th scope="row">unit</th>' in alone
 
 
 def test_a_set_of_several_families_has_one_table_of_family_suite_and_cpython():
     base = of_one_set(summary(3, families=4, pythons=("3.14-ft", "3.12", "3.11")))
-    text = night_page.render([base], now=FIRST, title="x", root="../").decode()
-    table = text[text.index('id="set-jax"') : text.index('<h2 id="changes"')]
+    text = page.render([base], now=FIRST, title="x", root="../").decode()
+    table = text[text.index('id="set-jax"') : text.index('<h2 id="trend"')]
     assert "One set for 4 families: jax" in table
     assert "<code>dddddddddddd</code>" in table
     heads = re.findall(r'<th scope="col">([\d.]+(?:-ft)?)</th>', table)
@@ -162,7 +162,7 @@ def test_a_set_of_several_families_has_one_table_of_family_suite_and_cpython():
     assert heads == ["3.11", "3.12", "3.14-ft"] * len(suites)
     rows = [re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", row)) for row in table.split("<tr>")[3:]]
     names = [family.family for family in base.families]
-    released = ("in all", f"in {names[1]}", "no: unit on 3.12: fail: test_qr", "no")
+    released = ("in all", f"in {names[1]}", "no: unit on 3.12: fail", "no")
     for row, name, where in zip(rows, names, released, strict=True):
         assert re.match(rf" {name} {where} (pass|fail|flaky|infra|absent)", row)
     for row, name in zip(table.split("<tr>")[3:], names, strict=True):
@@ -173,16 +173,35 @@ def test_a_set_of_several_families_has_one_table_of_family_suite_and_cpython():
     assert "One set for" not in render(families=4), "each family has a set of its own"
 
 
-def test_a_stage_for_several_families_that_fails_is_red_for_each_of_them():
+def test_a_build_for_several_families_that_fails_is_red_for_each_of_them():
     made = of_one_set(summary(3, families=4))
-    names = [family.family for family in made.families]
-    stage = CellSummary(name="stage.jax", kind="stage", wheels="jax", state=State.FAIL)
-    staged = replace(made, cells=(*made.cells, stage))
-    for name in names:
-        assert stage in staged.of_family(name)
-        assert stage not in made.of_family(name)
-    text = night_page.render([staged], now=FIRST, title="x", root="../").decode()
-    assert text.count("stage.jax") >= len(names)
+    build = CellSummary(name="build.x", kind="build", wheels="jax", state=State.FAIL, reason="why")
+    failed = replace(made, cells=(*made.cells, build))
+    for name in (family.family for family in made.families):
+        assert build in failed.of_family(name)
+    text = page.render([failed], now=FIRST, title="x", root="../").decode()
+    cards = text[text.index('<ul class="families">') : text.index('id="set-jax"')]
+    (number,) = re.findall(
+        r'id="cause-(\d+)">\s*<p class="reason"><span class="chip">fail</span> why', text
+    )
+    assert cards.count(f'href="#cause-{number}"') == 4
+
+
+def test_gpus_that_were_held_but_not_testing_are_waste_with_a_name():
+    base = summary(0, families=1, pythons=("3.12",))
+    cells = tuple(
+        replace(c, milliseconds=3_600_000, testing=600_000) if c.suite == "e2e" else c
+        for c in base.cells
+    )
+    text = page.render([replace(base, cells=cells)], now=FIRST, title="x", root="../").decode()
+    row = text[text.index('id="gpus"') :].split("<tr>")[2].partition("</tr>")[0]
+    assert re.search(r"<td>gate\.\S+\.3\.12\.e2e <span class=\"note\">50 min 0 s</span>", row)
+
+
+def test_impact_says_who_has_it_and_what_the_others_keep():
+    made = of_one_set(summary(3, families=3))
+    assert made.impact == "2 of 3 families released; gfx1151 keeps 0.9.1 of 3 January"
+    assert made.short.endswith(" red · 2 of 3 families released · 4 January")
 
 
 def test_what_a_build_is_made_from_is_told_as_ranges_with_links():
@@ -193,14 +212,14 @@ def test_what_a_build_is_made_from_is_told_as_ranges_with_links():
     new = replace(
         old, rocm_version="7.14.0", jax_commit="c" * 40, tool="0.2.0 " + "b" * 40 + " " + "d" * 64,
     )  # fmt: skip
-    links = {what: link for what, _, link in night_summary.ranges(new, old)}
+    links = {what: link for what, _, link in truth.ranges(new, old)}
     assert links == {
         "JAX": f"https://github.com/jax-ml/jax/compare/{'a' * 40}...{'c' * 40}",
         "ROCm": "https://github.com/ROCm/TheRock/compare/therock-7.13...therock-7.14",
         "rocwheel": f"https://github.com/me/rocwheel/compare/{'a' * 40}...{'b' * 40}",
     }
     installed = replace(new, tool="0.3.0")  # no checkout, so no commit
-    assert {link for _, _, link in night_summary.ranges(installed, new)} == {""}
+    assert {link for _, _, link in truth.ranges(installed, new)} == {""}
 
 
 def test_a_dropped_cell_is_called_on_the_page_what_status_calls_it():
@@ -208,7 +227,7 @@ def test_a_dropped_cell_is_called_on_the_page_what_status_calls_it():
     why = "dropped by me: known"
     dropped = replace(made.cells[0], phase=Phase.BARRED, state=State.NOT_RUN, reason=why)
     night = replace(made, cells=(dropped, *made.cells[1:]))
-    text = night_page.render([night], now=FIRST, title="x", root="../").decode()
+    text = page.render([night], now=FIRST, title="x", root="../").decode()
     assert dropped.word == "barred"
     assert re.search(r">barred<", text)
     assert "not-run" not in text

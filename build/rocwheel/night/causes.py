@@ -1,0 +1,80 @@
+"""What a cell that did not pass tells of: wheels, tests, inputs, store or machine.
+
+The exit status says it in general, `ci/causes.yaml` of texts. What tells of wheels or inputs is not
+tried again: the same bytes fail in the same way.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from rocwheel.base import errors, yaml_file
+from rocwheel.base.choices import TEST_KINDS
+from rocwheel.base.values import Value, replace
+from rocwheel.base.yaml_file import FieldError
+from rocwheel.records.verdict import SILENT, State
+from rocwheel.release.ledger.nights import CauseClass, Ended
+
+FILE: Final = "causes.yaml"
+TOLD: Final = {  # by the exit status of a command
+    errors.ConfigError.exit_code: CauseClass.INPUTS,
+    errors.FetchError.exit_code: CauseClass.INPUTS,
+    errors.RocmError.exit_code: CauseClass.INPUTS,
+    errors.SourceError.exit_code: CauseClass.INPUTS,
+    errors.StoreError.exit_code: CauseClass.STORE,
+    errors.HostError.exit_code: CauseClass.MACHINE,
+    errors.PromotionError.exit_code: CauseClass.TESTS,
+}
+FINAL: Final = frozenset({CauseClass.WHEELS, CauseClass.INPUTS})
+
+
+class KnownCause(Value, frozen=True, kw_only=True, rename={"example": "line"}):
+    """A text that tells what a failure is about, with a line that shows it."""
+
+    cause: CauseClass
+    pattern: re.Pattern[str]
+    example: str
+
+    def __post_init__(self) -> None:
+        """Refuse a pattern that misses its own example."""
+        if not self.pattern.search(self.example):
+            raise FieldError("does not match the example", "pattern", hint="correct one of the two")
+
+
+class _File(Value, frozen=True, kw_only=True):
+    schema: Literal[1]
+    causes: Mapping[str, KnownCause]
+
+
+def load(ci: Path) -> tuple[KnownCause, ...]:
+    """Read the texts. Raises ConfigError."""
+    return tuple(yaml_file.read(ci / FILE, _File).causes.values())
+
+
+def judged(known: Sequence[KnownCause], kind: str, ended: Ended, log: str) -> Ended:
+    """Return how a cell of a kind ended, corrected by what its words say, with its cause."""
+    state = ended.state
+    if state in {State.PASS, State.NOT_RUN}:
+        return ended
+    said = next((item.cause for item in known if item.pattern.search(ended.reason)), None)
+    if not said and kind in TEST_KINDS and state not in SILENT:
+        machine = (item for item in known if item.cause is CauseClass.MACHINE)
+        match = next((m for item in machine if (m := item.pattern.search(log))), None)
+        if match:
+            said = CauseClass.MACHINE
+            line = log[log.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0].strip()
+            ended = replace(ended, reason=line)
+    if said is CauseClass.MACHINE:
+        state = State.INFRA
+    elif said in FINAL and state in SILENT:
+        state = State.FAIL
+    cause = said or TOLD.get(ended.exit_code) or usual(kind, state)
+    return replace(ended, state=state, cause=cause)
+
+
+def usual(kind: str, state: State) -> CauseClass:
+    """Return what a cell of a kind tells of with a state, where its words say nothing else."""
+    if state in SILENT:
+        return CauseClass.MACHINE
+    return CauseClass.TESTS if kind in {*TEST_KINDS, "promote"} else CauseClass.WHEELS

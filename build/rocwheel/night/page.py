@@ -1,0 +1,262 @@
+"""The page of the nightly: what each family has, what is missing, and why.
+
+One HTML file made of the summaries of the shown nights and nothing else, so that it costs the same
+with ten nights stored as with four hundred. What may be released and what blocks it is copied from
+`status`, never worked out here.
+"""
+
+import json
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from amdgpu_family_matrix import Family
+from rocwheel.base.assets import style, template, text
+from rocwheel.base.choices import TEST_KINDS
+from rocwheel.base.console import Console, duration, size
+from rocwheel.base.errors import ObjectStaleError
+from rocwheel.base.store import HTML, JSON, Headers, Store
+from rocwheel.base.values import Plain
+from rocwheel.base.versions import PythonVersion, timestamp
+from rocwheel.night import truth
+from rocwheel.night.truth import CellSummary, NightSummary, Truth
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger.nights import Nights
+
+PAGE: Final = "status/index.html"  # keys, below the store
+FEED: Final = "status/feed.atom"
+BADGE: Final = "status/badge.json"  # as https://shields.io/badges/endpoint-badge reads it
+COLOURS: Final = {"bad": "red", "warn": "yellow", "good": "brightgreen"}
+PUBLISHED: Final = 5  # times a page is made that another one overtakes
+TREND: Final = 14  # nights of a cell
+
+
+def render(summaries: Sequence[NightSummary], *, now: datetime, title: str, root: str) -> bytes:
+    """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
+    newest = summaries[-1] if summaries else None
+    told = Truth(summaries=tuple(summaries)) if newest else None
+    changed = told.changes if told else []
+    names = [family.family for family in newest.families] if newest else []
+    causes = told.causes if told else []
+    groups = _groups(summaries, {c.name: n for n, of in enumerate(causes, 1) for c in of.cells})
+    old = {item.name: item for night in summaries[:-1] for item in night.recipes}
+    ranges = {
+        item.name: list(truth.ranges(item, old[item.name])) if item.name in old else []
+        for item in (newest.recipes if newest else ())
+    }
+    page = template("night/assets/night.html").render(
+        css=style("gate/report/assets/page.css", "night/assets/night.css"),
+        js=text("night/assets/night.js"),
+        title=f"{newest.short}: {title}" if newest else title,
+        channel=title,
+        made=timestamp(now),
+        max_age_hours=36,
+        told=told,
+        newest=newest,
+        groups=groups,
+        sets=list(_sets(newest)) if newest else [],
+        counts=Counter((cell.word, cell.colour) for cell in (newest.cells if newest else ())),
+        causes=causes,
+        quiet=[c for c in changed if c.change.value in {"fixed", "slower"}],
+        gone=[c for c in changed if c.cell.name not in {i.name for i in newest.cells}]
+        if newest else [],
+        growth=list(truth.growth(summaries)) if summaries else [],
+        recipes={item.name: item for item in (newest.recipes if newest else ())},
+        ranges=ranges,
+        gpus=list(_gpu_minutes(newest)) if newest else [],
+        nights=[
+            {
+                "night": item,
+                "colours": [(name, truth.worst(item.of_family(name))) for name in names],
+            }
+            for item in reversed(summaries)
+        ],
+        shown=len(summaries),
+        trend=min(TREND, len(summaries)),
+        day=truth.day,
+        duration=duration,
+        size=size,
+        url=lambda key: f"{root}{quote(key)}" if key else "",
+    )  # fmt: skip
+    return page.encode()
+
+
+def _gpu_minutes(newest: NightSummary) -> Iterator[dict[str, Any]]:
+    """Yield for each family what its GPUs did: held but not testing is waste, and has a name."""
+    own = defaultdict(list)
+    for cell in newest.cells:
+        if cell.gpus and cell.milliseconds:
+            own[cell.family].append(cell)
+    for family, cells in own.items():
+        idle = {c.name: c.gpus * max(0, c.milliseconds - c.testing) for c in cells}
+        worst = max(idle, key=lambda name: idle[name])
+        yield {
+            "family": family,
+            "waited": sum(c.waited for c in cells) / 1000,
+            "held": sum(c.gpus * c.milliseconds for c in cells) / 1000,
+            "testing": sum(c.gpus * min(c.testing, c.milliseconds) for c in cells) / 1000,
+            "idle": sum(idle.values()) / 1000,
+            "worst": worst,
+            "most": idle[worst] / 1000,
+        }
+
+
+def _sets(newest: NightSummary) -> Iterator[dict[str, Any]]:
+    """Yield each set that is for several families: its tests, and where it is released."""
+    tests = [cell for cell in truth.spoken(newest).values() if cell.kind in TEST_KINDS]
+    manifests = {recipe.name: recipe.manifest for recipe in newest.recipes}
+    for name in dict.fromkeys(cell.wheels for cell in tests):
+        cells = {(c.family, c.suite, c.python): c for c in tests if c.wheels == name}
+        of, suites, pythons = (dict.fromkeys(part) for part in zip(*cells, strict=True))
+        if len(of) > 1:
+            yield {
+                "name": name,
+                "manifest": manifests.get(name, ""),
+                "families": [family for family in newest.families if family.family in of],
+                "suites": list(suites),
+                "pythons": sorted(pythons, key=PythonVersion.parse),
+                "cells": cells,
+            }
+
+
+def _groups(summaries: Sequence[NightSummary], cause: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return what the page shows of each family, those with a red cell first."""
+    if not summaries:
+        return []
+    newest, past = summaries[-1], [truth.spoken(item) for item in summaries]
+    groups = []
+    for family in newest.families:
+        cells = newest.of_family(family.family)
+        own = (cell for cell in past[-1].values() if cell.family == family.family)
+        tests = [cell for cell in own if cell.kind in TEST_KINDS]
+        groups.append(
+            {
+                "family": family,
+                "worst": "bad" if newest.nothing_built and cells else truth.worst(cells),
+                "causes": sorted({cause[cell.name] for cell in cells if cell.name in cause}),
+                "pythons": sorted({cell.python for cell in tests}, key=PythonVersion.parse),
+                "suites": list(dict.fromkeys((cell.wheels, cell.suite) for cell in tests)),
+                "is_one_set": len({cell.wheels for cell in tests}) <= 1,
+                "rows": {
+                    (cell.wheels, cell.suite, cell.python): {
+                        "cell": cell,
+                        "cause": cause.get(cell.name),
+                        "since": truth.since(cell, past, summaries),
+                        "strip": _strip([night.get(cell.identity) for night in past[-TREND:]]),
+                    }
+                    for cell in tests
+                },
+                "images": [cell for cell in cells if cell.kind == "image"],
+            }
+        )
+    order = ("bad", "warn", "idle", "none", "good")
+    return sorted(groups, key=lambda group: order.index(str(group["worst"])))
+
+
+def _strip(cells: Iterable[CellSummary | None]) -> dict[str, str]:
+    """Draw a square per night as one path per colour: small, and readable without a script."""
+    paths: dict[str, list[str]] = {}
+    for number, cell in enumerate(cells):
+        paths.setdefault(cell.colour if cell else "none", []).append(f"M{number * 6} 0h5v10h-5z")
+    return {name: "".join(path) for name, path in paths.items()}
+
+
+def badge(told: Truth | None) -> bytes:
+    """Render the badge of the newest night."""
+    night = told.night if told else None
+    document = {
+        "schemaVersion": 1,
+        "label": night.night if night else "nightly",
+        "message": night.verdict if night else "no night",
+        "color": COLOURS.get(night.colour if night else "", "lightgrey"),
+        "isError": bool(night and night.colour == "bad"),
+    }
+    return json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def feed(summaries: Sequence[NightSummary], *, title: str, page: str) -> bytes:
+    """Render the feed (RFC 4287): an entry for each shown night that differs."""
+    root = ET.Element("feed", xmlns="http://www.w3.org/2005/Atom")
+    updated = summaries[-1].written if summaries else "1970-01-01T00:00:00Z"
+    _add(root, title=title, id=page, updated=updated)
+    ET.SubElement(root, "link", href=page)
+    ET.SubElement(ET.SubElement(root, "author"), "name").text = "rocwheel"
+    for number in range(len(summaries), 0, -1):
+        told = Truth(summaries=tuple(summaries[:number]))
+        if told.loud or number == 1:
+            entry, night = ET.SubElement(root, "entry"), told.night
+            _add(entry, title=f"{night.night}: {told.headline}", id=f"{page}#{night.night}",
+                 updated=night.written, content=told.markdown(page))  # fmt: skip
+            ET.SubElement(entry, "link", href=page)
+    data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return data
+
+
+def _add(parent: ET.Element, **texts: str) -> None:
+    for name, text_ in texts.items():
+        clean = "".join(c for c in text_ if c.isprintable() or c in "\n\t")  # XML refuses the rest
+        ET.SubElement(parent, name).text = clean
+
+
+def page_url(channel: Channel, store: Store) -> str:
+    """Return where people read the page of all families."""
+    public = channel.public_url.rstrip("/")
+    return f"{public}/{PAGE}" if public else store.http(PAGE)
+
+
+class NightPages(Plain, frozen=True, kw_only=True):
+    """Makes the summary of a night and the page of all families from the store."""
+
+    nights: Nights
+    channel: Channel
+    families: Mapping[str, Family]
+    now: datetime
+    console: Console
+    shown: int  # nights on the page
+
+    def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
+        """Sum up a night, and the newest anew; return the new page and how many it shows."""
+        shown = self.nights.names()[-self.shown :]
+        others = [name for name in shown if name != night]
+        summaries = {s.night: s for s in truth.known(self.nights, others, self.console.warn)}
+        newest = (name for name in shown[-1:] if name in summaries)
+        for name in dict.fromkeys(filter(None, (night, *newest))):
+            told = truth.truth(
+                self.nights, name, self.families, self.channel, now=self.now,
+                warn=lambda _said: None,
+            )  # fmt: skip
+            summaries[name] = told.night
+            self.nights.put_summary(name, told.night.to_bytes())
+        wanted = [summaries[name] for name in shown if name in summaries]
+        try:
+            return self._put(wanted), len(wanted)
+        except ObjectStaleError:  # another page was published meanwhile, which may know more
+            if not tries:
+                raise
+            return self.publish(night, tries=tries - 1)
+
+    def _put(self, summaries: list[NightSummary]) -> bytes:
+        """Render the page and put it beside the index; return it."""
+        store, public = self.nights.store, self.channel.public_url
+        name = self.channel.name or "rocwheel"
+        body = render(
+            summaries,
+            now=self.now,
+            title=f"{name} wheels",
+            root=f"{public.rstrip('/')}/" if public else "../",
+        )
+        where = page_url(self.channel, store)
+        entries = feed(summaries, title=f"{name} nights", page=where)
+        for key, data, kind in (
+            (PAGE, body, HTML),
+            (FEED, entries, "application/atom+xml"),
+            (BADGE, badge(Truth(summaries=tuple(summaries)) if summaries else None), JSON),
+        ):
+            headers = Headers(content_type=kind, cache_control="public, max-age=60")
+            previous = store.info(key)
+            if not previous or store.read(key)[0] != data:
+                store.replace(key, data, previous=previous, headers=headers)
+        return body

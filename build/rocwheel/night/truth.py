@@ -1,0 +1,712 @@
+"""What is true of a night now: verdict, causes, what users have of it, and what changed.
+
+`truth` is the one function that says it. `run`, `status`, `check`, `changes`, the page, its feed
+and its badge print that value and derive nothing. Its summary is stored, so that a page of thirty
+nights reads thirty objects, and so that a later night has something to be compared with: the
+newest night that was over when this one was planned.
+"""
+
+import enum
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Final, Literal
+
+from amdgpu_family_matrix import Family
+from rocwheel.base.choices import ALL, TEST_KINDS
+from rocwheel.base.console import count
+from rocwheel.base.errors import ConfigError
+from rocwheel.base.parallel import each
+from rocwheel.base.store import Store
+from rocwheel.base.values import Plain, Value, replace
+from rocwheel.base.versions import WheelKind, moment, timestamp
+from rocwheel.night import standing
+from rocwheel.night.standing import CellStanding
+from rocwheel.records.install import Install
+from rocwheel.records.places import Place
+from rocwheel.records.verdict import SILENT, State
+from rocwheel.release import status
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import log, manifests
+from rocwheel.release.ledger.nights import Book, CauseClass, Nights, Phase, WheelRecipe
+from rocwheel.release.ledger.state import Standing
+from rocwheel.rocm import therock
+
+LISTED: Final = 40  # changes in a message
+STATES: Final = frozenset(state.value for state in State)
+PAST: Final = 7  # nights among which the last summary is looked for: one may have left none
+BUILDS: Final = 200  # sets whose inputs are remembered
+BAD: Final = frozenset(State) - SILENT - {State.PASS, State.FLAKY}
+UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
+SLOWER: Final = (1.5, 300_000)  # a cell that took so many times as long, and so many ms more
+BIGGER: Final = 1.05  # a wheel that grew so many times
+XLA: Final = "https://github.com/openxla/xla"
+
+
+class CellSummary(Value, frozen=True, kw_only=True):
+    """How one cell of one night ended, as the page shows it."""
+
+    name: str
+    kind: str
+    family: str = ""
+    python: str = ""
+    suite: str = ""
+    wheels: str = ""
+    shard: str = ""
+    phase: Phase = Phase.ENDED
+    state: State | None = None  # None before the first attempt ended
+    excused: bool = False  # that it is absent, or has no runner
+    cause: CauseClass | None = None
+    reason: str = ""
+    image: str = ""  # a runtime image that there is: NAME:TAG@sha256:…
+    link: str = ""  # key
+    log: str = ""  # key
+    host: str = ""
+    attempts: int = 0
+    milliseconds: int = 0
+    time: str = ""  # when it ended
+    gpus: int = 0
+    waited: int = 0  # milliseconds from when it could begin until it began
+    testing: int = 0  # milliseconds in which a test ran
+
+    @property
+    def word(self) -> str:
+        """The state as people read it."""
+        if self.state is None or self.phase in {*UNDER_WAY, Phase.BARRED}:
+            return self.phase.value
+        return self.cause.value if self.cause is CauseClass.LOST else self.state.value
+
+    @property
+    def colour(self) -> str:
+        """Which of five colours it has."""
+        missing = self.phase is Phase.ABSENT
+        if self.excused and (missing or self.state is State.NO_RUNNER):
+            return "none"
+        if missing or (self.state in BAD and self.phase not in UNDER_WAY):
+            return "bad"
+        if self.state is None or self.phase in UNDER_WAY or self.state is State.NOT_RUN:
+            return "idle"
+        return "good" if self.state is State.PASS else "warn"
+
+    @property
+    def pull(self) -> str:
+        """What brings its image, and never one that was pushed later."""
+        name, _, digest = self.image.partition("@")
+        return f"docker pull {name.rpartition(':')[0]}@{digest}"
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What is the same cell in another night, however its suite is cut."""
+        own = (self.wheels, self.family, self.python, self.suite)
+        return own if self.kind in TEST_KINDS else (self.name,)
+
+
+class FamilySummary(Value, frozen=True, kw_only=True):
+    """What a family has, as `status` says."""
+
+    family: str
+    green: str = ""  # manifest of the newest released set
+    green_since: str = ""
+    install: Install | None = None  # how that set is installed
+    sizes: Mapping[str, int] = {}  # bytes of its largest wheel of each kind
+    blocked: str = ""  # what holds up the newest set that is not released
+    blocked_set: str = ""
+
+
+class NightSummary(Value, frozen=True, kw_only=True):
+    """The summary of one night, from which pages are made."""
+
+    night: str
+    made: str
+    written: str
+    by: str
+    tool: str
+    cells: tuple[CellSummary, ...]
+    families: tuple[FamilySummary, ...]
+    recipes: tuple[WheelRecipe, ...] = ()  # with what was built
+    builds: tuple[WheelRecipe, ...] = ()  # the newest of each name that was, kept or not
+    quarantined: tuple[tuple[str, str], ...] = ()
+    stopped: str = ""
+    nothing_built: bool = False
+    seconds: int = 0  # from plan to the last end
+    schema: Literal[3] = 3
+    anew: ClassVar[str] = "pages leave it out; `nightly prune` removes it in time"
+
+    @property
+    def colour(self) -> str:
+        """The worst colour of its cells."""
+        return "bad" if self.nothing_built else worst(self.cells)
+
+    @property
+    def red(self) -> int:
+        """How many cells are red."""
+        return sum(cell.colour == "bad" for cell in self.cells)
+
+    @property
+    def verdict(self) -> str:
+        """How the night ended, in a few words."""
+        if self.nothing_built:
+            return "nothing was built"
+        if self.red:
+            return f"{self.red} red"
+        words = {"good": "green", "warn": "yellow", "idle": "not finished"}
+        return words.get(self.colour, "empty")
+
+    def has(self, family: str) -> bool:
+        """Return whether users of a family have what this night is about."""
+        sets = {r.manifest for r in self.recipes if r.manifest and family in r.families}
+        return any(item.green in sets for item in self.families if item.family == family)
+
+    @property
+    def impact(self) -> str:
+        """What users have of it: the families that got its sets, what the others keep."""
+        wanted = dict.fromkeys(name for recipe in self.recipes for name in recipe.families)
+        wanted |= dict.fromkeys(c.family for c in self.cells if c.family and c.colour != "none")
+        if not wanted:
+            return ""
+        parts = [f"{sum(map(self.has, wanted))} of {count(len(wanted), 'family')} released"]
+        parts[0] = parts[0].replace("familys", "families")
+        kept: dict[str, list[str]] = {}
+        for name in (name for name in wanted if not self.has(name)):
+            of = next((item for item in self.families if item.family == name), None)
+            what = ""
+            if of and of.green and of.install:
+                what = f"{of.install.jax} of {day(of.green_since)}"
+            kept.setdefault(what, []).append(name)
+        for what, (first, *more) in kept.items():
+            verb = ("keep" if what else "have") if more else ("keeps" if what else "has")
+            who = f"{first} and {len(more)} more" if more else first
+            parts.append(f"{who} {verb} {what or 'nothing'}")
+        return "; ".join(parts)
+
+    @property
+    def short(self) -> str:
+        """Verdict, impact and day, as a title."""
+        parts = (self.verdict, self.impact.partition(";")[0], day(self.made))
+        return " · ".join(filter(None, parts))
+
+    @property
+    def over(self) -> str:
+        """When its last cell ended, as far as known."""
+        return timestamp(moment(self.made) + timedelta(seconds=self.seconds))
+
+    def of_family(self, family: str) -> list[CellSummary]:
+        """Return the cells of a family, and those of its wheel sets that are no family's own."""
+        own = [cell for cell in self.cells if cell.family == family]
+        sets = {cell.wheels for cell in own}
+        common = (c for c in self.cells if c.kind in {"build", "stage"} and not c.family)
+        return own + [cell for cell in common if cell.wheels in sets]
+
+
+def ranges(recipe: WheelRecipe, old: WheelRecipe) -> Iterator[tuple[str, str, str]]:
+    """Yield what differs from an older recipe: its name, the range, a link to the changes."""
+    for what, url, before, now in (
+        ("JAX", recipe.jax_repository, old.jax_commit, recipe.jax_commit),
+        ("XLA", XLA, old.xla_commit, recipe.xla_commit),
+    ):
+        if before != now:
+            yield what, f"{before[:10] or '?'}…{now[:10] or '?'}", _compare(url, before, now)
+    was, is_now = (f"{r.rocm_version or '?'} ({r.rocm_sha256[:8]})" for r in (old, recipe))
+    if was != is_now:
+        yield "ROCm", f"{was} → {is_now}", therock.changes(old.rocm_version, recipe.rocm_version)
+    if old.tool != recipe.tool:
+        commits = (f"{one.tool} ".split(" ")[1] for one in (old, recipe))  # after its version
+        link = _compare(recipe.tool_repository, *commits)
+        yield "rocwheel", f"{old.tool} → {recipe.tool}", link
+
+
+def _compare(url: str, old: str, new: str) -> str:
+    """Return where GitHub shows what is between two commits; "" for what is none or elsewhere."""
+    known = url.startswith("https://github.com/") and old and new
+    return f"{url.removesuffix('.git')}/compare/{old}...{new}" if known else ""
+
+
+def worst(cells: Sequence[CellSummary]) -> str:
+    """Return the worst colour of cells."""
+    colours = {cell.colour for cell in cells}
+    return next((name for name in ("bad", "warn", "idle", "good") if name in colours), "none")
+
+
+def day(time: str) -> str:
+    """Return a time as people write a day: 24 November."""
+    return f"{moment(time):%d %B}".lstrip("0")
+
+
+class CellChange(enum.Enum):
+    """A cell against the same cell of the night before, the most urgent first."""
+
+    NEW = "new failure"
+    FAILS = "fails"  # in a night that nothing can be compared with
+    ABSENT = "absent"
+    NOT_RUN = "no longer run"
+    FLAKY = "flaky"
+    INFRA = "infra"
+    STILL = "still failing"
+    SLOWER = "slower"
+    FIXED = "fixed"
+    SAME = ""
+
+
+QUIET: Final = frozenset({CellChange.STILL, CellChange.SLOWER, CellChange.SAME})
+LOUD: Final = {
+    State.NOT_RUN: CellChange.NOT_RUN,
+    State.FLAKY: CellChange.FLAKY,
+    State.INFRA: CellChange.INFRA,
+    State.NO_RUNNER: CellChange.INFRA,
+}
+
+
+def spoken(summary: NightSummary) -> dict[tuple[str, ...], CellSummary]:
+    """Return the cell that speaks for each identity: of a suite the merge, or its worst gate."""
+    cells: dict[tuple[str, ...], CellSummary] = {}
+    for cell in summary.cells:
+        old = cells.get(cell.identity)
+        if old is None or cell.kind == "merge" or (old.kind == "gate" and _rank(cell) > _rank(old)):
+            cells[cell.identity] = cell
+    return cells
+
+
+def _rank(cell: CellSummary) -> int:
+    return list(State).index(cell.state) + 1 if cell.state else 0
+
+
+class Changed(Plain, frozen=True, kw_only=True):
+    """A cell whose state people want to hear of, and the night since which it has it."""
+
+    cell: CellSummary
+    change: CellChange
+    since: str
+
+
+def compared(summaries: Sequence[NightSummary]) -> NightSummary | None:
+    """Return the night that the last one is compared with: the newest that was over before it."""
+    planned = moment(summaries[-1].made)
+    over = (item for item in reversed(summaries[:-1]) if moment(item.over) <= planned)
+    return next(over, None)
+
+
+def changes(summaries: Sequence[NightSummary]) -> list[Changed]:
+    """Compare every cell of the newest night with the night before; the most urgent first."""
+    here, before = spoken(summaries[-1]), compared(summaries)
+    old = spoken(before) if before else {}
+    missing = {cell.wheels for cell in here.values() if cell.phase is Phase.ABSENT}
+    left_out = [
+        replace(cell, phase=Phase.ABSENT, state=None, excused=False, link="", log="",
+                cause=CauseClass.ABSENT,
+                reason=f"was in the night {before.night}; nothing of this one expects it")
+        for key, cell in old.items() if before
+        if key not in here and cell.wheels not in missing and cell.wheels
+        and cell.state is State.PASS
+    ]  # fmt: skip
+    past = [spoken(item) for item in summaries]
+    made = [
+        Changed(cell=cell, change=change, since=since(cell, past, summaries))
+        for cell in (*here.values(), *left_out)
+        if (change := _change(cell, old.get(cell.identity), has_before=bool(before)))
+        is not CellChange.SAME
+    ]
+    return sorted(made, key=lambda item: list(CellChange).index(item.change))
+
+
+def since(
+    cell: CellSummary,
+    past: Sequence[Mapping[tuple[str, ...], CellSummary]],
+    summaries: Sequence[NightSummary],
+) -> str:
+    """Return the night since which a cell has its present state."""
+    first = len(past) - 1
+    while first and (old := past[first - 1].get(cell.identity)) and old.word == cell.word:
+        first -= 1
+    return summaries[first].night
+
+
+def _change(cell: CellSummary, old: CellSummary | None, *, has_before: bool) -> CellChange:
+    if cell.phase in UNDER_WAY or cell.colour == "none":
+        return CellChange.SAME
+    if cell.colour == "good":
+        if old and old.phase not in UNDER_WAY and old.colour in {"bad", "warn", "idle"}:
+            return CellChange.FIXED
+        times, more = SLOWER
+        before = old.milliseconds if old and cell.phase is not Phase.KEPT else 0
+        is_slower = before and cell.milliseconds > max(before * times, before + more)
+        return CellChange.SLOWER if is_slower else CellChange.SAME
+    if old and (old.word == cell.word or (old.state in BAD and cell.state in BAD)):
+        return CellChange.STILL
+    if not has_before:
+        return CellChange.FAILS
+    return CellChange.ABSENT if cell.state is None else LOUD.get(cell.state, CellChange.NEW)
+
+
+def growth(summaries: Sequence[NightSummary]) -> Iterator[tuple[str, str, int, int]]:
+    """Yield family, kind, bytes before and now of each released wheel that grew."""
+    before = compared(summaries)
+    old = {family.family: family.sizes for family in before.families} if before else {}
+    for family in summaries[-1].families:
+        for kind, size in family.sizes.items():
+            was = old.get(family.family, {}).get(kind, 0)
+            if was and size > was * BIGGER:
+                yield family.family, kind, was, size
+
+
+@dataclass
+class Cause:
+    """One reason for which cells did not pass: the first of them, all of them, what waits."""
+
+    first: CellSummary
+    cells: list[CellSummary] = field(default_factory=list)
+    held: int = 0  # cells that did not run because of these
+    change: Changed | None = None  # the most urgent of its cells
+
+    @property
+    def what(self) -> str:
+        """What it tells of, in a word."""
+        return self.first.cause.value if self.first.cause else self.first.word
+
+    def line(self, night: str) -> str:
+        """Return the line to type."""
+        first, stem = self.first, f"nightly retry {night} {self.first.name} --reason=WHY"
+        if first.phase is Phase.ABSENT:
+            return "nightly plan --dry-run --explain"
+        if first.state is State.FLAKY:
+            approve = f"--approve {first.suite}:{first.python}"
+            return f"promote --manifest=SET --family {first.family} {approve} --reason=WHY"
+        if first.cause in {CauseClass.TESTS, CauseClass.WHEELS} and first.kind != "promote":
+            return f"nightly cell {night} {first.name} --dry-run"
+        return stem
+
+
+def causes(summary: NightSummary) -> list[Cause]:
+    """Group the cells that did not pass by the signature of their reason; reds come first."""
+    made: dict[str, Cause] = {}
+    by_name: dict[str, Cause] = {}
+    for cell in sorted(summary.cells, key=lambda c: (c.colour != "bad", c.phase is Phase.BARRED,
+                                                     c.kind == "promote")):  # fmt: skip
+        if cell.colour not in {"bad", "warn"} and cell.state is not State.NOT_RUN:
+            continue
+        root = by_name.get(cell.reason.partition(": ")[0])
+        if cell.phase is Phase.BARRED and root:
+            root.held += 1
+            continue
+        if cell.kind == "promote" and (root := _holds(cell, list(made.values()))):
+            root.held += 1
+            continue
+        cause = made.setdefault(_signature(cell), Cause(first=cell))
+        cause.cells.append(cell)
+        by_name[cell.name] = cause
+    return list(made.values())
+
+
+def _holds(cell: CellSummary, made: Sequence[Cause]) -> Cause | None:
+    """Return the cause that a promotion was refused for: a test of its family and set."""
+
+    def has(cause: Cause) -> bool:
+        return any(
+            (c.family, c.wheels) == (cell.family, cell.wheels)
+            and c.kind in TEST_KINDS
+            and f"{c.suite} on CPython {c.python} is {c.state.value if c.state else ''}"
+            in cell.reason
+            for c in cause.cells
+        )
+
+    return next(filter(has, made), None)
+
+
+def _signature(cell: CellSummary) -> str:
+    """Return the reason of a cell without what differs from cell to cell."""
+    text = cell.reason
+    for own in (cell.family, cell.python, cell.suite, cell.wheels, cell.host):
+        text = text.replace(own, "*") if own else text
+    return f"{cell.word} {re.sub(r'0x[0-9a-f]+|[0-9a-f]{8,}|[0-9]+', '#', text)}"
+
+
+class Truth(Plain, frozen=True, kw_only=True):
+    """A night with those before it: the value that everything about nights prints."""
+
+    summaries: tuple[NightSummary, ...]  # oldest first; the last is the night itself
+    has_newer: bool = False
+
+    @property
+    def night(self) -> NightSummary:
+        return self.summaries[-1]
+
+    @property
+    def before(self) -> NightSummary | None:
+        return compared(self.summaries)
+
+    @property
+    def changes(self) -> list[Changed]:
+        return changes(self.summaries)
+
+    @property
+    def loud(self) -> list[Changed]:
+        """What changed that concerns people."""
+        return [item for item in self.changes if item.change not in QUIET]
+
+    @property
+    def causes(self) -> list[Cause]:
+        """Why cells did not pass: reds first, of these the new ones."""
+        known, order = {item.cell.name: item for item in self.changes}, list(CellChange)
+        made = causes(self.night)
+        for cause in made:
+            told = (known[cell.name] for cell in cause.cells if cell.name in known)
+            cause.change = min(told, key=lambda item: order.index(item.change), default=None)
+
+        def urgency(cause: Cause) -> tuple[bool, int]:
+            change = cause.change.change if cause.change else CellChange.SAME
+            return cause.first.colour != "bad", order.index(change)
+
+        return sorted(made, key=urgency)
+
+    @property
+    def headline(self) -> str:
+        """Verdict and impact in a line."""
+        new = sum(item.change is CellChange.NEW for item in self.changes)
+        parts = (self.night.verdict, self.night.impact, f"new: {new}" if new else "")
+        return " · ".join(filter(None, parts))
+
+    @property
+    def green(self) -> dict[str, str]:
+        """The sets that users of a family have since this night, by family."""
+        old = {item.family: item.green for item in self.before.families} if self.before else {}
+        return {
+            f.family: f.green
+            for f in self.night.families
+            if f.green and old.get(f.family) != f.green
+        }
+
+    def document(self, page: str) -> dict[str, Any]:
+        """Return it for a program."""
+        night = self.night
+        return {
+            "night": night.night,
+            "page": page,
+            "headline": self.headline,
+            "verdict": night.verdict,
+            "impact": night.impact,
+            "nothing_built": night.nothing_built,
+            "has_newer": self.has_newer,
+            "compared_with": self.before.night if self.before else None,
+            "changes": [
+                {"cell": i.cell.name, "change": i.change.value, "state": i.cell.word,
+                 "cause": i.cell.cause.value if i.cell.cause else None, "reason": i.cell.reason,
+                 "since": i.since}
+                for i in self.loud
+            ],
+            "causes": [
+                {"cause": c.what, "reason": c.first.reason, "first": c.first.name,
+                 "cells": len(c.cells), "held": c.held, "line": c.line(night.night)}
+                for c in self.causes
+            ],
+            "green": self.green,
+            "blocked": {item.family: item.blocked for item in night.families if item.blocked},
+        }  # fmt: skip
+
+    def markdown(self, page: str) -> str:
+        """Return it for a chat, a mail or the summary of a workflow."""
+        night, before = self.night, self.before
+        lines = [f"# Night {night.night}: {self.headline}", "", f"<{page}>", ""]
+        if self.has_newer:
+            lines += ["A newer night has begun since.", ""]
+        for cause in self.causes:
+            first, held = cause.first, f", {cause.held} more wait" if cause.held else ""
+            of = f"`{first.name}`; {count(len(cause.cells), 'cell')}{held}"
+            why = f"**{cause.what}**: {first.reason or first.word}"
+            lines.append(f"- {why} ({of}): `{cause.line(night.night)}`")
+        told = self.loud
+        lines += [f"- `{i.cell.name}`: {i.change.value}, since {i.since}" for i in told[:LISTED]]
+        if len(told) > LISTED:
+            lines.append(f"- and {len(told) - LISTED} more")
+        lines += [f"- {name}: users have `{new[:12]}`" for name, new in sorted(self.green.items())]
+        if not lines[-1]:
+            said = "The first night: there is nothing to compare it with."
+            lines.append(f"Nothing changed since {before.night}." if before else said)
+        return "\n".join(lines) + "\n"
+
+
+def read(nights: Nights, night: str) -> NightSummary | None:
+    """Read the summary of a night; None where it has none. Raises ConfigError."""
+    data = nights.summary(night)
+    where = nights.store.locate(nights.key(night, "summary.json"))
+    return NightSummary.from_bytes(data, name=where) if data else None
+
+
+def known(nights: Nights, names: Sequence[str], warn: Callable[[str], None]) -> list[NightSummary]:
+    """Return the summaries of earlier nights; warn once of those that cannot be read."""
+    unread: list[ConfigError] = []
+
+    def readable(night: str) -> NightSummary | None:
+        try:
+            return read(nights, night)
+        except ConfigError as exc:
+            unread.append(exc)
+            return None
+
+    made = [item for item in each(readable, names, threads=8) if item]
+    if unread:
+        more = f" (and {len(unread) - 1} more)" if unread[1:] else ""
+        warn(f"{unread[0]}{more}: {unread[0].hint}")
+    return made
+
+
+def seconds(last: NightSummary) -> dict[str, int]:
+    """Return how long each cell of a night took."""
+    passed = [cell for cell in last.cells if cell.state is State.PASS and cell.milliseconds]
+    return {cell.name: max(1, cell.milliseconds // 1000) for cell in passed}
+
+
+def truth(
+    nights: Nights,
+    night: str,
+    families: Mapping[str, Family],
+    channel: Channel,
+    *,
+    now: datetime,
+    warn: Callable[[str], None],
+    shown: int = PAST,
+    book: Book | None = None,
+) -> Truth:
+    """Say what is true of a night now, with the summaries before it. Raises StoreError."""
+    names = nights.names()
+    place = names.index(night) if night in names else len(names)
+    past = known(nights, names[max(0, place + 1 - shown) : place], warn)
+    here = _summary(
+        book or nights.book(night), families, channel, nights.store,
+        now=now, before=past[-1] if past else None,
+    )  # fmt: skip
+    return Truth(summaries=(*past, here), has_newer=place + 1 < len(names))
+
+
+def _summary(
+    book: Book,
+    families: Mapping[str, Family],
+    channel: Channel,
+    store: Store,
+    *,
+    now: datetime,
+    before: NightSummary | None,
+) -> NightSummary:
+    """Make the summary of a night; `before` is the newest other one. Raises StoreError."""
+    standings = standing.stand(book)
+    wanted = [name for recipe in book.plan.recipes for name in recipe.families]
+    wanted += [cell.family for cell in book.plan.cells]
+    # what is released stays shown, also of a family that the data have no more
+    green = [item for item in before.families if item.green] if before else []
+    unknown = [item for item in green if item.family not in families]
+    wanted += [item.family for item in green]
+    chosen = [families[name] for name in dict.fromkeys(wanted) if name in families]
+    ends = [item.last.time for item in standings.values() if item.last]
+    held = standing.stopped(book.orders)
+    recipes = built_of(book)
+    builds = {item.inputs: item for item in before.builds} if before else {}
+    for item in (item for item in recipes if item.manifest):
+        builds.pop(item.inputs, None)  # the newest comes last
+        builds[item.inputs] = item
+    return NightSummary(
+        night=book.plan.night,
+        made=book.plan.made,
+        written=timestamp(now),
+        by=book.plan.by,
+        tool=book.plan.tool,
+        cells=cells(standings),
+        families=(*each(lambda f: _family(f, channel, store, now), chosen, threads=4), *unknown),
+        recipes=recipes,
+        builds=tuple(builds.values())[-BUILDS:],
+        nothing_built=standing.nothing_built(standings),
+        quarantined=tuple((host, mark.reason) for host, mark in sorted(book.quarantined.items())),
+        stopped=f"Stopped by {held.by}: {held.reason}" if held else "",
+        seconds=round((moment(max(ends)) - moment(book.plan.made)).total_seconds()) if ends else 0,
+    )
+
+
+def cells(standings: Mapping[str, CellStanding]) -> tuple[CellSummary, ...]:
+    """Sum up cells; the page only where it failed."""
+    return tuple(
+        _cell(item, standings)
+        for item in standings.values()
+        if item.cell.kind != "page" or not (item.passed or item.phase in UNDER_WAY)
+    )
+
+
+def _cell(item: CellStanding, standings: Mapping[str, CellStanding]) -> CellSummary:
+    last, cell = item.last, item.cell
+    kept = item.phase is Phase.KEPT
+    same = ("name", "kind", "family", "python", "suite", "wheels", "shard")
+    own: dict[str, Any] = {name: getattr(cell, name) for name in same}
+    if last:
+        ended = ("image", "link", "log", "host", "milliseconds", "time")
+        own |= {name: getattr(last, name) for name in ended}
+        needs = (standings[name].last for name in (*cell.after, *cell.settled))
+        could = max((moment(end.time) for end in needs if end), default=moment(last.began))
+        own["waited"] = max(0, round(1000 * (moment(last.began) - could).total_seconds()))
+        own |= {"gpus": cell.needs.gpus, "testing": last.testing}
+    if kept:
+        own["image"] = cell.image
+    return CellSummary(
+        phase=item.phase,
+        state=State(cell.kept) if kept and cell.kept in STATES else item.state,
+        excused=bool(cell.excused),
+        cause=item.cause,
+        reason=item.reason,
+        attempts=len(item.attempts),
+        **own,
+    )
+
+
+def _family(family: Family, channel: Channel, store: Store, now: datetime) -> FamilySummary:
+    """Return what `status` says of a family, for every ROCm major it has."""
+    newest, blocked, blocked_set = FamilySummary(family=family.name), "", ""
+    for staging, release in channel.pairs(store, family.name):
+        rows = status.read(staging, release, family, channel, now=now, asks_pages=False).sets
+        for row in rows:
+            if row.state == "released" and row.known.yanked < row.files:
+                is_newer = row.released > newest.green_since
+                if is_newer and (manifest := manifests.find(release, row.set_id)):
+                    sizes = {kind.value: 0 for kind in WheelKind}
+                    for wheel in manifest.built:
+                        sizes[wheel.kind] = max(sizes[wheel.kind], wheel.size)
+                    newest = FamilySummary(
+                        family=family.name,
+                        green=row.set_id,
+                        green_since=row.released,
+                        install=Install.of(
+                            manifest,
+                            _index(release, row.set_id),
+                            targets=family.targets if manifest.families else (),
+                        ),
+                        sizes=sizes,
+                    )
+            elif row.blocked_by and not blocked:
+                blocked, blocked_set = row.blocked_by, row.set_id
+    return replace(newest, blocked=blocked, blocked_set=blocked_set)
+
+
+def _index(release: Place, set_id: str) -> str:
+    """Return the URL for a family's users: that of `all` where it lists the set, else their own."""
+    if release.family == ALL:
+        known = log.read(release).of(ALL).sets.get(set_id)
+        release = release.of(ALL) if known and known.standing is Standing.LISTED else release
+    return release.url
+
+
+def built_of(book: Book) -> tuple[WheelRecipe, ...]:
+    """Return the recipes of a night, with the sets that were built and staged of them."""
+    standings = standing.stand(book).values()
+    made = {item.cell.inputs: item.manifest for item in standings if item.passed and item.manifest}
+    return tuple(replace(r, manifest=made.get(r.inputs) or r.manifest) for r in book.plan.recipes)
+
+
+def newest(nights: Nights, warn: Callable[[str], None]) -> NightSummary | None:
+    """Return the newest summary, with what later nights built that left none."""
+    names = nights.names()[-PAST:]
+    last = next(reversed(known(nights, names, warn)), None)
+    later = names[names.index(last.night) + 1 :] if last else names
+    builds = {item.inputs: item for item in last.builds} if last else {}
+    for night in later:
+        try:
+            builds |= {item.inputs: item for item in built_of(nights.book(night)) if item.manifest}
+        except ConfigError as exc:  # edited, or partly deleted
+            warn(str(exc))
+    if last is None and builds:
+        last = NightSummary(night="", made="", written="", by="", tool="", cells=(), families=())
+    return last and replace(last, builds=tuple(builds.values()))
