@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import click
@@ -291,18 +292,23 @@ def cell(app: App, options: NightWorkOptions) -> int:
     job = options.job or app.environ.get("GITHUB_RUN_ID", "")
     here = worker(app, engine=options.engine, job=job, how=tuple(shlex.split(options.program)))
     if options.dry_run:
-        book = target.nights.book(night)
-        item = book.plan.cell(options.cell)
-        folder = app.cwd / f"cell-{item.name}"
-        places = {"night": night, "scratch": folder, "wheelhouse": folder / "wheelhouse"}
-        words = (item.argv, *item.stages)
-        argvs = [cells.filled(item, w, standing.stand(book), here, **places) for w in words]
-        app.emit_plan(str(Command(argv=argv)) for argv in argvs)
+        app.emit_plan(_lines_of(app, target, night, options.cell, here))
         return 0
     signals = cells.Signals(has_leash=options.leash)
     with signals.caught():
         ended = cells.run(target.nights, night, options.cell, here, signals)
     return _say_ended(app, target, night, options.cell, ended)
+
+
+def _lines_of(
+    app: App, target: NightTarget, night: str, name: str, here: cells.Worker
+) -> Iterator[str]:
+    """Yield the lines of a cell, as they are pasted here."""
+    book = target.nights.book(night)
+    item, standings, folder = book.plan.cell(name), standing.stand(book), app.cwd / f"cell-{name}"
+    places = {"night": night, "scratch": folder, "wheelhouse": folder / "wheelhouse"}
+    for words in (item.argv, *item.stages):
+        yield str(Command(argv=cells.filled(item, words, standings, here, **places)))
 
 
 def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ended | None) -> int:

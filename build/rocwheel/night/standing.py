@@ -180,9 +180,10 @@ def cause_of(
     if state is None or state in GOOD or not attempts:
         return None
     said = next((i.ended for i in reversed(attempts) if i.ended and i.ended.state is state), None)
-    if said is None:
+    if said is None and state is State.INFRA:
         return CauseClass.STORE if attempts[-1].unread else CauseClass.LOST
-    return said.cause or (None if state is State.NOT_RUN else usual(cell.kind, state))
+    known = said.cause if said else None
+    return known or (None if state is State.NOT_RUN else usual(cell.kind, state))
 
 
 def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple[State | None, str]:

@@ -9,6 +9,7 @@ newest night that was over when this one was planned.
 import enum
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Literal
@@ -703,10 +704,8 @@ def newest(nights: Nights, warn: Callable[[str], None]) -> NightSummary | None:
     later = names[names.index(last.night) + 1 :] if last else names
     builds = {item.inputs: item for item in last.builds} if last else {}
     for night in later:
-        try:
+        with suppress(ConfigError):  # edited, of another format, or partly deleted
             builds |= {item.inputs: item for item in built_of(nights.book(night)) if item.manifest}
-        except ConfigError as exc:  # edited, or partly deleted
-            warn(str(exc))
     if last is None and builds:
         last = NightSummary(night="", made="", written="", by="", tool="", cells=(), families=())
     return last and replace(last, builds=tuple(builds.values()))
