@@ -25,7 +25,7 @@ from support.wheelset import FAMILY, Shop  # noqa: E402
 
 from rocwheel.base.console import Console  # noqa: E402
 from rocwheel.gate.report import gate_page  # noqa: E402
-from rocwheel.night import night_page  # noqa: E402
+from rocwheel.night import page as night_page  # noqa: E402
 
 SCHEMES = ("light", "dark")
 SIZE = (1000, 640)
