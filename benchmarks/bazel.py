@@ -36,6 +36,7 @@ from examples.miniature.make_therock import make_tarball  # noqa: E402
 from rocwheel import bazel, dist  # noqa: E402
 from rocwheel.base import home  # noqa: E402
 from rocwheel.base.console import silent  # noqa: E402
+from rocwheel.base.here import Here  # noqa: E402
 from rocwheel.base.process import HostRunner, base_env  # noqa: E402
 from rocwheel.base.values import replace  # noqa: E402
 from rocwheel.base.versions import WheelKind  # noqa: E402
@@ -61,8 +62,15 @@ class Bench:
 
     def __init__(self, work: Path) -> None:
         self.work = work
-        self.runner = HostRunner(base_env(os.environ))
-        self.console = silent()
+        here = Here(
+            environ=os.environ,
+            cwd=work,
+            cache=work / "cache",
+            home=home.find(None),
+            console=silent(),
+            runner=HostRunner(base_env(os.environ)),
+        )
+        self.runner, self.console = here.runner, here.console
         base = dist.Request(
             therock="",
             wheelhouse=work / "wheelhouse",
@@ -71,10 +79,10 @@ class Bench:
             cwd=work,
             environ=os.environ,
         )
-        wanted = demo.prepare(base, runner=self.runner, console=self.console).request
+        wanted = demo.prepare(base, here).request
         tarball = make_tarball(work)
         request = replace(wanted, therock=str(tarball), pythons=wanted.pythons[:1])
-        inputs = dist.gather(dist.plan(request), runner=self.runner, console=self.console)
+        inputs = dist.gather(dist.plan(request), here)
         self.spec = inputs.spec
         self.lease = inputs.root  # the tree stays in the cache as long as this lives
 

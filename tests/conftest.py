@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from io import StringIO
+from pathlib import Path
 
 import botocore.session
 import pytest
@@ -22,6 +23,7 @@ from support.s3 import servers
 from examples.miniature import make_therock
 from rocwheel.base import home
 from rocwheel.base.console import Console
+from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.gate.suite import suites
 
@@ -242,6 +244,15 @@ def console(talk: StringIO) -> Console:
 @pytest.fixture(scope="session")
 def runner() -> HostRunner:
     return HostRunner(base_env(os.environ))
+
+
+@pytest.fixture
+def here(console: Console, runner: HostRunner, tmp_path: Path) -> Here:
+    """This machine for one test, with a cache of the test's own."""
+    return Here(
+        environ=dict(os.environ), cwd=tmp_path, cache=tmp_path / "cache", home=home.find(None),
+        console=console, runner=runner,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ def clang(tmp_path):
 
 
 @pytest.fixture
-def look(tmp_path, runner, clang):
+def look(tmp_path, here, clang):
     """A tree, its build specification, and what the checks say of it."""
 
     def run(generation, *, says="", named=None, linkers=("gold", "lld"), **changes):
@@ -76,7 +76,7 @@ def look(tmp_path, runner, clang):
             environ={"PATH": f"{folder}:{os.environ['PATH']}"},
         )
         planned = dist.plan(replace(asked, **changes))
-        found = inputs.preview(planned, runner=runner)
+        found = inputs.gather(planned, here, fetch=False)
         return planned, found.tree, found.spec, found.notes
 
     return run

@@ -12,6 +12,7 @@ import pytest
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, dist, source
 from rocwheel.base import home
+from rocwheel.base.console import silent
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.git import Source
 from rocwheel.base.values import replace
@@ -128,7 +129,7 @@ def test_planning_writes_nothing(tmp_path):
 
 def tree(tmp_path, runner, version="0.9.2"):
     planned = dist.plan(request(tmp_path, jax_version=version))
-    return source.preview(planned.sources, pins=planned.pins, runner=runner)
+    return source.preview(planned.sources, pins=planned.pins, runner=runner, console=silent())
 
 
 def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
@@ -243,13 +244,13 @@ def test_xla_names_the_llvm_that_it_takes(tmp_path):
     assert assemble._llvm(tmp_path) == ""
 
 
-def test_a_config_of_jaxs_own_stands_before_the_gfx_targets_that_it_would_undo(tmp_path, runner):
+def test_a_config_of_jaxs_own_stands_before_the_gfx_targets_that_it_would_undo(tmp_path, here):
     name = "--config=rocm_clang_hermetic_local_sysroot"
     asked = request(
         tmp_path, compiler="hermetic", bazel_options=(name, "--jobs=4"),
         environ={"PATH": "/usr/bin:/bin"},
     )  # fmt: skip
-    lines = [line for line in dist.dry_run(dist.plan(asked), runner=runner) if name in line]
+    lines = [line for line in dist.dry_run(dist.plan(asked), here) if name in line]
     assert lines
     for words in map(str.split, lines):
         place = words.index(name)
@@ -259,7 +260,7 @@ def test_a_config_of_jaxs_own_stands_before_the_gfx_targets_that_it_would_undo(t
         assert "--jobs=4" in words[place:]
 
 
-def test_a_new_jax_is_a_few_lines_of_data(tmp_path, runner):
+def test_a_new_jax_is_a_few_lines_of_data(tmp_path, here):
     ci = Path(shutil.copytree(ROOT / "ci", tmp_path / "ci"))
     pins = (ci / "pins.yaml").read_text()
     newest = pins[pins.index('  "0.11.0":') : pins.index('  "0.11.1":')].replace(
@@ -278,7 +279,7 @@ def test_a_new_jax_is_a_few_lines_of_data(tmp_path, runner):
         home=home.find(tmp_path / "ci"),
         environ={"PATH": "/usr/bin:/bin"},
     )
-    shown = "\n".join(dist.dry_run(dist.plan(asked), runner=runner))
+    shown = "\n".join(dist.dry_run(dist.plan(asked), here))
     assert " --config=next " in shown
     assert "rocm_release_wheel" not in shown
     assert "/jax_rocm7_plugin-0.99.0+rocm7.10.0a20251120-cp314-cp314t-" in shown

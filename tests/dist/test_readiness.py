@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def examined(tmp_path, runner):
+def examined(tmp_path, here):
     def run(version="0.11.0", *, memory=1 << 40, clang=True, **changes):
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
@@ -53,7 +53,7 @@ def examined(tmp_path, runner):
             **changes,
         }
         planned = dist.plan(dist.Request(**settings))
-        needs = tuple(readiness.examine(planned, runner=runner, memory=memory))
+        needs = tuple(readiness.examine(planned, here, memory=memory))
         return {need.name: need for need in needs}, readiness.install_lines(needs)
 
     return run

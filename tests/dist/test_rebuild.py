@@ -12,7 +12,6 @@ from support.wheelset import make_set
 
 from rocwheel import dist
 from rocwheel.base import home
-from rocwheel.base.console import silent
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.git import Source
 from rocwheel.base.values import replace
@@ -74,12 +73,12 @@ def manifest_of(planned: dist.Plan, seen: dist.inputs.Preview) -> Manifest:
         {"bazel_options": ("--copt=-O1", "--jobs=3"), "bazel_startup_options": ("--host_jvm_args=-Xmx2g",)},
     ],
 )  # fmt: skip
-def test_a_manifest_asks_for_the_build_that_it_is_of(tmp_path, runner, changes):
+def test_a_manifest_asks_for_the_build_that_it_is_of(tmp_path, here, changes):
     first = dist.plan(request(tmp_path / "one", **{"therock": URL, **changes}))
-    seen = inputs.preview(first, runner=runner)
+    seen = inputs.gather(first, here, fetch=False)
     manifest = manifest_of(first, seen)
     second = dist.plan_rebuild(manifest, request(tmp_path / "two"))
-    spec = inputs.preview(second, runner=runner).spec
+    spec = inputs.gather(second, here, fetch=False).spec
     for name in (
         "jax_version", "git_hash", "kinds", "pythons", "gfx_targets", "compiler", "cpu_features",
         "wheel_suffix", "startup_options", "options", "layout", "version_class", "rocm",
@@ -130,8 +129,7 @@ class Case:
 
     def rebuild(self, folder: Path | None = None) -> dist.Rebuilt:
         return dist.rebuild(
-            self.manifest, folder or self.folder, None, runner=None, console=silent(),
-            place=self.place,
+            self.manifest, folder or self.folder, None, None, place=self.place,
         )  # fmt: skip
 
 

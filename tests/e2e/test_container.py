@@ -53,9 +53,18 @@ class Inside(World):
     options: list[str]
 
     def start(self, *arguments, **env):
+        return self.popen(sys.executable, str(EXECUTABLE), *arguments, **env)
+
+    def paste(self, lines: list[str]) -> None:
+        """What a user's shell does with these lines."""
+        process = self.popen("sh", "-e", "-c", "\n".join(lines))
+        _, said = process.communicate(timeout=900)
+        assert process.returncode == 0, said[-3000:]
+
+    def popen(self, *argv, **env):
         user = AS_USER if self.engine.kind == "docker" else ()
         return subprocess.Popen(
-            [*user, sys.executable, str(EXECUTABLE), *arguments],
+            [*user, *argv],
             cwd=self.folder,
             env={
                 **os.environ,
@@ -247,6 +256,8 @@ def test_the_dry_run_starts_nothing_and_can_be_pasted(inside):
     assert "--read-only" in starts[0]
     assert "--network=none" in starts[0]
     assert any("/usr/bin/bazel" in line for line in commands)
+    inside.paste(shown)
+    assert inside.left() == []
 
 
 WAYS = ("SIGINT", "SIGTERM", "SIGKILL", "client")
@@ -391,6 +402,12 @@ def test_turns_of_dev_share_one_kept_container_and_its_server(inside):
         assert again["bazel"]["actions_executed"] == 0
         programs = 1  # of the image are asked each time
         assert noted.count("run") == programs, noted
+        assert kept() == [first]
+        shown = finished(inside.start(*turn, "--dry-run"))["plan"]
+        lines = [line for line in shown if "bazel build" in line or " bazel " in line]
+        assert not any(f"{inside.engine.kind} run " in line for line in shown)
+        assert all(f" exec --workdir=/rocwheel/source {first} " in line for line in lines), lines
+        inside.paste([line for line in shown if f" {first} " in line])
         assert kept() == [first]
     finally:
         for name in kept():

@@ -19,6 +19,7 @@ from support.engines import SYSTEM
 from rocwheel import dist
 from rocwheel.base import home
 from rocwheel.base.console import silent
+from rocwheel.base.here import Here
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion
 from rocwheel.records.manifest import MANIFEST, Manifest
@@ -142,15 +143,17 @@ def test_a_set_is_built_again_byte_by_byte(demo, tmp_path, runner) -> None:
         wheelhouse=here / "out", cache=here / "cache", home=home.find(None), cwd=here,
         environ={**os.environ, **day}, pythons=tuple(map(PythonVersion.parse, manifest.pythons)),
     )  # fmt: skip
-    prepared = prepare(base, runner=runner, console=silent())
+    ours = Here(
+        environ=base.environ, cwd=here, cache=base.cache, home=base.home, console=silent(),
+        runner=runner,
+    )  # fmt: skip
+    prepared = prepare(base, ours)
     (tarball,) = world.cache.rglob(TARBALL)
     request = replace(prepared.request, therock=str(tarball), jax_source_dir=here / "jax")
 
     def again():
         planned = dist.plan_rebuild(manifest, request)
-        return dist.rebuild(
-            manifest, house, planned, runner=runner, console=silent(), place=prepared.place
-        )
+        return dist.rebuild(manifest, house, planned, ours, place=prepared.place)
 
     try:
         made = again()

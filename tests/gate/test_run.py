@@ -23,7 +23,7 @@ from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 
 import amdgpu_family_matrix as matrix
 from rocwheel import rocm
-from rocwheel.base.container.owner import owner
+from rocwheel.base.container.leftovers import owner
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.home import Home
 from rocwheel.base.host import machine as machines

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from support.night import World
 
-from rocwheel.base.container.owner import owner
+from rocwheel.base.container.leftovers import owner
 from rocwheel.base.store.opening import open_store
 from rocwheel.base.versions import timestamp
 from rocwheel.night import standing

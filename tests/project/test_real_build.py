@@ -7,6 +7,7 @@ and one disk cache, so a generation compiles only what differs.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from rocwheel import dist, source
 from rocwheel.base import home
 from rocwheel.base.console import silent
 from rocwheel.base.errors import BazelError, HostError, RocmError
+from rocwheel.base.here import Here
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion
 from rocwheel.dist import checks
@@ -49,7 +51,7 @@ class Bench:
 
     folder: Path
     rocm: Path
-    runner: object
+    here: Here
 
     def tree(self, generation: generations.Generation, **changes: str) -> Path:
         return miniature.write(self.folder / "jax", generation, **{"clang": CLANG, **changes})
@@ -59,7 +61,7 @@ class Bench:
         if generation:
             self.tree(generation)
         planned = dist.plan(self.request(**changes))
-        return dist.build(planned, runner=self.runner, console=silent())
+        return dist.build(planned, self.here)
 
     def request(self, **changes: object) -> dist.Request:
         """A request for plugin, pjrt and jaxlib of the tree."""
@@ -113,7 +115,11 @@ def bench(miniature_tarball, tmp_path_factory, runner):
     with tarfile.open(miniature_tarball) as archive:
         archive.extractall(folder / "rocm", filter="data")
     (folder / "rocm/amdgcn").symlink_to("lib/llvm/amdgcn")  # a cached tree gets it by itself
-    yield Bench(folder, folder / "rocm", runner)
+    here = Here(
+        environ=dict(os.environ), cwd=folder, cache=folder / "cache", home=home.find(None),
+        console=silent(), runner=runner,
+    )  # fmt: skip
+    yield Bench(folder, folder / "rocm", here)
     bazel_bench.stop(folder / "cache")
 
 
@@ -426,7 +432,7 @@ def published(bench, tmp_path):
 
 
 def test_a_pasted_dry_run_fetches_and_builds_what_the_tool_then_finds_built(
-    bench, published, tmp_path, runner
+    bench, published, tmp_path, here
 ):
     """Nothing is there before: ROCm is a tarball, JAX a repository."""
     (tarball,) = bench.folder.glob("*.tar.gz")
@@ -440,8 +446,8 @@ def test_a_pasted_dry_run_fetches_and_builds_what_the_tool_then_finds_built(
     )
     try:
         planned = dist.plan(asked)
-        paste(bench, dist.dry_run(planned, runner=runner), tmp_path)
-        result = dist.build(dist.plan(asked), runner=runner, console=silent())
+        paste(bench, dist.dry_run(planned, here), tmp_path)
+        result = dist.build(dist.plan(asked), here)
         assert {run.record.actions_executed for _, run in result.bazel.done} == {0}
         assert result.manifest.jax_version == "0.10.0"
         assert "rocm" not in str(result.wheelhouse)

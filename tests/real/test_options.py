@@ -13,7 +13,9 @@ from support import tarballs
 
 from rocwheel import bazel, dist, source
 from rocwheel.base import home
+from rocwheel.base.console import silent
 from rocwheel.base.errors import HostError, SourceError
+from rocwheel.base.here import Here
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.base.values import replace
 from rocwheel.dist import checks, inputs
@@ -60,7 +62,11 @@ def gathered_folder(root: Path, tmp_path: Path, **changes: object) -> tuple:
         environ={"PATH": f"{folder}:{os.environ['PATH']}"},
     )
     planned = dist.plan(replace(asked, **changes))
-    found = inputs.preview(planned, runner=HostRunner(base_env(os.environ)))
+    here = Here(
+        environ=asked.environ, cwd=tmp_path, cache=asked.cache, home=asked.home, console=silent(),
+        runner=HostRunner(base_env(os.environ)),
+    )  # fmt: skip
+    found = inputs.gather(planned, here, fetch=False)
     return planned, found.tree, found.spec, found.notes
 
 

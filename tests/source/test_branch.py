@@ -62,11 +62,11 @@ def test_a_branch_is_the_commit_it_had_when_it_was_asked(served, request_of, run
     assert dist.resolved(asked, runner=runner).jax_ref == moved != first.jax_ref
 
 
-def test_a_dry_run_names_branch_and_commit_and_fetches_nothing(served, request_of, runner):
+def test_a_dry_run_names_branch_and_commit_and_fetches_nothing(served, request_of, runner, here):
     url, folder, seen = served
     asked = request_of(jax_repository=url, jax_ref="main", allow_dirty=True,
                        environ={"PATH": "/usr/bin:/bin"})  # fmt: skip
-    lines = "\n".join(dist.dry_run(dist.plan(dist.resolved(asked, runner=runner)), runner=runner))
+    lines = "\n".join(dist.dry_run(dist.plan(dist.resolved(asked, runner=runner)), here))
     assert git(folder, "rev-parse", "HEAD") in lines
     assert "JAX main is not here yet" in lines
     assert not [path for path in seen if path.endswith("git-upload-pack")][1:]  # one ls-remote
@@ -77,9 +77,9 @@ def test_a_dry_run_names_the_wheels_that_the_build_makes(served, request_of, run
     url, folder, _ = served
     asked = request_of(jax_repository=url, jax_ref="main", jax_version="0.11.0")
     planned = dist.plan(dist.resolved(asked, runner=runner))
-    places = {"pins": planned.pins, "runner": runner}
+    places = {"pins": planned.pins, "runner": runner, "console": console}
     before = source.preview(planned.sources, **places)
-    tree = source.resolve(planned.sources, **places, console=console)
+    tree = source.resolve(planned.sources, **places)
     assert tree.jax_version == before.jax_version
     assert (before.local_suffix, before.jaxlib_origin) == (tree.local_suffix, tree.jaxlib_origin)
     assert before.local_suffix == f".jax{git(folder, 'rev-parse', 'HEAD')[:9]}"

@@ -42,27 +42,27 @@ def request_(tmp_path):
     )
 
 
-def version(request, runner) -> str:
-    spec = dist.preview(dist.plan(request), runner=runner).spec
+def version(request, here) -> str:
+    spec = dist.gather(dist.plan(request), here, fetch=False).spec
     bazel.invocations(spec)  # refuses a version that is not canonical
     return spec.jax_version + spec.version_suffix
 
 
-def test_a_release_version_carries_the_short_commits_and_dirty(request_, runner):
+def test_a_release_version_carries_the_short_commits_and_dirty(request_, here):
     jax = git(request_.jax_source_dir, "rev-parse", "--short=9", "HEAD")
     xla = git(request_.xla_source_dir, "rev-parse", "--short=9", "HEAD")
-    assert version(request_, runner) == f"0.11.0+rocm7.10.0.jax{jax}.xla{xla}"
+    assert version(request_, here) == f"0.11.0+rocm7.10.0.jax{jax}.xla{xla}"
     (request_.xla_source_dir / "xla/BUILD").write_text("changed")
-    assert version(request_, runner) == f"0.11.0+rocm7.10.0.jax{jax}.xla{xla}.dirty"
+    assert version(request_, here) == f"0.11.0+rocm7.10.0.jax{jax}.xla{xla}.dirty"
     post = replace(request_, wheel_suffix=".post1")
-    assert version(post, runner) == f"0.11.0.post1+jax{jax}.xla{xla}.dirty"
+    assert version(post, here) == f"0.11.0.post1+jax{jax}.xla{xla}.dirty"
 
 
-def test_changes_without_a_commit_are_refused_unless_allowed(request_, runner, console):
+def test_changes_without_a_commit_are_refused_unless_allowed(request_, here):
     (request_.xla_source_dir / "xla/BUILD").write_text("changed")
     planned = dist.plan(replace(request_, allow_dirty=False))
     with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
-        dist.gather(planned, runner=runner, console=console)
+        dist.gather(planned, here)
 
 
 def without_git(folder: Path) -> None:
@@ -75,19 +75,19 @@ def changed(folder: Path) -> None:
 
 @pytest.mark.parametrize("damage", [without_git, changed])
 @pytest.mark.parametrize("jax", ["a folder", "a pin that is not here"])
-def test_a_dry_run_refuses_an_xla_that_no_commit_has(request_, runner, jax, damage):
+def test_a_dry_run_refuses_an_xla_that_no_commit_has(request_, here, jax, damage):
     """As the run does, whether JAX is here or is fetched later."""
     asked = request_ if jax == "a folder" else of_a_pin(request_)
     commit = git(asked.xla_source_dir, "rev-parse", "--short=9", "HEAD")
-    suffix = version(asked, runner).partition(".xla")[2]
+    suffix = version(asked, here).partition(".xla")[2]
     assert suffix == commit
     damage(asked.xla_source_dir)
-    suffix = version(asked, runner).partition(".xla")[2]
+    suffix = version(asked, here).partition(".xla")[2]
     assert suffix.endswith(".dirty")
     assert suffix.startswith(commit) == (damage is changed)
     planned = dist.plan(replace(asked, allow_dirty=False))
     with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has") as caught:
-        dist.preview(planned, runner=runner)
+        dist.gather(planned, here, fetch=False)
     how = "make its folder a git checkout" if damage is without_git else "commit them"
     assert caught.value.hint.startswith(f"{how}, or add --allow-dirty")
 
@@ -97,11 +97,11 @@ def of_a_pin(request: dist.Request) -> dist.Request:
     return replace(request, jax_source_dir=None, jax_version="0.11.0", pythons=pythons)
 
 
-def test_the_run_refuses_an_xla_folder_without_git(request_, runner, console):
+def test_the_run_refuses_an_xla_folder_without_git(request_, here):
     without_git(request_.xla_source_dir)
     planned = dist.plan(replace(request_, allow_dirty=False))
     with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
-        dist.gather(planned, runner=runner, console=console)
+        dist.gather(planned, here)
 
 
 @pytest.mark.parametrize(
@@ -115,20 +115,20 @@ def test_the_run_refuses_an_xla_folder_without_git(request_, runner, console):
     ],
 )
 def test_what_cannot_work_is_refused_before_bazel_is_even_looked_for(
-    request_, runner, console, changes, reason
+    request_, here, changes, reason
 ):
     asked = {"rocm_version": "7.10.0", "bazel_path": "/no/bazel", **changes}
     with pytest.raises(ConfigError, match=reason):
-        dist.gather(dist.plan(replace(request_, **asked)), runner=runner, console=console)
+        dist.gather(dist.plan(replace(request_, **asked)), here)
 
 
 @pytest.mark.parametrize(("version", "module"), [("7.7.0", True), ("no_version", False)])
-def test_the_overriding_folder_is_what_bazel_is_told(request_, runner, tmp_path, version, module):
+def test_the_overriding_folder_is_what_bazel_is_told(request_, here, tmp_path, version, module):
     """As a repository; also as a module where Bazel knows what that is."""
     program = tmp_path / "a-bazel"
     program.write_text(f"#!/bin/sh\necho bazel {version}\n")
     program.chmod(0o755)
     planned = dist.plan(replace(request_, bazel_path=str(program)))
-    shown = "\n".join(dist.dry_run(planned, runner=runner))
+    shown = "\n".join(dist.dry_run(planned, here))
     assert f"--override_repository=xla={request_.xla_source_dir}" in shown
     assert (f"--override_module=xla={request_.xla_source_dir}" in shown) == module

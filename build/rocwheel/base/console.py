@@ -212,7 +212,6 @@ class Console:
         self._emit(printable_lines(line))
 
     def _emit(self, line: str) -> None:
-        """Write what is fit to be shown."""
         with self._lock:
             if self._above:
                 self._above(line)

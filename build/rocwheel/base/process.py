@@ -192,7 +192,6 @@ class Pump(threading.Thread):
             rest = rest[self._sink.write(rest) :]
 
     def _try(self, action: Callable[[str], None], text: str) -> None:
-        """Pass text on until that fails for the first time."""
         if self.error is None:
             try:
                 action(text)

@@ -225,8 +225,6 @@ def byte_count(text: str) -> int:
 
 
 def _nearest(name: str, valid: Collection[str]) -> str:
-    """Return the version nearest to one that is not known: of two as far away, the newer."""
-
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(map(int, re.findall(r"\d+", text.partition("-")[0])))[:3]
 

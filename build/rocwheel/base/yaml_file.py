@@ -163,7 +163,6 @@ def _loader(text: str) -> Any:
 
 
 def _syntax(exc: yaml.MarkedYAMLError) -> tuple[str, str]:
-    """Return what a parser found and what to do, in plain words where there are some."""
     problem, context = exc.problem or "", exc.context or ""
     if problem.startswith("mapping values"):
         hint = "put a value that has `: ` in it in quotes; indent keys of one mapping alike"
@@ -248,7 +247,6 @@ def _converted(content: Any, kind: type[_T]) -> _T:
 
 
 def _own_type(kind: type, content: Any) -> object:
-    """Make a value of a type that msgspec does not know. Raises FieldError."""
     if kind is CPythons:
         if not isinstance(content, list):
             raise FieldError(f"expected a list, found {_name(content)}", hint=_KINDS["array"][1])
@@ -304,7 +302,6 @@ def _refusal(content: Any, kind: type) -> str:
 
 
 def _with(content: Any, at: Sequence[Step], value: Any) -> Any:
-    """Return a document that has another value at one place."""
     if not at:
         return value
     copy = content.copy()
@@ -313,7 +310,6 @@ def _with(content: Any, at: Sequence[Step], value: Any) -> Any:
 
 
 def _mistake(text: str, content: Any, kind: type, steps: Sequence[Step]) -> FieldError:
-    """Say in the words of our other errors what msgspec says of a node."""
     problem, _, place = text.partition(" - at `")
     is_key = place.startswith("key`")
     types = _types(kind, steps, is_key=is_key)

@@ -49,12 +49,10 @@ def configure(app: App, options: ConfigureOptions) -> None:
     rc_file = options.output
     if rc_file and rc_file.exists() and not rc_file.is_file():
         raise ConfigError(f"--output: {rc_file}: no file", hint="name a file, or a new one")
+    path, lines = loop.configure(request, app.here, rc_file=rc_file, dry_run=options.dry_run)
     if options.dry_run:
-        app.emit_plan(
-            loop.preview_configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
-        )
+        app.emit_plan(lines)
         return
-    path, lines = loop.configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
     app.console.info(f"wrote {path}; by hand:")
     app.emit({"rc_file": str(path), "commands": lines}, "\n".join(lines))
 
@@ -108,9 +106,9 @@ def dev(app: App, options: DevOptions) -> None:
     """
     asked = _asked(app, options)
     if options.dry_run:
-        return app.emit_plan(loop.preview_turn(asked, runner=app.runner, console=app.console))
+        return app.emit_plan(loop.lines_of_turn(asked, app.here))
     with housekeeping.using(asked.request.cache):
-        done = loop.turn(asked, runner=app.runner, console=app.console)
+        done = loop.turn(asked, app.here)
     for line in done.bazel.lines():
         app.console.info(line)
     actions = count(done.bazel.actions_executed, "action")
@@ -153,9 +151,8 @@ def shell(app: App, options: ShellOptions) -> int:
     status = loop.shell(
         replace(request, is_snapshot=True),
         words,
+        app.here,
         tty=sys.stdin.isatty(),
-        runner=app.runner,
-        console=app.console,
     )
     app.emit({"command": list(words), "status": status})
     return status

@@ -62,7 +62,7 @@ def demo(app: App, options: DemoOptions) -> None:
     """Run the whole main job on the miniature workspace: a night whose store is a folder.
 
     Installs missing system packages (as root on Debian or Ubuntu, after saying which), makes a
-    TheRock-like tarball, serves it on loopback, fetches it, builds jaxlib, pjrt and plugin with
+    TheRock-like tarball, unpacks it, builds jaxlib, pjrt and plugin with
     Bazel for the CPythons it finds, repairs and verifies the wheels, stages, gates and promotes
     them into a folder, and installs them from there by hash. With --families the set is for several
     GPU families: it is built and staged once, each gates it, and those that pass get it. A build in
@@ -84,7 +84,7 @@ def demo(app: App, options: DemoOptions) -> None:
             return app.emit_plan([command_line(app, line), "# then the demo, in that image"])
         base = dataclasses.replace(base, executor=dataclasses.replace(base.executor, image=image))
     if options.dry_run:
-        lines = job.dry_run(base, wheels_only=only, runner=app.runner, console=app.console)
+        lines = job.dry_run(base, app.here, wheels_only=only)
         return app.emit_plan(lines)
     with housekeeping.using(base.cache):
         return _run(app, _prepare(app, base), wheels_only=only)
@@ -106,7 +106,7 @@ def _prepare(app: App, base: dist.Request) -> job.Prepared:
         packages, root = debian.MINIATURE_PACKAGES, os.geteuid() == 0
         if not debian.ensure(packages, runner=app.runner, root=root, say=app.console.info):
             app.console.info("   all there")
-    return job.prepare(base, runner=app.runner, console=app.console)
+    return job.prepare(base, app.here)
 
 
 def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
@@ -115,12 +115,12 @@ def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
     Or build the wheels alone.
     """
     if wheels_only:
-        return show_built(app, job.wheels(prepared, runner=app.runner, console=app.console))
+        return show_built(app, job.wheels(prepared, app.here))
     words = given_words(app, declared(DemoOptions).keys() - _OWN)
     with app.console.step("Make a ROCm tarball from this machine's packages", key="tarball"):
-        tarball = job.make_tarball(prepared.request, runner=app.runner, console=app.console)
+        tarball = job.make_tarball(prepared.request, app.here)
     who = Who(by=app.user, now=app.now(), reason="demo")
-    what = job.night(prepared, tarball, words, who=who, runner=app.runner)
+    what = job.night(prepared, tarball, words, app.here, who=who)
     nights = Nights(what.setting.channel.open())
     planned = job.plan(what, nights, prepared.request.wheelhouse)
     runs = sum(not cell.kept for cell in planned.cells)
@@ -137,7 +137,7 @@ def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
         raise error
     built = standings[f"build.{job.FAMILY}"]
     manifest = built.manifest or planned.recipes[0].manifest
-    result = job.finish(prepared, what, manifest, runner=app.runner, console=app.console)
+    result = job.finish(prepared, what, manifest, app.here)
     for line in result.lines():
         app.console.info(line)
     document = result.document() | {"new": not built.cell.kept, "seconds": app.console.seconds}

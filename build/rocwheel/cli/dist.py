@@ -67,9 +67,9 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
     signer = options.key(app)
     if options.dry_run:
-        return app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
+        return app.emit_plan(dist.dry_run(planned, app.here))
     with housekeeping.using(planned.request.cache):
-        result = dist.build(planned, runner=app.runner, console=app.console)
+        result = dist.build(planned, app.here)
     evidence.state_build(result.wheelhouse, signer, finished=app.now().isoformat())
     return show_built(app, result)
 
@@ -109,13 +109,11 @@ def rebuild(app: App, options: RebuildOptions) -> int:
     before = Manifest.load(options.manifest)
     planned = dist.plan_rebuild(before, request_from(app, options, therock=options.therock))
     if options.dry_run:
-        app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
+        app.emit_plan(dist.dry_run(planned, app.here))
         return 0
     signer, statement = options.key(app), None
     with housekeeping.using(planned.request.cache):
-        made = dist.rebuild(
-            before, options.manifest, planned, runner=app.runner, console=app.console
-        )
+        made = dist.rebuild(before, options.manifest, planned, app.here)
     if not made.wheels:
         folder, now = made.result.wheelhouse, app.now().isoformat()
         statement = evidence.state_build(folder, signer, finished=now, again=before)

@@ -85,7 +85,7 @@ def doctor(app: App, options: DoctorOptions) -> int:
         )
         return _show(app, (*rows, *_settings(app)))
     planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
-    needs = tuple(readiness.examine(planned, runner=app.runner, memory=cgroup.memory()))
+    needs = tuple(readiness.examine(planned, app.here, memory=cgroup.memory()))
     return _show(app, needs, install=readiness.install_lines(needs))
 
 

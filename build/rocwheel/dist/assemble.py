@@ -17,7 +17,8 @@ from rocwheel.base.console import Console
 from rocwheel.base.container import Mount
 from rocwheel.base.errors import WheelError
 from rocwheel.base.git import Source
-from rocwheel.base.process import HostRunner, Runner
+from rocwheel.base.here import Here
+from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.dist import wheelhouse
@@ -50,19 +51,18 @@ class Result(Plain, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]  # warnings; errors end a build
 
 
-def build(
-    planned: Plan, *, runner: HostRunner, console: Console, place: BuildEnvironment | None = None
-) -> Result:
+def build(planned: Plan, here: Here, *, place: BuildEnvironment | None = None) -> Result:
     """Do what the plan says; the wheelhouse appears whole or not at all.
 
     `place` is where to build, for a caller who has chosen it already.
     Raises what the stages raise; every failure names its stage's thing and leaves caches usable.
     """
+    console = here.console
     with wheelhouse.assembling(planned.request.wheelhouse) as scratch:
-        inputs = gather(planned, runner=runner, console=console, place=place)
+        inputs = gather(planned, here, place=place)
         mount = Mount(host=scratch, guest=WHEELHOUSE, writable=True)
         built_in = inputs.place.with_mounts(mount)
-        with bazel.explained(planned.failures), built_in.running(runner) as inside:
+        with bazel.explained(planned.failures), built_in.running(here.runner) as inside:
             runs = bazel.build_all(
                 bazel.invocations(inputs.spec),
                 folder=planned.request.cache / "logs",
@@ -74,7 +74,7 @@ def build(
             xla = [own] if own else sorted(base.glob("external/*xla*"))
             inputs = replace(inputs, llvm=next(filter(None, map(_llvm, xla)), ""))
             with console.step("Wheels: repair and verify", key="wheels"):
-                by = Installers(runner, folder=scratch)
+                by = Installers(here.runner, folder=scratch)
                 entries, findings = _wheels(inputs, runs, scratch, by=by, console=console)
                 shutil.rmtree(scratch / RAW)
         manifest = _manifest(inputs, entries)
@@ -89,7 +89,6 @@ def build(
 def _wheels(
     inputs: Inputs, runs: bazel.Runs, scratch: Path, *, by: Installers, console: Console
 ) -> tuple[tuple[WheelEntry, ...], tuple[Finding, ...]]:
-    """Repair and verify the wheels Bazel made, on all cores; one per cell, or an error (R19)."""
     tree, spec = inputs.tree, inputs.spec
     cells = [
         (kind, invocation.python if kind.per_python else None, done)
@@ -160,7 +159,6 @@ def _wheel(
 
 
 def _sources(inputs: Inputs, kind: WheelKind) -> Iterator[sbom.Component]:
-    """Yield what a wheel is built from and by, for the list within it."""
     tree, root, spec = inputs.tree, inputs.root, inputs.spec
     for name, origin, version in (("jax", tree.jax, tree.jax_version), ("xla", tree.xla, "")):
         if origin.commit or origin.digest:

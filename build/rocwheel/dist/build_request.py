@@ -109,7 +109,7 @@ def resolved(request: Request, *, runner: Runner) -> Request:
 def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
     """Check the request and decide; a `recorded` ROCm stands for the one that it names.
 
-    Changes nothing. Raises ConfigError, RocmError, HostError.
+    That one need not be here yet. Changes nothing. Raises ConfigError, RocmError, HostError.
     """
     ci = request.home.ci
     pins = source.pins_of(ci)
@@ -141,7 +141,8 @@ def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
         cwd=request.cwd,
         index=request.therock_index,
     )
-    rocm.check_local(planned)
+    if recorded is None:
+        rocm.check_local(planned)
     sources = source.plan(request, pins=pins, cache=request.cache)
     pin = sources.pin or sources.like
     if request.locked and pin and pin.unverified:
@@ -162,7 +163,6 @@ def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
 
 
 def _check_limits(asked: ContainerOptions) -> None:
-    """Refuse limits that no engine takes; "" is no limit. Raises ConfigError."""
     cpus = asked.cpus
     if cpus and (not re.fullmatch(r"\d+(\.\d+)?", cpus) or not float(cpus)):
         raise ConfigError(
@@ -237,7 +237,6 @@ def _targets(
 
 
 def _check_targets(targets: tuple[str, ...]) -> None:
-    """Refuse what is no gfx target. Raises ConfigError that says what was meant."""
     known = matrix.known_targets()
     for target in targets:
         if family := matrix.of_product(target):

@@ -18,9 +18,9 @@ from typing import Final
 
 from rocwheel import bazel
 from rocwheel.base import container
-from rocwheel.base.console import Console
 from rocwheel.base.container import ContainerLimits, ContainerSpec, EngineKind, Mount, User
 from rocwheel.base.errors import ConfigError, HostError
+from rocwheel.base.here import Here
 from rocwheel.base.host import machine
 from rocwheel.base.host.machine import Interpreter, Programs
 from rocwheel.base.process import (
@@ -129,9 +129,16 @@ class BuildEnvironment(Plain, frozen=True, kw_only=True):
             return machine.pythons(request.environ, runner=runner)
         return self.facts.interpreters
 
-    def opening(self) -> tuple[Command, ...]:
-        """Return what starts the container by hand; nothing on this machine."""
-        return (*self.spec.prepare, self.spec.start) if self.spec else ()
+    def opened(self, runner: Runner) -> tuple[BuildEnvironment, tuple[Command, ...]]:
+        """Return the place once its container runs, and what starts that by hand.
+
+        Nothing does where a kept one runs, nor on this machine.
+        """
+        if self.spec is None:
+            return self, ()
+        if self.spec.keep_minutes and (spec := container.find_kept(self.spec, runner)):
+            return replace(self, spec=spec), ()
+        return self, (*self.spec.prepare, self.spec.start_by_hand)
 
     def command(self, command: Command, number: int) -> Command:
         """Return what runs a command there."""
@@ -191,15 +198,13 @@ def output_folder(request: Request) -> Path:
     return request.cache / ("bazel" if request.executor.kind == "host" else "bazel-in-containers")
 
 
-def choose(
-    request: Request, *, runner: HostRunner, console: Console, pull: bool = True
-) -> BuildEnvironment:
+def choose(request: Request, here: Here, *, pull: bool = True) -> BuildEnvironment:
     """Ask the engine and the image, once, before the build starts.
 
     Raises ConfigError for an executor that is none, HostError for an engine or image that cannot
     be used; the error names all that an image lacks.
     """
-    asked = request.executor
+    asked, runner, console = request.executor, here.runner, here.console
     if asked.kind == "host":
         _refuse_container_options(asked)
         return BuildEnvironment(executor=asked, already_inside=_own_image(request, runner))
@@ -244,7 +249,6 @@ def choose(
 
 
 def _refuse_container_options(asked: Executor) -> None:
-    """Raise ConfigError for what a build on this machine would silently not do."""
     inside = OWN_INPUTS.is_file()  # then --builder-image says which image this is
     given = {
         "--builder-image": "" if inside else asked.image,
@@ -351,7 +355,6 @@ def caller() -> User:
 
 
 def _most(number: int) -> int:
-    """Return what this process may have of something: open files, processes."""
     hard = resource.getrlimit(number)[1]
     return MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
 

@@ -1,6 +1,6 @@
 """What a build is made from: sources, Bazel, compiler, ROCm, and the specification of it all."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -13,7 +13,8 @@ from rocwheel.base.console import Console, silent
 from rocwheel.base.container import Mount
 from rocwheel.base.errors import ConfigError, HostError
 from rocwheel.base.git import Source
-from rocwheel.base.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.base.here import Here
+from rocwheel.base.process import Command, GuestPath, Runner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import RocmVersion, WheelKind, rocm_number
 from rocwheel.bazel import certificates
@@ -28,168 +29,160 @@ ROCM_LATER: Final = Path("<ROCm root>")  # of a plan whose ROCm is not here yet
 
 
 class Inputs(Plain, frozen=True, kw_only=True):
-    """What a build is made from, once it is all there and checked."""
+    """What a build is made from, checked; or what it would be made from, with nothing fetched."""
 
     planned: Plan
     tree: source.SourceTree
     tool: Source  # rocwheel itself
-    root: rocm.RocmRoot
+    fetched: rocm.RocmRoot | None  # None where it is not here yet
+    rocm_root: Path
     spec: bazel.BuildSpec
     place: BuildEnvironment  # where Bazel will run
+    notes: tuple[str, ...]  # for whoever asked and fetched nothing
     llvm: str = ""  # the commit that XLA takes, once Bazel has unpacked XLA
+
+    @property
+    def root(self) -> rocm.RocmRoot:
+        assert self.fetched, "of a dry run"  # noqa: S101
+        return self.fetched
+
+    def commands(
+        self, invocations: Sequence[bazel.BazelInvocation], here: Here
+    ) -> Iterator[tuple[str, Command]]:
+        """Yield what runs Bazel, in the container that it needs, each command with a title."""
+        place, opening = self.place.opened(here.runner)
+        kept = place.executor.keep_minutes
+        ends = f"it ends after {kept} min without a turn" if kept else "the last line removes it"
+        yield from ((f"the container: {ends}", command) for command in opening)
+        for number, invocation in enumerate(invocations, 1):
+            command = invocation.command_line()
+            yield f"Bazel: {invocation.title}", place.command(command, number)
+        if place.spec and not kept:
+            yield "the end of the container", place.spec.engine.remove(place.spec.name)
 
 
 def gather(
-    planned: Plan, *, runner: HostRunner, console: Console, place: BuildEnvironment | None = None
+    planned: Plan, here: Here, *, place: BuildEnvironment | None = None, fetch: bool = True
 ) -> Inputs:
     """Get and check everything a build is made from; Bazel has not been started yet.
 
-    What a dry run would refuse is refused before anything is fetched.
+    Without `fetch` nothing is fetched or written: a pin stands for sources that are not here,
+    engine and image are asked. It refuses and warns as a build does, as far as that is known by
+    then, and a build asks it first.
     """
-    request = planned.request
-    place = place or executor.choose(request, runner=runner, console=console)
-    known = planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY
+    request, notes = planned.request, list[str]()
+    console = here.console if fetch else silent()  # which shows no steps
+    place = place or executor.choose(request, replace(here, console=console), pull=fetch)
+
+    def warn(found: Iterable[str]) -> None:
+        for note in found:
+            notes.append(note)
+            here.console.warn(note, once=True)
+
     # facts of another release, which sources without a pin are taken to be like, refuse nothing
-    is_checked = bool(known and planned.sources.commands and planned.sources.like is None)
+    is_checked = bool(
+        fetch
+        and (planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY)
+        and planned.sources.commands
+        and planned.sources.like is None
+    )
     if is_checked:
-        preview(planned, runner=runner, console=console, place=place)
+        gather(planned, here, place=place, fetch=False)
     with console.step("Sources", key="source"):
-        tree = source.resolve(planned.sources, pins=planned.pins, runner=runner, console=console)
-        tool = _own(request, tree, runner)
+        take = source.resolve if fetch else source.preview
+        tree = take(planned.sources, pins=planned.pins, runner=here.runner, console=console)
+        tool = _own(request, tree, here.runner)
         tree.accept(request.pythons)
+    if not fetch:  # or the tree was taken with its warnings
+        warn(tree.warnings)
     executor.check(place, request, bazel_version=tree.bazel)
     place = place.with_tree(tree)
-    compiler, notes = find_compiler(request, tree.version_class, place=place, runner=runner)
-    for note in notes:
+    compiler, said = find_compiler(request, tree.version_class, place=place, runner=here.runner)
+    for note in said:
         console.info(note)
-    spec = partial(specification, planned, tree, compiler=compiler, place=place)
-    # what cannot work is refused before Bazel and ROCm are fetched
-    if planned.rocm.version and not is_checked:
-        early = spec(version=planned.rocm.version, rocm_root=_ROOT, binary=_missing(tree))
-        for warning in (
-            *_check(tree, early, place, runner=runner, request=request),
-            *checks.odd_options(planned, early),
-        ):
-            console.warn(warning, once=True)
-    binary = find_bazel(request, tree, place=place, runner=runner, console=console)
-    with console.step("ROCm", key="rocm"):
-        root = rocm.fetch(
-            planned.rocm, console=console, budget_bytes=request.cache_budget, env=request.environ
+    version = _known_version(planned, fetch=fetch)
+    spec = partial(specification, planned, tree, compiler=compiler)
+    if version and not is_checked:  # what cannot work is refused before Bazel and ROCm are fetched
+        early = spec(version=version, rocm_root=_ROOT, binary=_missing(tree), place=place)
+        warn(_check(tree, early, place, here, request=request))
+    binary, found = _bazel(request, tree, place, here, fetch=fetch)
+    root = None
+    if fetch or planned.rocm.origin is rocm.Origin.DIRECTORY:
+        with console.step("ROCm", key="rocm"):
+            budget = request.cache_budget
+            root = rocm.fetch(
+                planned.rocm, console=console, budget_bytes=budget, env=request.environ
+            )
+    if root and fetch:
+        checks.check_rocm(tree, root.root, name=root.name, targets=planned.gfx_targets)
+    where = root.root if root else planned.rocm.cached or ROCM_LATER
+    place = place.with_mounts(Mount(host=where, guest=executor.ROCM))
+    known = root.version if root else version
+    assert known  # noqa: S101 - else it was refused above
+    final = spec(version=known, rocm_root=place.path(where), binary=binary, place=place)
+    if version is None:
+        warn(_check(tree, final, place, here, request=request))
+    warn(checks.odd_options(planned, final))
+    return Inputs(
+        planned=planned,
+        tree=tree,
+        tool=tool,
+        fetched=root,
+        rocm_root=where,
+        spec=final,
+        place=place,
+        notes=(*found, *said, *notes),
+    )
+
+
+def _known_version(planned: Plan, *, fetch: bool) -> RocmVersion | None:
+    """Return which ROCm it is, as far as that is known before one is fetched.
+
+    Raises ConfigError where nothing will be fetched and it is not known.
+    """
+    if planned.rocm.version is None and planned.rocm.origin is rocm.Origin.DIRECTORY:
+        return rocm.fetch(planned.rocm, console=silent()).version
+    if planned.rocm.version is None and not fetch:
+        raise ConfigError(
+            f"{planned.rocm.name}: its name does not say which ROCm it is",
+            hint="add --rocm-version, which a dry run cannot read from the tree",
         )
-    checks.check_rocm(tree, root.root, name=root.name, targets=planned.gfx_targets)
-    place = place.with_mounts(Mount(host=root.root, guest=executor.ROCM))
-    final = spec(version=root.version, rocm_root=place.path(root.root), binary=binary, place=place)
-    for warning in checks.odd_options(planned, final):
-        console.warn(warning, once=True)
-    if not planned.rocm.version and not is_checked:
-        for warning in _check(tree, final, place, runner=runner, request=request):
-            console.warn(warning, once=True)
-    return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=final, place=place)
+    return planned.rocm.version
+
+
+def _bazel(
+    request: Request, tree: source.SourceTree, place: BuildEnvironment, here: Here, *, fetch: bool
+) -> tuple[bazel.BazelBinary, tuple[str, ...]]:
+    """Return the Bazel to use, and what there is to say of it; without `fetch` it may be missing.
+
+    Raises what `find_bazel` raises.
+    """
+    try:
+        console = here.console if fetch else None
+        binary = find_bazel(request, tree, place=place, runner=here.runner, console=console)
+    except HostError as exc:
+        if fetch or request.bazel_path:  # only another option can help
+            raise
+        return _missing(tree), (f"{exc}; {exc.hint}",)
+    others = (f"not used: {other}" for other in binary.passed_over)
+    later = (f"fetch {binary.url} to {binary.path}",) if binary.url else ()
+    return binary, (*others, str(binary), *later)
 
 
 def _check(
     tree: source.SourceTree,
     spec: bazel.BuildSpec,
     place: BuildEnvironment,
+    here: Here,
     *,
-    runner: HostRunner,
     request: Request,
 ) -> tuple[str, ...]:
-    """Look for what Bazel will need, where it will run; returns warnings."""
     checks.check_own_options(tree, spec)
     invocations = bazel.invocations(spec)
     checks.check_options(tree, invocations)
-    with place.programs(request, runner) as programs:
+    with place.programs(request, here.runner) as programs:
         checks.check_programs(tree, programs)
         return tuple(checks.check_toolchain(tree, spec, invocations, programs=programs))
-
-
-class Preview(Plain, frozen=True, kw_only=True):
-    """What `gather` would give, fetching nothing."""
-
-    tree: source.SourceTree
-    spec: bazel.BuildSpec
-    place: BuildEnvironment
-    rocm_root: Path
-    notes: tuple[str, ...]  # what is missing
-
-    def commands(
-        self, invocations: Sequence[bazel.BazelInvocation]
-    ) -> Iterator[tuple[str, Command]]:
-        """Yield what starts Bazel where it runs, the container before it, each with a title."""
-        kept = self.place.executor.keep_minutes
-        ends = f"after {kept} min without a turn" if kept else "with its input"
-        title = f"the container, which ends {ends}"
-        yield from ((title, command) for command in self.place.opening())
-        for number, invocation in enumerate(invocations, 1):
-            command = invocation.command_line()
-            yield f"Bazel: {invocation.title}", self.place.command(command, number)
-
-
-def preview(
-    planned: Plan,
-    *,
-    runner: HostRunner,
-    console: Console | None = None,
-    place: BuildEnvironment | None = None,
-) -> Preview:
-    """Return what `gather` would give, fetching nothing; engine and image are asked.
-
-    It refuses what `gather` refuses, as far as that is known by now, and warns alike.
-    """
-    console = console or silent()
-    request, notes = planned.request, []
-    place = place or executor.choose(request, runner=runner, console=silent(), pull=False)
-    tree = source.preview(planned.sources, pins=planned.pins, runner=runner)
-    _own(request, tree, runner)
-    tree.accept(request.pythons)
-    executor.check(place, request, bazel_version=tree.bazel)
-    version, root = _expected_rocm(planned)
-    place = place.with_tree(tree).with_mounts(Mount(host=root, guest=executor.ROCM))
-    try:
-        binary = find_bazel(request, tree, place=place, runner=runner)
-        notes += [f"not used: {other}" for other in binary.passed_over]
-        notes.append(str(binary))
-        if binary.url:
-            notes.append(f"fetch {binary.url} to {binary.path}")
-    except HostError as exc:
-        if request.bazel_path:  # which nothing but another option can mend
-            raise
-        notes.append(f"{exc}; {exc.hint}")
-        binary = _missing(tree)
-    compiler, said = find_compiler(request, tree.version_class, place=place, runner=runner)
-    spec = specification(
-        planned,
-        tree,
-        version=version,
-        rocm_root=place.path(root),
-        binary=binary,
-        compiler=compiler,
-        place=place,
-    )
-    warnings = (
-        *tree.warnings,
-        *_check(tree, spec, place, runner=runner, request=request),
-        *checks.odd_options(planned, spec),
-    )
-    for warning in warnings:
-        console.warn(warning, once=True)
-    return Preview(
-        tree=tree, spec=spec, place=place, rocm_root=root, notes=(*notes, *said, *warnings)
-    )
-
-
-def _expected_rocm(planned: Plan) -> tuple[RocmVersion, Path]:
-    """Return version and root of a ROCm that may not be here yet. Raises ConfigError."""
-    if planned.rocm.origin is rocm.Origin.DIRECTORY:
-        root = rocm.fetch(planned.rocm, console=silent())
-        return root.version, root.root
-    if planned.rocm.version is None:
-        raise ConfigError(
-            f"{planned.rocm.name}: its name does not say which ROCm it is",
-            hint="add --rocm-version, which a dry run cannot read from the tree",
-        )
-    return planned.rocm.version, planned.rocm.cached or ROCM_LATER
 
 
 def _own(request: Request, tree: source.SourceTree, runner: Runner) -> Source:
@@ -245,7 +238,6 @@ def find_bazel(
 
 
 def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
-    """Return what stands for the Bazel that will be there."""
     return bazel.BazelBinary(
         path=GuestPath(PurePosixPath("bazel")), version=tree.bazel, origin="missing"
     )

@@ -8,15 +8,16 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from rocwheel import bazel, rocm
-from rocwheel.base.console import Console, columns, duration, size
+from rocwheel.base.console import columns, duration, size
 from rocwheel.base.download import has_password, without_secrets
-from rocwheel.base.process import Command, HostRunner, base_env
+from rocwheel.base.here import Here
+from rocwheel.base.process import Command, base_env
 from rocwheel.base.versions import canonical_version, project_name
 from rocwheel.dist import checks, wheelhouse
 from rocwheel.dist.assemble import Result
 from rocwheel.dist.build_request import Plan
 from rocwheel.dist.executor import BuildEnvironment
-from rocwheel.dist.inputs import ROCM_LATER, Preview, preview
+from rocwheel.dist.inputs import ROCM_LATER, Inputs, gather
 from rocwheel.records.build_record import BUILD_RECORD
 from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.rocm import by_pip
@@ -30,33 +31,23 @@ FETCH_BAZEL: Final = (
 )
 
 
-def dry_run(
-    planned: Plan,
-    *,
-    runner: HostRunner,
-    console: Console | None = None,
-    place: BuildEnvironment | None = None,
-) -> Iterator[str]:
+def dry_run(planned: Plan, here: Here, *, place: BuildEnvironment | None = None) -> Iterator[str]:
     """Every command `build` would run and every file it would write, as lines to read or paste.
 
     Looks for Bazel and the compiler; fetches nothing. Sources that are not here yet are taken to
     be what their pin says. It warns as `build` does, and raises what that would before a fetch.
     """
     request = planned.request
-    ahead = preview(planned, runner=runner, console=console, place=place)
+    ahead = gather(planned, here, place=place, fetch=False)
     tree, spec = ahead.tree, ahead.spec
-    if ahead.rocm_root != ROCM_LATER:
-        checks.check_rocm(
-            tree, ahead.rocm_root, name=planned.rocm.name, targets=planned.gfx_targets
-        )
-    yield from fetching(planned, ahead)
+    yield from fetching(ahead)
     yield f"# JAX {tree.jax_version} at {tree.root}"
     yield f"# gfx targets {', '.join(spec.gfx_targets)}"
     yield from (f"#   {item.name}: {', '.join(item.targets)}" for item in planned.families)
     yield from (f"# {note}" for note in ahead.notes)
-    for title, command in ahead.commands(bazel.invocations(spec)):
+    for title, command in ahead.commands(bazel.invocations(spec), here):
         yield f"# {title}"
-        yield pasteable(command)
+        yield pasteable(command, request.environ)
     yield "# wheels: repair (with patchelf where it is needed) and verify"
     joined = canonical_version(tree.jax_version, spec.version_suffix)
     folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"
@@ -70,26 +61,30 @@ def dry_run(
     yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
 
 
-def fetching(planned: Plan, ahead: Preview) -> Iterator[str]:
-    """Yield lines that bring ROCm, Bazel and the sources to where the later lines look for them."""
-    yield "# the environment of all lines below, and nothing else of this shell's"
-    yield f'run() {{ env -i {" ".join(_settings(base_env(planned.request.environ)))} "$@"; }}'
+def fetching(ahead: Inputs) -> Iterator[str]:
+    """Yield lines that bring ROCm, Bazel and the sources to where the later lines look for them.
+
+    Raises RocmError for a ROCm that is here and lacks something.
+    """
+    planned, environ = ahead.planned, ahead.planned.request.environ
+    if ahead.rocm_root != ROCM_LATER:
+        name, targets = planned.rocm.name, planned.gfx_targets
+        checks.check_rocm(ahead.tree, ahead.rocm_root, name=name, targets=targets)
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
     if ahead.rocm_root == ROCM_LATER:
-        yield f'ROCM_ROOT="$({pasteable(_fetch_rocm(planned))})"'
+        yield f'ROCM_ROOT="$({pasteable(_fetch_rocm(planned), environ)})"'
     binary = ahead.spec.bazel
     if binary.url:
         yield "# Bazel"
         words = ("sh", "-c", FETCH_BAZEL, "fetch", binary.url, str(binary.path), binary.sha256)
-        yield pasteable(Command(argv=words))
+        yield pasteable(Command(argv=words), environ)
     yield "# sources"
     for command in planned.sources.commands:
-        yield pasteable(command)
+        yield pasteable(command, environ)
 
 
 def _fetch_rocm(planned: Plan) -> Command:
-    """Return a command of ours that fetches ROCm and says where it is."""
     request = planned.request
     folder = request.rocm_cache or request.cache
     ours = request.home
@@ -104,14 +99,13 @@ def _fetch_rocm(planned: Plan) -> Command:
     return Command(argv=tuple(words))
 
 
-def pasteable(command: Command, environ: Mapping[str, str] | None = None) -> str:
+def pasteable(command: Command, environ: Mapping[str, str]) -> str:
     """Return a line that runs with exactly the environment the tool gives, whatever the shell has.
 
-    Without `environ` the line needs `run`, which an earlier one defines. What is not known yet is a
-    variable that an earlier line sets.
+    What is not known yet is a variable that an earlier line sets.
     """
-    start = ["run"] if environ is None else ["env -i", *_settings(base_env(environ))]
-    line = " ".join([*start, *_settings(command.env), *map(_word, command.argv)])
+    env = {**base_env(environ), **command.env}
+    line = " ".join(["env", "-i", *_settings(env), *map(_word, command.argv)])
     return f"(cd {_word(str(command.cwd))} && {line})" if command.cwd else line
 
 

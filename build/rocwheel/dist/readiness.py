@@ -11,10 +11,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from rocwheel import rocm, source
-from rocwheel.base.console import duration, size
+from rocwheel.base.console import duration, silent, size
 from rocwheel.base.errors import RocwheelError
+from rocwheel.base.here import Here
 from rocwheel.base.host import cgroup
-from rocwheel.base.process import HostRunner
 from rocwheel.base.values import Plain, replace
 from rocwheel.dist import checks, inputs, wheelhouse
 from rocwheel.dist.build_request import Plan, Request
@@ -46,7 +46,7 @@ class Row(Plain, frozen=True, kw_only=True):
         return "ok" if not self.remedy else "optional" if self.is_optional else "bad"
 
 
-def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
+def examine(planned: Plan, here: Here, *, memory: int) -> Iterator[Row]:
     """Look at all that this build needs; `memory` is what the machine has, in bytes.
 
     Starts short processes. What the request itself has wrong is a row, too.
@@ -54,7 +54,7 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Row]:
     request = planned.request
     try:
         allowed = replace(planned, request=replace(request, allow_dirty=True))
-        seen = inputs.preview(allowed, runner=runner)
+        seen = inputs.gather(allowed, replace(here, console=silent()), fetch=False)
     except RocwheelError as exc:
         text = str(exc)
         missed = (name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},")))

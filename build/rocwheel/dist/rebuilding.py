@@ -8,9 +8,8 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from rocwheel import rocm, source
-from rocwheel.base.console import Console
 from rocwheel.base.errors import ConfigError
-from rocwheel.base.process import HostRunner
+from rocwheel.base.here import Here
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion
 from rocwheel.dist import build_request, executor
@@ -95,7 +94,6 @@ def _asked_suffix(manifest: Manifest) -> str:
 
 
 def _jax(manifest: Manifest, ci: Path) -> dict[str, Any]:
-    """Return what asks for the JAX of a set: its pin, or its commit."""
     jax = manifest.jax
     pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
     own = next((pin.name for pin in pins.pins if pin.commit == jax.commit), "")
@@ -115,21 +113,20 @@ def rebuild(
     manifest: Manifest,
     path: Path,
     planned: Plan,
+    here: Here,
     *,
-    runner: HostRunner,
-    console: Console,
     place: BuildEnvironment | None = None,
 ) -> Rebuilt:
     """Build a set again and compare it with its wheels at `path`, or with their digests alone.
 
     Raises ConfigError for another builder image, and what `dist.build` raises.
     """
-    place = place or executor.choose(planned.request, runner=runner, console=console)
+    place = place or executor.choose(planned.request, here)
     if place.builder_image != manifest.builder_image:
-        here, there = (text or "none" for text in (place.builder_image, manifest.builder_image))
+        own, its = (text or "none" for text in (place.builder_image, manifest.builder_image))
         hint = "give --executor and --builder-image as the set had them"
-        raise ConfigError(f"the builder image is {here}, that of the set {there}", hint=hint)
-    result = build(planned, runner=runner, console=console, place=place)
+        raise ConfigError(f"the builder image is {own}, that of the set {its}", hint=hint)
+    result = build(planned, here, place=place)
     old, new = ({w.filename: w.sha256 for w in m.built} for m in (manifest, result.manifest))
     wheels: dict[str, tuple[str, ...]] = {}
     for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
@@ -143,7 +140,6 @@ def rebuild(
 
 
 def _facts(document: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what a manifest says beside its wheels, by dotted names."""
     for name, value in document.items():
         if isinstance(value, dict):
             yield from _facts(value, f"{start}{name}.")

@@ -14,8 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from rocwheel.base import files
-from rocwheel.base.container import folders
+from rocwheel.base import container, files
 from rocwheel.base.errors import HostError, WheelError, named
 from rocwheel.records.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.records.manifest import MANIFEST, Manifest
@@ -34,7 +33,7 @@ def assembling(folder: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            scratch = stack.enter_context(folders.scratch(folder / UNFINISHED, "set"))
+            scratch = stack.enter_context(container.scratch(folder / UNFINISHED, "set"))
         except (OSError, HostError) as exc:
             what = f"{folder}: {exc.strerror}" if isinstance(exc, OSError) else str(exc)
             raise HostError(what, hint="choose a folder you can write: --wheelhouse DIR") from exc

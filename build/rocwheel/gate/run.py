@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel import __version__
-from rocwheel.base import git, home, parallel
+from rocwheel.base import container, git, home, parallel
 from rocwheel.base.console import Console, count
-from rocwheel.base.container import folders
 from rocwheel.base.errors import ConfigError, HostError, RocwheelError
 from rocwheel.base.host import cgroup
 from rocwheel.base.host import machine as machines
@@ -150,7 +149,7 @@ def _results(
     for why in allotted.allotment.ill:
         console.warn(f"a GPU is left out: {why}")
     interpreter = None if request.installed else _interpreter(request, host)
-    work = stack.enter_context(folders.scratch(host.cache / WORK, "run")).resolve()
+    work = stack.enter_context(container.scratch(host.cache / WORK, "run")).resolve()
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
         setup.tests = _identity(request, host, tests)

@@ -18,6 +18,7 @@ from rocwheel.base.container.words import Trouble
 from rocwheel.base.errors import CommandError, ConfigError, HostError
 from rocwheel.base.here import Here
 from rocwheel.base.home import Home
+from rocwheel.base.host import virtualenv
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion
@@ -199,7 +200,6 @@ def _builder_build(
     engine: ContainerEngine,
     here: Here,
 ) -> Iterator[tuple[Command]]:
-    """Yield the engine's `build`; its context has everything that the Dockerfile reads."""
     checkout, chosen = here.home.sources, inputs.recipe
     labels = {
         INPUTS: inputs.digest,
@@ -231,7 +231,7 @@ def _builder_build(
             shutil.copy(bazel, context / "bazel" / "bazel")
         tool = packages.Where(python=PythonVersion.parse(chosen.tool.version), glibc=chosen.glibc)
         here.runner.run(
-            packages.pip("download", "--require-hashes", "--no-deps", *tool.options,
+            virtualenv.pip("download", "--require-hashes", "--no-deps", *tool.options,
                 f"--requirement={lock}", f"--dest={context / 'wheels'}")
         )  # fmt: skip
         with named(base, engine=engine, runner=here.runner) as name:
@@ -266,7 +266,6 @@ def push_builder(
 
 
 def _builder(name: str, home: Home) -> tuple[BuilderRecipe, str]:
-    """Return a recipe and the SHA-256 of its Bazel, "" where a package brings that."""
     chosen = recipe.builder(home.ci, name)
     return chosen, _bazels(home).find(chosen.bazel).sha256 if chosen.bazel else ""
 

@@ -36,8 +36,6 @@ class Closure(Plain, frozen=True, kw_only=True):
 
 @dataclass(kw_only=True)
 class _Search:
-    """What has been found so far."""
-
     root: Path
     targets: frozenset[str]
     paths: set[str] = field(default_factory=set)
@@ -167,7 +165,6 @@ def _take_each(search: _Search, pattern: str) -> int:
 
 
 def _look_into(search: _Search, path: str) -> None:
-    """Follow what an ELF file needs."""
     file = search.root / path
     with file.open("rb") as stream:
         if stream.read(len(elf.MAGIC)) != elf.MAGIC:

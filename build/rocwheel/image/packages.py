@@ -6,7 +6,6 @@ wheels and a list of hashes, so installing needs neither an index nor a network.
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ from packaging.utils import canonicalize_name
 
 from rocwheel.base import files
 from rocwheel.base.errors import CommandError, WheelError
-from rocwheel.base.process import Command, Runner
+from rocwheel.base.host.virtualenv import pip
+from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion
 from rocwheel.records.manifest import Manifest
@@ -53,12 +53,6 @@ class Where(Plain, frozen=True, kw_only=True):
             f"--python-version={self.python.major}.{self.python.minor}",
             *(f"--platform={name}" for name in platforms),
         )  # fmt: skip
-
-
-def pip(command: str, *arguments: str) -> Command:
-    """Return our own pip as a command that installs into another environment."""
-    quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
-    return Command(argv=(sys.executable, "-m", "pip", command, *quiet, *arguments))
 
 
 def resolve(

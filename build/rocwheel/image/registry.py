@@ -153,8 +153,6 @@ def parts(reference: str) -> tuple[str, str]:
 
 @final
 class _Registry:
-    """One repository, asked by skopeo."""
-
     def __init__(self, repository: str, environ: Mapping[str, str], runner: Runner) -> None:
         self._repository, self._environ, self._runner = repository, environ, runner
         is_plain = is_loopback(repository.partition("/")[0])

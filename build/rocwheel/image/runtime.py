@@ -176,7 +176,6 @@ def make(plan: ImagePlan, engine: ContainerEngine, here: Here, *, network: str) 
 def _builds(
     plan: ImagePlan, engine: ContainerEngine, here: Here, network: str
 ) -> Iterator[Sequence[Command]]:
-    """Yield the `build`s that are needed; their context has everything the Dockerfile reads."""
     runner = here.runner
     has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner) is not None
     # what is not started from needs no name; a stage that is not made has to have some image

@@ -25,7 +25,7 @@ from rocwheel import __version__
 from rocwheel.base import errors, git
 from rocwheel.base.choices import TEST_KINDS
 from rocwheel.base.console import count
-from rocwheel.base.container.owner import is_alive, owner
+from rocwheel.base.container.leftovers import is_alive, owner
 from rocwheel.base.errors import ConfigError, FetchError, HostError, RocwheelError, StoreError
 from rocwheel.base.here import Here
 from rocwheel.base.process import Command, stop

@@ -19,6 +19,7 @@ from rocwheel.base.container import ContainerEngine, ContainerSpec, Mount
 from rocwheel.base.errors import ConfigError, HostError, PromotionError, StoreError
 from rocwheel.base.here import Here
 from rocwheel.base.host.cgroup import REQUEST
+from rocwheel.base.host.virtualenv import pip
 from rocwheel.base.process import Command, GuestPath, Runner, guest
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion
@@ -33,7 +34,6 @@ from rocwheel.image import closure, contents, found, packages, recipe, registry,
 from rocwheel.image.build import Made
 from rocwheel.image.found import INPUTS, Found
 from rocwheel.image.options import ImageOptions
-from rocwheel.image.packages import pip
 from rocwheel.image.runtime import PYTHON, ImagePlan, Subject
 from rocwheel.night import image_record as record
 from rocwheel.night.image_record import ImageRecord, ImageVerdict

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from packaging.version import InvalidVersion, Version
 
 from rocwheel.base import files
-from rocwheel.base.console import Console, silent
+from rocwheel.base.console import Console
 from rocwheel.base.download import without_secrets
 from rocwheel.base.errors import ConfigError, SourceError
 from rocwheel.base.git import Checkout, Source, checkout, head, identify
@@ -232,14 +232,14 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     return tree
 
 
-def preview(planned: SourcePlan, *, pins: Pins, runner: Runner) -> SourceTree:
+def preview(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console) -> SourceTree:
     """Return the tree `resolve` would give, fetching nothing: the pin stands for what is absent.
 
     Raises what `resolve` raises for a tree that is here.
     """
     pin, request = planned.pin or planned.like, planned.request
     if pin is None or planned.root.is_dir():
-        return resolve(planned, pins=pins, runner=runner, console=silent())
+        return resolve(planned, pins=pins, runner=runner, console=console)
     layout, name = pins.layouts[pin.layout], request.jax_branch or pin.commit
     later = f"JAX {name} is not here yet: taken to be like {pin.version} (--jax-version)"
     return SourceTree(

@@ -143,7 +143,6 @@ def difference(context: BumpContext) -> str:
 
 
 def _log(repository: str, old: str, new: str, context: BumpContext) -> Iterator[str]:
-    """Yield the commits between two tags as far as the repository tells them."""
     yield f"{repository}/compare/{old}...{new}"
     try:
         commits = git.log(repository, old, new, runner=context.here.runner)
@@ -194,7 +193,6 @@ def add_pin(
 
 
 def _count_tests(facts: pin_edit.PinFacts, context: BumpContext) -> None:
-    """Say how many tests of each suite the sources have; warn of a suite that no longer fits."""
     here = context.here
     for suite in suites.load_all(here.home.ci):
         if suite.source.folder:  # ours, which are the same for every JAX
@@ -250,7 +248,6 @@ def _rocm(context: BumpContext) -> Iterator[Fact]:
 
 
 def _listed(fact: Fact, context: BumpContext) -> Mapping[str, listing.ListedTarball]:
-    """Return the tarballs beside the one that is pinned, of the same family, by version."""
     name = therock.parse_name(therock.base_name(fact.upstream))
     page = f"{fact.upstream.rpartition('/')[0]}/"
     every = listing.every(page, client=context.client, cwd=context.here.cwd)
@@ -259,7 +256,6 @@ def _listed(fact: Fact, context: BumpContext) -> Mapping[str, listing.ListedTarb
 
 
 def _newest_rocm(fact: Fact, context: BumpContext) -> str:
-    """Return the newest ROCm that the JAX of its night is for."""
     newest, now = fact.now, Version(Version(fact.now).public)  # a commit in it has no order
     for version in _listed(fact, context):
         with suppress(ConfigError):

@@ -188,7 +188,6 @@ def tried(looked: Iterable[Looked]) -> Iterator[Table]:
 
 
 def _since(runs: Sequence[tuple[Version, Version, TestResult]]) -> Iterator[str]:
-    """Yield the oldest JAX, the oldest ROCm and the remark of runs; the newest is the first."""
     from rocwheel.records.results import Outcome
 
     passed = [run for run in runs if run[2].outcome in {Outcome.PASSED, Outcome.FLAKY}]

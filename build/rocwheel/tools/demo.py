@@ -1,10 +1,10 @@
-"""The whole main job on the miniature workspace: a night, from a tarball over HTTP to `import`.
+"""The whole main job on the miniature workspace: a night, from a ROCm tarball to `import`.
 
 Its store is a folder and its build cell is `demo --wheels-only`, which makes a TheRock-like tarball
-from this machine's packages, serves it on loopback and lets `rocwheel.dist` build the wheel set as
-it would for JAX. Stage, gate, promote and page are the cells of any night. Afterwards the set is
-installed from the index by hash with pip, and imported. Nothing of it is special-cased below this
-module: the only differences to a real night are its recipe, and the family, which is data
+from this machine's packages and lets `rocwheel.dist` build the wheel set as it would for JAX.
+Stage, gate, promote and page are the cells of any night. Afterwards the set is installed from the
+index by hash with pip, and imported. Nothing of it is special-cased below this module: the only
+differences to a real night are its recipe, and the family, which is data
 (`examples/miniature/families.yaml`; `three_families.yaml` for one build with a gate for each).
 """
 
@@ -22,15 +22,14 @@ from msgspec import to_builtins
 import amdgpu_family_matrix as matrix
 from rocwheel import dist, rocm
 from rocwheel.base import container, files, git
-from rocwheel.base.console import Console, silent
+from rocwheel.base.console import silent
 from rocwheel.base.container import EngineKind
 from rocwheel.base.errors import CommandError, ConfigError, HostError, WheelError
 from rocwheel.base.here import Here
 from rocwheel.base.home import Home
-from rocwheel.base.host import debian, machine
+from rocwheel.base.host import debian, machine, virtualenv
 from rocwheel.base.process import Command, HostRunner
 from rocwheel.base.store import Store
-from rocwheel.base.store.file import FileStore
 from rocwheel.base.values import Plain, canonical_json, replace
 from rocwheel.base.versions import CPYTHON_RANGE, RocmVersion, WheelKind, module_name
 from rocwheel.bazel.binary import UNKNOWN
@@ -47,7 +46,6 @@ from rocwheel.records import families
 from rocwheel.records.install import Install
 from rocwheel.records.manifest import Manifest
 from rocwheel.release.index import channels
-from rocwheel.release.index.serve import Site
 from rocwheel.release.ledger import log
 from rocwheel.release.ledger.nights import NightPlan, Nights, WheelRecipe
 from rocwheel.release.ledger.state import Standing
@@ -126,9 +124,7 @@ def for_families(base: dist.Request, number: int | None) -> dist.Request:
     return replace(base, families=names, own_families=own)
 
 
-def prepare(
-    base: dist.Request, *, runner: HostRunner, console: Console, pull: bool = True
-) -> Prepared:
+def prepare(base: dist.Request, here: Here, *, pull: bool = True) -> Prepared:
     """Fill in a request: the miniature's own options, and all CPythons that have headers.
 
     CPythons that were asked for are kept. Raises HostError when one is missing, or there is none;
@@ -139,10 +135,10 @@ def prepare(
             f"CPython {', '.join(free_threaded)}: the demo builds for no free-threaded CPython",
             hint="choose another: --python-versions; dist_wheels builds for those of a JAX release",
         )
-    place = executor.choose(base, runner=runner, console=console, pull=pull)
+    place = executor.choose(base, here, pull=pull)
     there = {
         item.version: item
-        for item in place.interpreters(base, runner=runner)
+        for item in place.interpreters(base, runner=here.runner)
         if item.headers and not item.version.free_threaded
     }
     wanted = base.pythons or tuple(there)
@@ -185,16 +181,11 @@ def _debian(place: executor.BuildEnvironment) -> tuple[str, ...]:
     return ("--bazelrc=bazel/debian.bazelrc",) if is_debians else ()
 
 
-def wheels(prepared: Prepared, *, runner: HostRunner, console: Console) -> dist.Result:
-    """Build the set from a tarball that is served on loopback. Raises what the stages raise."""
-    wanted = prepared.request
-    tarball = make_tarball(wanted, runner=runner, console=console)
-    with Site(FileStore(tarball.parent)).running() as site:
-        console.info(f"serving {tarball.name} at {site.url.rstrip('/')}")
-        ready = replace(
-            wanted, therock=f"{site.url}{tarball.name}", therock_sha256=files.sha256(tarball)
-        )
-        return dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
+def wheels(prepared: Prepared, here: Here) -> dist.Result:
+    """Build the set from a tarball that is made here. Raises what the stages raise."""
+    tarball = make_tarball(prepared.request, here)
+    ready = replace(prepared.request, therock=str(tarball), therock_sha256=files.sha256(tarball))
+    return dist.build(dist.plan(ready), here, place=prepared.place)
 
 
 class DemoNight(Plain, frozen=True, kw_only=True):
@@ -216,7 +207,7 @@ class DemoNight(Plain, frozen=True, kw_only=True):
 
 
 def night(
-    prepared: Prepared, tarball: Path, words: Sequence[str], *, who: Who, runner: HostRunner
+    prepared: Prepared, tarball: Path, words: Sequence[str], here: Here, *, who: Who
 ) -> DemoNight:
     """Return the one recipe of the night; `words` are the options of `demo` that were given."""
     base = prepared.request
@@ -224,14 +215,20 @@ def night(
     workspace = miniature(ours) / "workspace"
     # a store for each number: an index of all takes no set that lacks one of its families
     folder = base.wheelhouse / (f"demo-{len(base.families)}" if base.families else "demo")
-    source = git.identify(workspace, runner=runner)
+    source = git.identify(workspace, runner=here.runner)
     pythons = tuple(str(python) for python in base.pythons)
     argv = (
         "demo", "--wheels-only", *words, f"--python-versions={','.join(pythons)}",
         f"--wheelhouse={base.wheelhouse}",
     )  # fmt: skip
     sha256 = files.sha256(tarball)
-    inputs = [resolving.tool_of(ours, runner), source.commit, source.digest, sha256, list(argv)]
+    inputs = [
+        resolving.tool_of(ours, here.runner),
+        source.commit,
+        source.digest,
+        sha256,
+        list(argv),
+    ]
     recipe = WheelRecipe(
         name=FAMILY,
         inputs=files.sha256(canonical_json(inputs)),
@@ -283,9 +280,7 @@ def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
     return made
 
 
-def finish(
-    prepared: Prepared, what: DemoNight, built: str, *, runner: HostRunner, console: Console
-) -> DemoResult:
+def finish(prepared: Prepared, what: DemoNight, built: str, here: Here) -> DemoResult:
     """Install what the night released, by hash, and import it. Raises CommandError, WheelError."""
     base = prepared.request
     folder = base.wheelhouse / built[:IDENTITY_LENGTH]
@@ -298,12 +293,12 @@ def finish(
     fetched = rocm.plan(what.recipe.rocm, sha256=None, version=None, cache=base.cache, cwd=base.cwd)
     modules = [module_name(kind, str(major)) for kind in WheelKind]
     installed = []
-    with console.step("Install with pip and import, in fresh environments", key="install"):
-        tree = rocm.fetch(fetched, console=console, env=base.environ)
+    with here.console.step("Install with pip and import, in fresh environments", key="install"):
+        tree = rocm.fetch(fetched, console=here.console, env=base.environ)
         for interpreter in prepared.interpreters:
-            install(interpreter, requirements, modules, rocm=tree.root, runner=runner)
+            install(interpreter, requirements, modules, rocm=tree.root, runner=here.runner)
             installed.append({"python": str(interpreter.version), "modules": modules})
-            console.info(f"   CPython {interpreter.version}: imported {', '.join(modules)}")
+            here.console.info(f"   CPython {interpreter.version}: imported {', '.join(modules)}")
     return DemoResult(
         wheelhouse=folder,
         manifest=manifest,
@@ -324,22 +319,22 @@ def image(options: BuilderOptions, engine: str, here: Here, *, dry_run: bool) ->
     return "" if dry_run else build.builder(options, asked, here).name
 
 
-def dry_run(
-    base: dist.Request, *, wheels_only: bool, runner: HostRunner, console: Console
-) -> Iterator[str]:
+def dry_run(base: dist.Request, here: Here, *, wheels_only: bool) -> Iterator[str]:
     """Yield what it would do, as lines; asks for CPythons and packages, changes nothing."""
-    missing = debian.missing(debian.MINIATURE_PACKAGES, runner=runner) if debian.present() else ()
+    packages = debian.MINIATURE_PACKAGES
+    missing = debian.missing(packages, runner=here.runner) if debian.present() else ()
     for command in debian.install_commands(missing) if missing else ():
         yield str(command)
-    prepared = prepare(base, runner=runner, console=silent(), pull=False)
+    prepared = prepare(base, replace(here, console=silent()), pull=False)
     wanted = prepared.request
     tarball = wanted.cache / "demo" / TARBALL
+    yield str(Command(argv=("mkdir", "-p", str(tarball.parent))))
     yield str(_making(miniature(base.home), tarball))
-    yield "# on a free port in place of 8000, while dist_wheels runs:"
-    site = ("python3", "-m", "http.server", "--bind=localhost", f"--directory={tarball.parent}")
-    yield f"{Command(argv=(*site, '8000'))} &"
-    served = replace(wanted, therock=f"http://localhost:8000/{TARBALL}")
-    yield from dist.dry_run(dist.plan(served), runner=runner, console=console, place=prepared.place)
+    made = rocm.plan(
+        str(tarball), sha256=None, version=ROCM_VERSION, cache=wanted.cache, cwd=wanted.cwd
+    )
+    planned = dist.plan(replace(wanted, therock=str(tarball)), recorded=made)
+    yield from dist.dry_run(planned, here, place=prepared.place)
     if not wheels_only and base.families:
         yield f"# stage once, gate for each of {', '.join(base.families)}, promote for those that"
         yield "# pass: a night, into a folder, where their indexes list the same files"
@@ -348,21 +343,22 @@ def dry_run(
         yield "# install from that index by hash into a fresh environment per CPython, and import"
 
 
-def make_tarball(wanted: dist.Request, *, runner: HostRunner, console: Console) -> Path:
+def make_tarball(wanted: dist.Request, here: Here) -> Path:
     """Return the tarball, made again only when its script or a package it is made from changed."""
     folder = miniature(wanted.home)
     sources = sorted([folder / SCRIPT, *(folder / "therock").glob("*")])
     query = ("dpkg-query", "--show", *debian.MINIATURE_PACKAGES)
-    packages = runner.capture(Command(argv=query)).encode()
+    packages = here.runner.capture(Command(argv=query)).encode()
     digest = files.sha256([*(file.read_bytes() for file in sources), packages])
     target = wanted.cache / "demo" / digest[:16] / TARBALL
     if target.exists():
-        console.info(f"   unchanged: {target}")
+        here.console.info(f"   unchanged: {target}")
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target.parent) as scratch:
         made = Path(scratch, TARBALL)
-        runner.run(_making(folder, made), on_line=lambda line: console.detail(f"   {line}"))
+        making = _making(folder, made)
+        here.runner.run(making, on_line=lambda line: here.console.detail(f"   {line}"))
         made.replace(target)
     return target
 
@@ -410,9 +406,8 @@ def install(
     with tempfile.TemporaryDirectory(prefix="rocwheel-demo-") as folder:
         python = f"{folder}/bin/python"
         answer(str(interpreter.executable), "-m", "venv", "--without-pip", folder)
-        pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
         words = ("--isolated", "--require-hashes", "--no-deps", "-r", str(requirements))
-        answer(*pip, "--quiet", "install", *words)
+        runner.run(virtualenv.pip("--python", python, "install", *words))
         site = answer(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
         Path(site, "rocm").symlink_to(rocm)
         result = json.loads(answer(python, "-I", "-c", _CHECK, json.dumps(modules)))

@@ -13,16 +13,17 @@ from typing import Any, Final
 
 from rocwheel import bazel, dist
 from rocwheel.base import files
-from rocwheel.base.console import Console
 from rocwheel.base.container import Mount, devices
 from rocwheel.base.errors import CommandError, ConfigError, HostError
-from rocwheel.base.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.base.here import Here
+from rocwheel.base.host import virtualenv
+from rocwheel.base.process import Command, GuestPath, Runner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion, WheelKind, suggest
 from rocwheel.bazel import BazelInvocation
 from rocwheel.bazel.invocation import NO_RC
 from rocwheel.bazel.remote import quoted, write_headers
-from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, output_folder
+from rocwheel.dist.executor import CONFIGURE, output_folder
 
 # What a test may need of the caller's environment; everything else a child sees is fixed.
 TEST_ENV: Final = ("GPU_", "HIP_", "HSA_", "JAX_", "ROCR_", "XLA_")
@@ -80,14 +81,15 @@ def kinds(names: Sequence[str]) -> tuple[WheelKind, ...]:
     return tuple(map(WheelKind, names))
 
 
-def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
+def turn(loop: Loop, here: Here) -> Turn:
     """Build, install what changed, run the tests.
 
     Raises what building raises; HostError for an environment that is none; CommandError when pip
     or a test fails.
     """
+    runner, console = here.runner, here.console
     planned, hashes = _begin(loop, runner)
-    inputs = dist.gather(planned, runner=runner, console=console)
+    inputs = dist.gather(planned, here)
     with bazel.explained(planned.failures), inputs.place.running(runner) as inside:
         runs = bazel.build_all(
             bazel.invocations(_spec(loop, inputs.spec)),
@@ -116,61 +118,57 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
     return Turn(bazel=runs, installed=names, tested=bool(loop.tests))
 
 
-def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterator[str]:
+def lines_of_turn(loop: Loop, here: Here) -> Iterator[str]:
     """Yield every command `turn` would run; changes nothing."""
-    planned, _ = _begin(loop, runner)
-    seen = dist.preview(planned, runner=runner, console=console)
-    yield from dist.fetching(planned, seen)
+    planned, _ = _begin(loop, here.runner)
+    seen, environ = dist.gather(planned, here, fetch=False), loop.request.environ
+    yield from dist.fetching(seen)
     yield from (f"# {note}" for note in seen.notes)
-    for title, command in seen.commands(bazel.invocations(_spec(loop, seen.spec))):
+    for title, command in seen.commands(bazel.invocations(_spec(loop, seen.spec)), here):
         yield f"# {title}"
-        yield dist.pasteable(command)
+        yield dist.pasteable(command, environ)
     for command in _install(loop, ["WHEEL..."]):
         yield f"# then, with the wheels that changed: {command}"
     if loop.tests:
-        yield dist.pasteable(_test(loop, seen.rocm_root / "lib"))
-
-
-def preview_configure(
-    request: dist.Request, *, rc_file: Path | None, runner: HostRunner, console: Console
-) -> Iterator[str]:
-    """Show how `configure` would write its rc file, and the commands it would print."""
-    planned_build = dist.plan(replace(request, allow_dirty=True))
-    preview = dist.preview(planned_build, runner=runner, console=console)
-    planned = bazel.invocations(preview.spec)
-    path = rc_file or _default_rc(request, preview.spec)
-    yield from dist.fetching(planned_build, preview)
-    yield from (f"# {note}" for note in preview.notes)
-    yield f"# write {path}"
-    yield from dist.writing(path, _rc_lines(planned))
-    if preview.spec.remote.rc_file(output_folder(request)):
-        yield "# the headers of the remote cache are secret: only a real run writes their file"
-    yield from _lines_by_hand(preview.place, planned, path, request.environ)
+        yield dist.pasteable(_test(loop, seen.rocm_root / "lib"), environ)
 
 
 def configure(
-    request: dist.Request, *, rc_file: Path | None, runner: HostRunner, console: Console
+    request: dist.Request, here: Here, *, rc_file: Path | None, dry_run: bool = False
 ) -> tuple[Path, list[str]]:
     """Write the options of a build into an rc file outside the checkout; return it, and lines.
 
-    Bazel run by hand with it shares output base and caches with rocwheel, so neither rebuilds what
-    the other built. Raises ConfigError for a file below the workspace.
+    The lines run Bazel by hand with it: output base and caches are rocwheel's, so neither rebuilds
+    what the other built. Those of a dry run, which writes nothing, bring first what they need.
+    Raises ConfigError for a file below the workspace.
     """
-    planned_build = dist.plan(replace(request, allow_dirty=True))
-    inputs = dist.gather(planned_build, runner=runner, console=console)
+    planned = dist.plan(replace(request, allow_dirty=True))
+    inputs = dist.gather(planned, here, fetch=not dry_run)
     path = rc_file or _default_rc(request, inputs.spec)
     if path.resolve().is_relative_to(inputs.tree.root.resolve()):
         raise ConfigError(
             f"{path}: lies in the checkout, where it would be left behind",
             hint="choose a place outside of it, or drop --output",
         )
-    planned = _write_rc(request, inputs.spec, path)
-    return path, list(_lines_by_hand(inputs.place, planned, path, request.environ))
+    invocations = bazel.invocations(inputs.spec)
+    lines: list[str] = []
+    if dry_run:
+        lines += [*dist.fetching(inputs), *(f"# {note}" for note in inputs.notes)]
+        lines += [f"# write {path}", *dist.writing(path, _rc_lines(invocations))]
+        if inputs.spec.remote.rc_file(output_folder(request)):
+            lines.append(
+                "# the headers of the remote cache are secret: a real run writes their file"
+            )
+    else:
+        _write_rc(request, inputs.spec, path)
+    place = inputs.place.with_mounts(Mount(host=path.parent, guest=CONFIGURE))
+    place, opening = place.opened(here.runner)
+    by_hand = [_by_hand(invocation, place.path(path)) for invocation in invocations]
+    commands = [*opening, *(place.command(each, n) for n, each in enumerate(by_hand, 1))]
+    return path, lines + [dist.pasteable(command, request.environ) for command in commands]
 
 
-def shell(
-    request: dist.Request, words: Sequence[str], *, tty: bool, runner: HostRunner, console: Console
-) -> int:
+def shell(request: dist.Request, words: Sequence[str], here: Here, *, tty: bool) -> int:
     """Run a command, such as a shell, where a build would run, with GPUs, on our own terminal.
 
     Raises ConfigError where builds run on this machine, and what getting ready raises.
@@ -182,12 +180,12 @@ def shell(
         )
     executor = replace(request.executor, devices=devices())
     planned = dist.plan(replace(request, executor=executor, allow_dirty=True))
-    inputs = dist.gather(planned, runner=runner, console=console)
+    inputs = dist.gather(planned, here)
     rc_file = _default_rc(request, inputs.spec)
     place = inputs.place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
     for invocation in _write_rc(request, inputs.spec, rc_file):
-        console.info(f"   {_by_hand(invocation, place.path(rc_file))}")
-    with place.running(runner) as inside:
+        here.console.info(f"   {_by_hand(invocation, place.path(rc_file))}")
+    with place.running(here.runner) as inside:
         command = Command(argv=tuple(words), cwd=inputs.spec.workspace)
         return inside.interact(command, tty=tty)
 
@@ -195,27 +193,11 @@ def shell(
 def _write_rc(
     request: dist.Request, spec: bazel.BuildSpec, path: Path
 ) -> tuple[BazelInvocation, ...]:
-    """Write the rc file of a build, and the headers it needs; return what it configures."""
     planned = bazel.invocations(spec)
     write_headers(spec.remote, output_folder(request))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
     return planned
-
-
-def _lines_by_hand(
-    place: BuildEnvironment,
-    planned: Sequence[BazelInvocation],
-    rc_file: Path,
-    environ: Mapping[str, str],
-) -> Iterator[str]:
-    """Return the lines that start Bazel with an rc file, as and where a build starts it."""
-    place = place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
-    for command in place.opening():
-        yield dist.pasteable(command, environ)
-    for number, invocation in enumerate(planned, 1):
-        command = place.command(_by_hand(invocation, place.path(rc_file)), number)
-        yield dist.pasteable(command, environ)
 
 
 def _default_rc(request: dist.Request, spec: bazel.BuildSpec) -> Path:
@@ -293,16 +275,14 @@ def _begin(loop: Loop, runner: Runner) -> tuple[dist.Plan, frozenset[str]]:
 
 
 def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:
-    """Let pip run once, without dependencies or an index: the wheels are all that is wanted."""
     if not changed:
         return []
-    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check")
-    how = ("--no-index", "--force-reinstall")
-    return [Command(argv=(str(loop.environment / "bin" / "python"), *pip, *how, *changed))]
+    python = str(loop.environment / "bin" / "python")
+    how = ("--no-deps", "--no-index", "--force-reinstall")
+    return [virtualenv.pip("install", *how, *changed, python=python)]
 
 
 def _test(loop: Loop, library: Path) -> Command:
-    """Let pytest run in the environment, with the ROCm that was built against."""
     environ = loop.request.environ
     passed = {name: value for name, value in environ.items() if name.startswith(TEST_ENV)}
     search = ":".join(filter(None, (str(library), environ.get("LD_LIBRARY_PATH", ""))))

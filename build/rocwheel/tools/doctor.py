@@ -33,7 +33,6 @@ MOST_OFF: Final = 60.0  # seconds; a kept clock is within one
 
 
 def _engines(here: Here) -> Iterator[Row]:
-    """Look at container engines, which no build needs, and what `image prune` would remove."""
     for kind in container.EngineKind:
         if shutil.which(kind.value, path=here.environ.get("PATH", "")) is None:
             continue
@@ -118,7 +117,6 @@ def _build(here: Here) -> Iterator[Row]:
 
 
 def _gate(here: Here) -> Iterator[Row]:
-    """Yield driver and device files, as users' machines are looked at, and a ROCm."""
     for line in check_install.devices(here.root):
         yield Row(name=line.what, found=line.found, remedy=line.todo)
     rocm = here.root / "opt/rocm"
@@ -138,7 +136,6 @@ def _credentials() -> Row:
 
 
 def _rights(store: Store | None) -> Iterator[Row]:
-    """Yield who we are to the store, and whether we may write there, which is tried."""
     right, remedy = "may be written", ""
     if store is None:
         yield Row(name="store", found="none was named", looks="add --channel or --store")
@@ -157,7 +154,6 @@ def _rights(store: Store | None) -> Iterator[Row]:
 
 
 def _neighbours(here: Here, store: Store | None) -> Iterator[Row]:
-    """Yield how old our facts of TheRock are, and what the newest night's sources offered."""
     old = "".join(therock.outdated(here.now().date(), ci=here.home.ci))
     yield Row(
         name="TheRock's addresses",

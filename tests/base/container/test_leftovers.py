@@ -13,8 +13,7 @@ import pytest
 
 import rocwheel
 from rocwheel.base.container import claimed
-from rocwheel.base.container.folders import DAY, LOCK, abandoned, clear
-from rocwheel.base.container.owner import is_alive, owner
+from rocwheel.base.container.leftovers import DAY, LOCK, abandoned, clear, is_alive, owner
 from rocwheel.base.errors import HostError
 
 
@@ -53,7 +52,7 @@ def test_a_process_that_is_hidden_from_us_is_not_said_to_be_gone():
         mark = owner(process.pid)
         process.kill()
     hide = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
-    ask = "import os, sys; from rocwheel.base.container.owner import is_alive;"
+    ask = "import os, sys; from rocwheel.base.container.leftovers import is_alive;"
     ask += "print(*map(is_alive, sys.argv[1:]));"  # while all of Python can be read, too
     ask += "os.setgid(1234); os.setuid(1234); print(*map(is_alive, sys.argv[1:]))"
     said = subprocess.run(
@@ -131,7 +130,7 @@ from rocwheel.base.errors import RocwheelError
 from rocwheel.base.process import HostRunner
 from rocwheel.base.container import EngineKind, ContainerSpec, User, claimed
 from rocwheel.base.container.engine import ContainerEngine
-from rocwheel.base.container.folders import abandoned, clear
+from rocwheel.base.container.leftovers import abandoned, clear
 
 CHANGES = {"os.mkdir", "os.symlink", "os.rename", "os.remove", "os.rmdir", "open", "os.utime"}
 place = Path(sys.argv[1])

@@ -17,7 +17,7 @@ from support.engines import BASE
 
 from rocwheel.base import container
 from rocwheel.base.container import ContainerSpec, User
-from rocwheel.base.container.owner import owner
+from rocwheel.base.container.leftovers import owner
 from rocwheel.base.values import replace
 from rocwheel.image import build as building
 from rocwheel.image.found import inspect
@@ -59,6 +59,14 @@ with container.claimed(folder), building.named(found, engine=engine, runner=runn
 def environ(engine, tmp_path):
     """Of a user with a cache of their own."""
     return {**os.environ, **engine.env, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+@pytest.fixture(autouse=True)
+def pruned(asked, host, tmp_path):
+    """What an earlier kill left in the engine's storage goes first: a test counts its own."""
+    cache = tmp_path / "cache" / "rocwheel"
+    left = container.leftovers(asked, cache=cache, runner=host)
+    container.remove(asked, left, cache=cache, runner=host)
 
 
 @pytest.fixture

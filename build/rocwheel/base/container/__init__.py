@@ -8,12 +8,13 @@ found.
 from rocwheel.base.container.engine import ContainerEngine as ContainerEngine
 from rocwheel.base.container.engine import EngineKind as EngineKind
 from rocwheel.base.container.engine import ask as ask
-from rocwheel.base.container.folders import PLACE as PLACE
-from rocwheel.base.container.folders import claimed as claimed
-from rocwheel.base.container.folders import scratch as scratch
+from rocwheel.base.container.leftovers import PLACE as PLACE
+from rocwheel.base.container.leftovers import claimed as claimed
 from rocwheel.base.container.leftovers import leftovers as leftovers
 from rocwheel.base.container.leftovers import remove as remove
+from rocwheel.base.container.leftovers import scratch as scratch
 from rocwheel.base.container.running import Container as Container
+from rocwheel.base.container.running import find_kept as find_kept
 from rocwheel.base.container.running import kept as kept
 from rocwheel.base.container.running import running as running
 from rocwheel.base.container.spec import ContainerLimits as ContainerLimits

@@ -168,7 +168,6 @@ def _elsewhere(program: str, where: str) -> HostError:
 
 
 def _unusable(kind: EngineKind, output: str) -> HostError:
-    """Return the error of an engine that did not answer."""
     program, line = kind.value, headline(output)
     known = {
         Trouble.NO_PERMISSION: (

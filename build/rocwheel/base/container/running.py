@@ -14,13 +14,12 @@ from typing import IO, Final
 
 from rocwheel.base.container import words
 from rocwheel.base.container.engine import ANSWER_SECONDS, RUNC
-from rocwheel.base.container.folders import LOCK, claimed, clear, refusing
-from rocwheel.base.container.owner import owner
+from rocwheel.base.container.leftovers import LOCK, claimed, clear, owner, refusing
 from rocwheel.base.container.spec import LABEL, RUN, ContainerSpec
 from rocwheel.base.container.words import Trouble, headline
 from rocwheel.base.errors import CommandError, HostError, RocwheelError
 from rocwheel.base.files import Lock, locked, remove
-from rocwheel.base.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner
+from rocwheel.base.process import GRACE_SECONDS, Command, Completed, GuestPath, HostRunner, Runner
 from rocwheel.base.values import replace
 
 START_SECONDS: Final = 120.0
@@ -113,7 +112,6 @@ class Container:
         return False
 
     def _explain(self, command: Command, status: int, said: str) -> None:
-        """Raise HostError when it was not the command that failed."""
         if status == 0:
             return
         if self._has_ended():
@@ -211,7 +209,6 @@ def _answer(pipe: IO[bytes], process: subprocess.Popen[bytes]) -> str:
 
 
 def _compare(spec: ContainerSpec, token: str, said: str) -> None:
-    """Refuse a container that did not start, or does not see the file that we just wrote."""
     if token == spec.files["token"]:
         return
     if token or "/rocwheel/run/token" in said:
@@ -292,7 +289,6 @@ def _end_monitor(name: str) -> None:
 
 
 def _monitored(name: str) -> list[int]:
-    """Return the children of Podman's monitors for a container of this name."""
     children: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -318,14 +314,8 @@ def kept(spec: ContainerSpec, *, runner: HostRunner) -> Iterator[Container]:
 def _kept(spec: ContainerSpec, runner: HostRunner) -> tuple[ContainerSpec, Lock]:
     """Return a kept container that runs and sees our folders, and what keeps it for this turn."""
     clear(spec.folder.parent)
-    label = f"--filter=label={LABEL}.kept={spec.key}"  # those that are paused are of no use
-    asked = ("ps", "--filter=status=running", label, "--format={{.Names}}")
     with locked(spec.folder.with_name(LOCK)):
-        for name in runner.capture(spec.engine.command(*asked)).split():
-            run = name.removeprefix("rocwheel-")
-            ours = replace(spec, run=run, folder=spec.folder.with_name(run))
-            if not (ours.folder / "token").exists():  # removed, or of another machine's cache
-                continue
+        for ours in _running(spec, runner):
             turn = _begin_turn(ours)
             if _token(ours, runner)[0] == ours.files["token"]:
                 return ours, turn
@@ -342,6 +332,22 @@ def _kept(spec: ContainerSpec, runner: HostRunner) -> tuple[ContainerSpec, Lock]
     return spec, turn
 
 
+def find_kept(spec: ContainerSpec, runner: Runner) -> ContainerSpec | None:
+    """Return the kept container that a turn would find; it may end before anybody uses it."""
+    return next(_running(spec, runner), None)
+
+
+def _running(spec: ContainerSpec, runner: Runner) -> Iterator[ContainerSpec]:
+    """Yield kept containers that are as `spec` asks; none of another machine's cache."""
+    label = f"--filter=label={LABEL}.kept={spec.key}"  # those that are paused are of no use
+    asked = ("ps", "--filter=status=running", label, "--format={{.Names}}")
+    for name in runner.capture(spec.engine.command(*asked)).split():
+        run = name.removeprefix("rocwheel-")
+        ours = replace(spec, run=run, folder=spec.folder.with_name(run))
+        if (ours.folder / "token").exists():
+            yield ours
+
+
 def _begin_turn(spec: ContainerSpec) -> Lock:
     """Share the lock that the container waits for before it ends; the kernel lets go of it."""
     alive = spec.folder / "alive"
@@ -351,7 +357,6 @@ def _begin_turn(spec: ContainerSpec) -> Lock:
 
 
 def _token(spec: ContainerSpec, runner: HostRunner) -> tuple[str, str]:
-    """Return the token that a kept container sees, or "" and why not."""
     lock = ("flock", "-s", f"{RUN}/alive", "cat", f"{RUN}/token")
     try:
         return runner.capture(spec.engine.command("exec", spec.name, *lock)), ""

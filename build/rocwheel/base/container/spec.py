@@ -153,6 +153,14 @@ class ContainerSpec(Plain, frozen=True, kw_only=True):
         return self.engine.command("run", *self._options(), self.image, "-c", *first)
 
     @property
+    def start_by_hand(self) -> Command:
+        """The engine's `run` for somebody's shell: in the background, until it is removed."""
+        if self.keep_minutes:
+            return self.start
+        options = ("--detach" if word == "--interactive" else word for word in self._options())
+        return self.engine.command("run", *options, self.image, "-c", "exec sleep 2147483647")
+
+    @property
     def take_name(self) -> Command:
         """The engine's `create` of a container that is never started, for its name alone."""
         return self.engine.command(

@@ -370,7 +370,6 @@ def _look_up(host: str, seconds: float) -> None:
 
 
 def _led(first: str, url: str) -> str:
-    """Return the address a person gave, and where it led."""
     shown, led = without_secrets(first), without_secrets(url)
     return shown if shown == led else f"{shown} ({led})"
 
@@ -395,7 +394,6 @@ def _redirected(first: str, url: str, location: str, *, secure: bool) -> str:
 
 
 def _retry_after(response: requests.Response) -> float:
-    """Return the seconds that the server asks to wait, 0 where it does not say."""
     import urllib3
 
     try:

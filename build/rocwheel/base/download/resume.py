@@ -176,7 +176,6 @@ class Download:
             skip = 0 if answer.start else done
 
     def _complete(self, wanted: int | None) -> None:
-        """Raise LostError when the body ended before the file did."""
         if wanted is not None and self._part.size < wanted:
             raise LostError(f"cut after {size(self._part.size)} of {size(wanted)}")
         if wanted is not None and self._part.size > wanted:

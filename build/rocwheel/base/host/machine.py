@@ -81,7 +81,6 @@ def best(answers: Iterable[Interpreter | None]) -> tuple[Interpreter, ...]:
 def _candidates(
     environ: Mapping[str, str], versions: list[PythonVersion]
 ) -> Iterable[tuple[PythonVersion | None, Path]]:
-    """Find the programs that may be CPythons, with the version that their name promises."""
     folders = [Path(part) for part in environ.get("PATH", "").split(":") if part]
     root = environ.get("PYENV_ROOT") or str(Path(environ.get("HOME", "/")) / ".pyenv")
     with suppress(OSError):  # inherited of another user, who keeps it to himself

@@ -58,6 +58,12 @@ def plain(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in base_env(environ).items() if name not in _ELSEWHERE}
 
 
+def pip(*words: str, python: str = sys.executable) -> Command:
+    """Return the pip of a Python, ours by default, as a command that asks nobody anything."""
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
+    return Command(argv=(python, "-m", "pip", *quiet, *words))
+
+
 def _make(target: Path, lock: Path, runner: HostRunner, *, with_uv: bool) -> None:
     shutil.rmtree(target, ignore_errors=True)
     if not importlib.util.find_spec("ensurepip"):
@@ -65,17 +71,16 @@ def _make(target: Path, lock: Path, runner: HostRunner, *, with_uv: bool) -> Non
     _say(f"first run: preparing a Python environment in {target}")
     runner.run(Command(argv=(sys.executable, "-m", "venv", str(target))))
     executable = str(target / "bin" / "python")
-    pip = (executable, "-m", "pip", "--disable-pip-version-check")
-    arguments = ("install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r")
+    arguments = ("install", "--require-hashes", "--only-binary=:all:", "-r")
     try:
         if with_uv and (own := re.search(r"^uv==(.+\n)(\s.+\n)+", lock.read_text(), re.MULTILINE)):
             alone = target / "uv.lock"
             alone.write_text(own[0])
-            runner.run(Command(argv=(*pip, *arguments, str(alone))))
+            runner.run(pip(*arguments, str(alone), python=executable))
             fill = (executable, "-m", "uv", "pip", *arguments, str(lock), "--python", executable)
             if runner.run(Command(argv=fill), check=False).returncode == 0:
                 return
-        runner.run(Command(argv=(*pip, *arguments, str(lock))))
+        runner.run(pip(*arguments, str(lock), python=executable))
     except CommandError as exc:
         raise HostError(
             "the Python environment could not be filled",

@@ -98,7 +98,6 @@ class Bucket:
         return client
 
     def _client_of(self, service: Any, login: Mapping[str, str], **config: Any) -> Any:
-        """Return a client of a service at this store's endpoint. Raises as boto does."""
         from botocore.config import Config
         from botocore.session import get_session  # what boto3 adds takes 30 ms, and is not used
 
@@ -448,7 +447,6 @@ def _info(key: str, answer: Any) -> ObjectInfo:
 
 
 def _now(answer: Any) -> datetime | None:
-    """Return when the server answered, by its own clock."""
     said = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:
         return parsedate_to_datetime(said)

@@ -219,7 +219,6 @@ class FileStore:
             raise differs(self.locate(key), there.sha256, expected)
 
     def _refuse_folder(self, key: str) -> None:
-        """Raise StoreError where a folder has the name of an object, or a file that of a folder."""
         path = self._path(key)
         others = [parent for parent in path.parents if parent.is_file()]
         if path.is_dir() or others:
@@ -237,7 +236,6 @@ class FileStore:
     def _scratch(
         self, key: str, body: Body, count: Counter | None = None
     ) -> Iterator[tuple[Path, str]]:
-        """Write a body to a file beside the objects; yield it and its SHA-256."""
         with self._translated(key):
             path = self.root / OURS / f"{uuid.uuid4().hex}.part"
             try:

@@ -111,7 +111,6 @@ def _spelling(bucket: Bucket, key: str, accepted: Callable[[str], bool]) -> str:
 
 
 def _accepted(bucket: Bucket, key: str, operation: str, call: Callable[[], object]) -> bool:
-    """Return whether the server did what it may decline; failures of other kinds are raised."""
     from botocore.exceptions import ClientError
 
     try:

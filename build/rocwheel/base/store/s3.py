@@ -168,7 +168,6 @@ class S3Store(Bucket):
             return self._seen
 
     def _writable(self, key: str) -> ProbeResult:
-        """Return what the server can do. Raises RefusedError where that is too little."""
         seen = self._tried()
         if seen.lacks:
             lacks = ", ".join((*seen.lacks, *seen.abilities.copy_lacks))
@@ -229,7 +228,6 @@ class S3Store(Bucket):
                 moved(source.size)
 
     def _same(self, key: str, body: Body, sha256: str) -> None:
-        """Check what is stored already. Raises ObjectDiffersError."""
         there = self.info(key)
         if there is None:
             raise stale(self.locate(key))
