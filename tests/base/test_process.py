@@ -185,3 +185,27 @@ def test_a_command_prints_as_a_line_that_does_the_same_in_a_shell(tmp_path):
     )
     shown = subprocess.run(["sh", "-c", str(command)], capture_output=True, text=True, check=True)
     assert shown.stdout == f"{tmp_path} x 'y'\n"
+
+
+def test_mypy_keeps_host_and_guest_paths_apart(tmp_path):
+    file = tmp_path / "mixed.py"
+    file.write_text(
+        "from pathlib import Path\n"
+        "from rocwheel.base.process import GuestPath, Runner\n"
+        "def translate(runner: Runner, host: Path, guest: GuestPath) -> None:\n"
+        "    runner.host(runner.path(host))\n"
+        "    runner.path(guest)\n"
+        "    runner.host(host)\n"
+        "    guest = host\n"
+        "    host = guest\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}", str(file)],
+        cwd=tmp_path,
+        env={"MYPYPATH": str(BUILD), "PATH": "/usr/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    wrong = [line.split(":")[1] for line in done.stdout.splitlines() if "mixed.py" in line]
+    assert wrong == ["5", "6", "7", "8"], done.stdout + done.stderr
