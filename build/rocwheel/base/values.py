@@ -48,7 +48,8 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A record: an immutable value with one spelling as bytes."""
 
-    anew: ClassVar[str] = "use the rocwheel that wrote it, or make it anew"  # one of another schema
+    # what to do with one of another schema
+    anew: ClassVar[str] = "use the rocwheel that wrote it, or make it again"
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON, as it is stored.

@@ -32,7 +32,7 @@ class KnownFailure(Value, frozen=True, kw_only=True, rename={"example": "line"})
     def __post_init__(self) -> None:
         """Refuse a pattern that misses its own example."""
         if not self.pattern.search(self.example):
-            raise FieldError("does not match the example", "pattern", hint="mend one of the two")
+            raise FieldError("does not match the example", "pattern", hint="correct one of the two")
 
 
 class _File(Value, frozen=True, kw_only=True):

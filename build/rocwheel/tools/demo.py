@@ -432,6 +432,6 @@ def failure(standings: Mapping[str, CellStanding], store: Store) -> CommandError
     log = item.last.log if item.last else ""
     return CommandError(
         f"{item.cell.name}: {item.word}: {item.reason}",
-        hint="mend that and run it again: what passed is kept",
+        hint="fix that and run it again: what passed is kept",
         detail=store.read(log)[0].decode("utf-8", "replace") if log else "",
     )
