@@ -267,7 +267,7 @@ FAMILIES: MappingProxyType[str, Family] = _by_name(
             "gfx94X-dcgpu",
             ("gfx942",),
             Trigger.PRESUBMIT,
-            products=("MI300A", "MI300X"),
+            products=("MI300A", "MI300X", "MI325X"),
             runners=(
                 RunnerPool("linux-gfx942-1gpu-ccs-ossci-rocm", 5, 1, "gfx942", "gpu:mi300x"),
                 RunnerPool("linux-gfx942-1gpu-ccs-csp-ossci-rocm", 28, 1, "gfx942", "gpu:mi300x"),
@@ -279,7 +279,7 @@ FAMILIES: MappingProxyType[str, Family] = _by_name(
             "gfx110X-all",
             ("gfx1100", "gfx1101", "gfx1102", "gfx1103"),
             Trigger.PRESUBMIT,
-            products=("RX 7900 XTX",),
+            products=("RX 7900 XTX", "RX 7800 XT", "RX 7600", "PRO W7900", "PRO W7800", "780M"),
             runners=(RunnerPool("linux-gfx110X-gpu-rocm", partition="gfx110X"),),
         ),
         Family(
@@ -293,7 +293,7 @@ FAMILIES: MappingProxyType[str, Family] = _by_name(
             "gfx120X-all",
             ("gfx1200", "gfx1201"),
             Trigger.PRESUBMIT,
-            products=("RX 9070",),
+            products=("RX 9070 XT", "RX 9060 XT", "AI PRO R9700"),
             runners=(RunnerPool("linux-gfx120X-gpu-rocm", partition="gfx120X"),),
         ),
         Family(
@@ -335,9 +335,9 @@ FAMILIES: MappingProxyType[str, Family] = _by_name(
             Trigger.NIGHTLY,
             runners=(RunnerPool("linux-gfx1153-gpu-rocm", partition="gfx1153"),),
         ),
-        Family("gfx900", ("gfx900",), Trigger.NIGHTLY),
-        Family("gfx906", ("gfx906",), Trigger.NIGHTLY),
-        Family("gfx908", ("gfx908",), Trigger.NIGHTLY),
+        Family("gfx900", ("gfx900",), Trigger.NIGHTLY, products=("MI25",)),
+        Family("gfx906", ("gfx906",), Trigger.NIGHTLY, products=("MI50", "MI60")),
+        Family("gfx908", ("gfx908",), Trigger.NIGHTLY, products=("MI100",)),
         Family("gfx90c", ("gfx90c",), Trigger.NIGHTLY),
         Family("gfx101X-dgpu", ("gfx1010", "gfx1011", "gfx1012"), Trigger.NIGHTLY),
         Family("gfx125X-dcgpu", ("gfx1250",), Trigger.NIGHTLY, products=("MI450",)),
@@ -380,6 +380,7 @@ RETIRED_TARGETS = {
 }
 
 
+OLD_NAMES = {"gfx110X-dgpu": "gfx110X-all"}
 SHORTEST_PRODUCT = 4  # characters of a product's name that are enough to know it
 
 
@@ -388,20 +389,19 @@ def _plain(product: str) -> str:
 
 
 def of_product(name: str) -> Family | None:
-    """Return the family of a product, of which a part of the name is enough, or None."""
-    product = _plain(name)
-    fits = (
-        item
-        for item in FAMILIES.values()
-        if len(product) >= SHORTEST_PRODUCT and any(product in _plain(p) for p in item.products)
-    )
-    return next(fits, None)
+    """Return the family of a product, or of the one whose name has this part, or None."""
+    product, families = _plain(name), FAMILIES.values()
+    whole = (f for f in families if product in map(_plain, f.products))
+    part = (f for f in families if any(product in _plain(p) for p in f.products))
+    return next(whole, None) or (next(part, None) if len(product) >= SHORTEST_PRODUCT else None)
 
 
 def family(name: str) -> Family:
     """Look up a family. Raises KeyError whose message names the nearest family."""
     if name in FAMILIES:
         return FAMILIES[name]
+    if name in OLD_NAMES:
+        raise KeyError(f"{name!r}: the old name of a GPU family; did you mean {OLD_NAMES[name]}?")
     if name in RETIRED_TARGETS:
         raise KeyError(f"{name!r}: a retired gfx target; {RETIRED_TARGETS[name]}")
     having = [family.name for family in FAMILIES.values() if name in family.targets]

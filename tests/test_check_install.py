@@ -101,6 +101,15 @@ def test_a_device_that_only_others_may_open_is_bad(lines, tree):
         ({"jax-rocm7-pjrt": "0.11.0+rocm7.2.0"}, {"rocm7"}),
         ({"jax-rocm7-pjrt": "0.10.1"}, {"jax-rocm7-pjrt", "rocm7"}),
         ({"jax": "0.10.1"}, {"jax"}),
+        # a jaxlib that was repaired takes the plugins of its release; before 0.9.1 it compares
+        ({"jax": "0.11.0.1", "jaxlib": "0.11.0.1"}, set()),
+        (
+            {
+                "jax": "0.9.0.1", "jaxlib": "0.9.0.1",
+                "jax-rocm7-plugin": "0.9.0", "jax-rocm7-pjrt": "0.9.0",
+            },
+            {"jax-rocm7-plugin", "jax-rocm7-pjrt"},
+        ),
         ({"jax-rocm60-plugin": "0.11.0", "jax-rocm60-pjrt": "0.11.0"}, {"plugins"}),
         (
             {"jax-rocm7-plugin": None, "jax-rocm7-pjrt": None},

@@ -32,6 +32,7 @@ total = float((jnp.arange(8.0) * 2).sum())
 print(json.dumps([jax.default_backend(), [d.device_kind for d in jax.devices()], total]))
 """
 EXPECTED = 56.0
+FREE_SINCE = (0, 9, 1)  # the jaxlib from which on plugins of ROCm are not compared by version
 WSL = "dev/dxg"  # the GPU of Windows below WSL 2
 NODES = "sys/class/kfd/kfd/topology/nodes"  # where plugins count GPUs
 INSTALL = "install the whole set with the index's lines"
@@ -84,11 +85,16 @@ def devices(root: Path) -> Iterator[Line]:
         name = f"/{node.relative_to(root)}"
         if not node.exists():
             todo = "load the driver; give a container --device=/dev/kfd --device=/dev/dri"
+            if driver.is_dir():  # which /sys shows in a container, too
+                todo = "the host has a GPU: give this container --device=/dev/kfd --device=/dev/dri"
             yield Line("bad", name, "not there", todo)
         else:
             yield _node(node, name, "open to this user", "the groups render and video")
     if len(nodes) == 1:
-        yield Line("bad", "/dev/dri", "no render node", "give a container --device=/dev/dri")
+        told = "no render node"
+        if any((root / "sys/class/drm").glob("renderD*")):
+            told = "the host has render nodes that were not shared with this container"
+        yield Line("bad", "/dev/dri", told, "give the container --device=/dev/dri")
 
 
 def _node(node: Path, name: str, good: str, groups: str) -> Line:
@@ -117,7 +123,7 @@ def _packages(versions: dict[str, str]) -> Iterator[Line]:
         if version is None:
             major = "; <major> is your ROCm's, see `rocwheel compat`" if "<" in name else ""
             yield Line("bad", name, "not installed", INSTALL + major)
-        elif name != "jax" and base and _release(version) != base:
+        elif name != "jax" and base and not _goes_with(_release(version), base):
             text = f"{version}, and jaxlib is {versions['jaxlib']}"
             yield Line("bad", name, text, "install the versions of one set together")
         else:
@@ -133,6 +139,15 @@ def _packages(versions: dict[str, str]) -> Iterator[Line]:
     if "jax" in versions and base and _release(versions["jax"]) < base:
         text = f"jax {versions['jax']} is older than jaxlib {versions['jaxlib']}"
         yield Line("bad", "jax", text, f"pip install jax=={versions['jaxlib'].partition('+')[0]}")
+
+
+def _goes_with(plugin: tuple[int, ...], jaxlib: tuple[int, ...]) -> bool:
+    """Return whether a jaxlib takes a plugin of ROCm, by version.
+
+    JAX compares none of ROCm's since 0.9.1 (jaxlib/plugin_support.py): a jaxlib that was only
+    repaired, 0.12.0.1, goes with a plugin of the release, and its post-releases.
+    """
+    return plugin == jaxlib or (jaxlib >= FREE_SINCE and plugin[:3] == jaxlib[:3])
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rocwheel.base.errors import BazelError, ConfigError
 from rocwheel.bazel import failures
+from rocwheel.bazel.build import _failure
+from rocwheel.bazel.events import BuildEvents, FailedAction
 
 FILE = Path(__file__).parents[2] / "ci" / "known_failures.yaml"
 KNOWN = failures.load(FILE)
@@ -219,3 +222,38 @@ def test_each_failure_of_the_page_is_one_that_is_recognised_or_said(line):
     parts = [part.strip() for part in re.split(r"…|^\S+:|\d[\d.]*", line)]
     messages = re.findall(r'f"([^"]*)"', CHECKS.read_text())
     assert any(all(part in message for part in parts) for message in messages), parts
+
+
+def failed(output: str, printed: str) -> BazelError:
+    action = FailedAction(
+        label="//jaxlib/rocm:solver", mnemonic="CppCompile", command=("clang",), exit_code=1,
+        output=output, message="",
+    )  # fmt: skip
+    read = BuildEvents(failed=[action])
+    invocation = SimpleNamespace(title="plugin for CPython 3.12")
+    return _failure(invocation, read, printed, Path("/log"))  # type: ignore[arg-type]
+
+
+def explained(error: BazelError) -> BazelError:
+    with pytest.raises(BazelError) as caught, failures.explained(KNOWN):
+        raise error
+    return caught.value
+
+
+@pytest.mark.parametrize("coloured", [False, True])
+def test_what_bazel_says_beside_a_compilers_warnings_is_the_cause(coloured):
+    printed = LOGS["undeclared-inclusion"]
+    if coloured:  # as Bazel 7 does with --color=yes
+        printed = printed.replace("ERROR: ", "\x1b[31m\x1b[1mERROR: \x1b[0m")
+    warned = "\x1b[0;1;35mwarning: \x1b[0munused variable\n" * 3
+    error = explained(failed(warned, printed))
+    assert "undeclared inclusion(s) in rule '//jaxlib/rocm:solver'" in str(error)
+    assert "leave --compiler-path out" in error.hint
+    assert "\x1b" not in str(error) + error.detail
+
+
+def test_an_error_after_many_lines_is_the_cause():
+    output = "warning: unused variable\n" * 100 + "\x1b[0;1;31mfatal error: \x1b[0mno such thing\n"
+    error = explained(failed(output, ""))
+    assert str(error).endswith("fatal error: no such thing")
+    assert "… 41 more lines" in error.detail

@@ -196,6 +196,15 @@ def test_two_families_cannot_share_a_name_or_a_target():
         ("rx-7900-xtx", "gfx110X-all"),
         ("7900xtx", "gfx110X-all"),
         ("strix halo", "gfx1151"),
+        ("MI25", "gfx900"),  # and not MI250, of which it is a part
+        ("mi250", "gfx90a"),
+        ("MI50", "gfx906"),
+        ("MI100", "gfx908"),
+        ("MI325X", "gfx94X-dcgpu"),
+        ("RX 7800 XT", "gfx110X-all"),
+        ("W7900", "gfx110X-all"),
+        ("780M", "gfx110X-all"),
+        ("R9700", "gfx120X-all"),
     ],
 )
 def test_a_product_leads_to_its_family(product, family):
@@ -207,3 +216,8 @@ def test_a_product_leads_to_its_family(product, family):
 def test_a_piece_of_a_product_is_none(name):
     with pytest.raises(KeyError, match="unknown GPU family"):
         matrix.family(name)
+
+
+def test_an_old_name_of_a_family_leads_to_its_new_one():
+    with pytest.raises(KeyError, match="the old name of a GPU family; did you mean gfx110X-all"):
+        matrix.family("gfx110X-dgpu")

@@ -19,6 +19,7 @@ from support.git_server import commit, git, repository
 
 from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import ConfigError, FetchError, SourceError
+from rocwheel.base.here import utc_now
 from rocwheel.base.home import Home
 from rocwheel.base.process import HostRunner, base_env
 from rocwheel.cli import main
@@ -39,7 +40,7 @@ def context(tmp_path, console):
         here = SimpleNamespace(
             home=Home(root=root, ci=root / "ci", tests=root), cache=tmp_path / "cache",
             cwd=tmp_path, runner=HostRunner(base_env(os.environ)), console=console,
-            environ=dict(os.environ),
+            environ=dict(os.environ), now=utc_now,
         )  # fmt: skip
         github = f"{(tmp_path / 'github').as_uri()}/"
         yield bump.BumpContext(here=here, client=client, github=github)
@@ -312,3 +313,82 @@ def test_a_suite_whose_files_moved_is_warned_of_when_a_pin_is_added(context, tmp
     assert "tests/pmap_test.py: meets no file; mend `paths` in the suite's file" in said
     assert said.count("warning: suite ") == 1
     assert re.search(r"suite unit: \d+ files, \d*[13579] test functions\n", said)
+
+
+S3_BUCKETS = """
+_RELEASE_STREAM_BY_TYPE = {
+    "dev": "dev",
+    "nightly": "nightly",
+    "nightly-bkc": "bkc",
+    "prerelease": "rc",
+}
+    return f"https://{stream}.repo.amd.com/rocm/whl-next/"
+"""
+PUBLISH = '"v5/rocm/core/tarball-asan" if asan else "v5/rocm/core/tarball"\n'
+DEFAULT = '        default: "https://nightly.repo.amd.com/rocm/whl-next/"\n'
+
+
+@pytest.fixture
+def rock(context):
+    """TheRock's own sources on a server, as they were when ci/therock.yaml was written."""
+    path = context.here.home.ci / "therock.yaml"
+    with FaultServer() as server:
+        data = yaml.safe_load(path.read_text())["upstream"]
+
+        def serve(buckets: str = S3_BUCKETS) -> None:
+            files = {data["packages"]["file"]: buckets, data["tarballs"]["file"]: PUBLISH,
+                     data["default"]["file"]: DEFAULT}  # fmt: skip
+            for name, text in files.items():
+                server.add(f"raw/HEAD/{name}", text.encode())
+
+        url = server.url("").rstrip("/")
+        path.write_text(path.read_text().replace("https://github.com/ROCm/TheRock\n", f"{url}\n"))
+        serve()
+        yield path, serve
+
+
+def test_addresses_that_therocks_sources_still_say_get_a_new_day(context, rock):
+    path, _ = rock
+    fact, to = one("therock", context, "therock")
+    assert fact.now == "2026-08-22"
+    assert to == str(context.here.now().date())
+    bump.bump("therock", fact, to, context)
+    text = context.texts[path]
+    streams = yaml.safe_load(text)["streams"]
+    days = {name: str(stream["places"][0]["as_of"]) for name, stream in streams.items()}
+    assert days == {
+        "nightly": to, "rc": to, "bkc": to, "dev": to, "stable": "2026-09-01",
+    }  # fmt: skip
+    assert comments(text) == comments(path.read_text())
+
+
+def test_what_therocks_sources_say_otherwise_is_said_and_changes_nothing(context, rock):
+    _, serve = rock
+    serve(S3_BUCKETS.replace("whl-next", "whl").replace("bkc", "known-good").replace(
+        '"known-good"', '"good"'))  # fmt: skip
+    fact, to = one("therock", context, "therock")
+    with pytest.raises(SourceError) as caught:
+        bump.bump("therock", fact, to, context)
+    told = str(caught.value)
+    assert "dev: packages at https://dev.repo.amd.com/rocm/whl/, and not at" in told
+    assert "good: tarballs at https://good.repo.amd.com/rocm/core/tarball/, and not at no" in told
+    assert context.texts == {}
+
+
+def test_sources_that_no_longer_say_it_are_an_error(context, rock):
+    _, serve = rock
+    serve("moved to another file\n")
+    with pytest.raises(FetchError, match="does not say where TheRock publishes, as it did"):
+        list(bump.newer(["therock"], context))
+
+
+def test_a_check_goes_on_past_who_cannot_be_reached(command, context, bazels):
+    path = context.here.home.ci / "therock.yaml"
+    path.write_text(
+        path.read_text().replace("https://github.com/ROCm/TheRock\n", "http://127.0.0.1:9\n")
+    )
+    code, out, err = command("--check")
+    assert (code, "bazel bazel: 7.7.0 -> 7.7.1" in out) == (1, True)
+    assert "not looked at: http://127.0.0.1:9/raw/HEAD/build_tools/" in err
+    code, out, err = command("therock", "--check")
+    assert (code, out) == (FetchError.exit_code, "")

@@ -30,6 +30,7 @@ from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import WheelKind
 from rocwheel.bazel import events
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_profile, read_spawns
+from rocwheel.bazel.failures import COLOURS, errors
 from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.remote import ask, write_headers
 from rocwheel.bazel.repositories import NOT_KNOWN, Repository, needed
@@ -51,6 +52,7 @@ START_HINT: Final = (
     "--bazel-startup-options=--bazelrc=/etc/bazel/bazelrc"
 )
 SHOWN_LINES: Final = 60  # of a failed action's output
+OWN_LINES: Final = 10  # of errors, where more was printed
 WARNINGS: Final = 20  # kept of one invocation
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
 
@@ -457,11 +459,14 @@ def _failure(invocation: BazelInvocation, read: BuildEvents, tail: str, log: Pat
     hint = f"everything Bazel printed is in {log}"
     if read.failed:
         action = max(read.failed, key=lambda failed: bool(failed.output))
+        # Bazel's own words, such as of an undeclared inclusion, stand beside a compiler's
+        shown = explain(action)
+        own = [line for line in errors(tail) if line.startswith("ERROR:") and line not in shown]
         return BazelError(
             f"{action.label or invocation.title}: {action.mnemonic} failed"
             f" (exit status {action.exit_code})",
             hint=hint,
-            detail=explain(action),
+            detail="\n".join([shown, *own[-OWN_LINES:]]),
         )
     how = read.exit_name.replace("_", " ").lower() or "Bazel stopped"
     return BazelError(
@@ -471,9 +476,10 @@ def _failure(invocation: BazelInvocation, read: BuildEvents, tail: str, log: Pat
 
 def explain(action: FailedAction) -> str:
     """Return what a person wants to see of a failed action: its output first, then its command."""
-    lines = (action.output or action.message).splitlines()
+    lines = COLOURS.sub("", action.output or action.message).splitlines()
     if len(lines) > SHOWN_LINES:
-        lines = [*lines[:SHOWN_LINES], f"… {len(lines) - SHOWN_LINES} more lines"]
+        more = f"… {len(lines) - SHOWN_LINES} more lines"
+        lines = [*lines[:SHOWN_LINES], more, *errors("\n".join(lines[SHOWN_LINES:]))[:OWN_LINES]]
     if action.command:
         lines.append(f"the command was: {shlex.join(action.command)}")
     return "\n".join(lines)

@@ -21,6 +21,14 @@ _ERROR: Final = re.compile(
 )
 
 
+COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[mK]")  # which Bazel 7 and clang put around words
+
+
+def errors(output: str) -> list[str]:
+    """Return the lines that call themselves an error, without colours."""
+    return [line for line in COLOURS.sub("", output).splitlines() if _ERROR.search(line)]
+
+
 class KnownFailure(Value, frozen=True, kw_only=True, rename={"example": "line"}):
     """One kind of failure, with a line that shows it."""
 
@@ -51,7 +59,7 @@ def recognised(output: str, known: tuple[KnownFailure, ...]) -> tuple[KnownFailu
 
     Without one: the first line that calls itself an error, or "".
     """
-    lines = output.splitlines()
+    lines = COLOURS.sub("", output).splitlines()
     for failure in known:
         for line in lines:
             if failure.pattern.search(line):

@@ -15,11 +15,12 @@ with when_run():
 
     from rocwheel.base import files
     from rocwheel.base.download import Client, Retry
+    from rocwheel.base.errors import RocwheelError
     from rocwheel.tools import bump as bumping
 
 Wanted: TypeAlias = "tuple[str, bumping.Fact, str]"
 OUTDATED = 1  # status of `bump --check` where there is something newer
-KINDS = ("jax", "xla", "rocm", "bazel")
+KINDS = ("jax", "xla", "rocm", "therock", "bazel")
 
 
 @group("pin")
@@ -67,19 +68,21 @@ class BumpOptions(DryRun):
 
 @command("bump", BumpOptions)
 def bump(app: App, options: BumpOptions) -> int:
-    """Take a newer JAX, XLA, ROCm or Bazel, once verified.
+    """Take a newer JAX, XLA, ROCm or Bazel, once verified; compare TheRock's addresses.
 
-    What is looked at: sources against wheels, bytes against published digests. Prints what
-    changes and the upstream log; comments stay, what contradicts is refused.
-    Without WHAT everything is looked at.
+    What is looked at: sources against wheels, bytes against published digests, our addresses of
+    TheRock against its own sources. Prints what changes and the upstream log; comments stay, what
+    contradicts is refused. Without WHAT everything is looked at; --check passes over who cannot
+    be reached, and says so.
     """
     if options.to and not options.what:
         raise click.UsageError("--to is for one WHAT")
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app.here, client=client)
-        wanted = _wanted(options, context)
+        unreachable: list[RocwheelError] = []
+        wanted = _wanted(options, context, unreachable if options.check else None)
         if options.check:
-            return _newer(app, wanted)
+            return _newer(app, wanted, unreachable)
         done = []
         for kind, fact, to in wanted:
             with app.console.step(f"{kind} {fact.name}: {fact.now} -> {to}"):
@@ -90,13 +93,20 @@ def bump(app: App, options: BumpOptions) -> int:
     return 0
 
 
-def _wanted(options: BumpOptions, context: bumping.BumpContext) -> list[Wanted]:
+def _wanted(
+    options: BumpOptions, context: bumping.BumpContext, unreachable: list[RocwheelError] | None
+) -> list[Wanted]:
     if options.what and options.to:
         return [(options.what, *bumping.named(options.what, options.to, context))]
-    return list(bumping.newer((options.what,) if options.what else KINDS, context))
+    kinds = (options.what,) if options.what else KINDS
+    return list(bumping.newer(kinds, context, unreachable))
 
 
-def _newer(app: App, wanted: list[Wanted]) -> int:
+def _newer(app: App, wanted: list[Wanted], unreachable: list[RocwheelError]) -> int:
+    for exc in unreachable:
+        app.console.warn(f"not looked at: {exc}")
+    if unreachable and not wanted:
+        raise unreachable[0]
     rows = [
         {"kind": kind, "name": fact.name, "now": fact.now, "newer": to} for kind, fact, to in wanted
     ]

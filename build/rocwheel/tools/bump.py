@@ -8,8 +8,10 @@ GitHub actions and the tools' locks are Renovate's (`renovate.json`).
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +23,13 @@ from rocwheel import bazel, rocm, source
 from rocwheel.base import git, yaml_file
 from rocwheel.base.console import count
 from rocwheel.base.download import Client
-from rocwheel.base.errors import CommandError, ConfigError, FetchError, SourceError
+from rocwheel.base.errors import (
+    CommandError,
+    ConfigError,
+    FetchError,
+    RocwheelError,
+    SourceError,
+)
 from rocwheel.base.here import Here
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import RocmVersion, is_sha256, suggest
@@ -97,11 +105,22 @@ class Bump(Plain, frozen=True, kw_only=True):
     log: tuple[str, ...]
 
 
-def newer(kinds: Iterable[str], context: BumpContext) -> Iterator[tuple[str, Fact, str]]:
-    """Yield every fact that something newer is listed for, with that version."""
+def newer(
+    kinds: Iterable[str], context: BumpContext, unreachable: list[RocwheelError] | None = None
+) -> Iterator[tuple[str, Fact, str]]:
+    """Yield every fact that something newer is listed for, with that version.
+
+    With `unreachable`, who cannot be asked is put there, and the others are looked at.
+    """
     for kind in kinds:
         for fact in KINDS[kind].facts(context):
-            to = KINDS[kind].newest(fact, context)
+            try:
+                to = KINDS[kind].newest(fact, context)
+            except RocwheelError as exc:
+                if unreachable is None:
+                    raise
+                unreachable.append(exc)
+                continue
             if to != fact.now:
                 yield kind, fact, to
 
@@ -293,6 +312,69 @@ def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
     yield f"{where}, SHA-256 {digest}"
 
 
+def _therock(context: BumpContext) -> Iterator[Fact]:
+    """Yield how old what we know of TheRock's addresses is."""
+    path = context.here.home.ci / therock.FILE
+    data = yaml_file.read(path, therock.TheRock)
+    now = min(stream.places[0].as_of for stream in data.streams.values())
+    yield Fact(name="therock", now=str(now), path=path, upstream=data.upstream.repository)
+
+
+def _therock_says(context: BumpContext, data: therock.TheRock) -> Iterator[tuple[str, str, str]]:
+    """Yield stream, kind and address as TheRock's main branch says them. Raises FetchError."""
+
+    def said(where: therock.UpstreamFile) -> str:
+        url = f"{data.upstream.repository}/raw/HEAD/{where.file}"
+        text = (context.client.read(url, fresh=True) or b"").decode("utf-8", "replace")
+        if (match := where.pattern.search(text)) is None:
+            raise FetchError(
+                f"{url}: does not say where TheRock publishes, as it did",
+                hint="read it, and correct `upstream` and `streams` in ci/therock.yaml",
+            )
+        return match[1]
+
+    up = data.upstream
+    folders = {"packages": said(up.packages), "tarballs": "", "asan": ""}
+    for kind, where in (("tarballs", up.tarballs), ("asan", up.asan)):
+        folders[kind] = f"{folders['packages'].partition('/')[0]}/{said(where)}/"
+    for name in dict.fromkeys(re.findall(r':\s*"(\w+)"', said(up.streams))):
+        yield from ((name, kind, f"https://{name}.{rest}") for kind, rest in folders.items())
+    yield "nightly", "packages", said(up.default)
+
+
+def _moved(context: BumpContext) -> list[str]:
+    """Return what TheRock's sources say otherwise than ci/therock.yaml, a line each."""
+    data = yaml_file.read(context.here.home.ci / therock.FILE, therock.TheRock)
+    lines = []
+    for name, kind, address in _therock_says(context, data):
+        stream = data.streams.get(name)
+        ours = getattr(stream.places[0], kind) if stream else "no such stream"
+        if ours and ours.rstrip("/") != address.rstrip("/"):
+            lines.append(f"{name}: {kind} at {address}, and not at {ours}")
+    return lines
+
+
+def _newest_therock(fact: Fact, context: BumpContext) -> str:
+    """Return today where TheRock moved, or where nobody has compared for a month."""
+    today = context.here.now().date()
+    is_old = (today - date.fromisoformat(fact.now)).days > therock.OLD_FACT
+    return str(today) if _moved(context) or is_old else fact.now
+
+
+def _change_therock(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
+    """Renew the day of the first places; what differs is said, and nothing is changed."""
+    if moved := _moved(context):
+        raise SourceError(
+            f"{fact.upstream}: {'; '.join(moved)}",
+            hint=f"add a place with its range of versions to `streams` in {fact.path}",
+        )
+    data = yaml_file.read(fact.path, therock.TheRock)
+    said = {name for name, _, _ in _therock_says(context, data)}
+    for name in said:
+        context.set_scalars(fact.path, {("streams", name, "places", 0, "as_of"): to})
+    yield f"{', '.join(sorted(said))}: as {fact.upstream} says"
+
+
 def _bazel(context: BumpContext) -> Iterator[Fact]:
     """Yield the newest release of each major: `bazel` is that of the default pin."""
     path, (_, pins) = context.here.home.ci / "bazel_binaries.yaml", context.pins
@@ -340,5 +422,6 @@ KINDS: Final = {
     "jax": Kind(facts=_jax, newest=_newest_jax, change=_change_jax),
     "xla": Kind(facts=_xla, newest=_newest_xla, change=_change_xla),
     "rocm": Kind(facts=_rocm, newest=_newest_rocm, change=_change_rocm),
+    "therock": Kind(facts=_therock, newest=_newest_therock, change=_change_therock),
     "bazel": Kind(facts=_bazel, newest=_newest_bazel, change=_change_bazel),
 }

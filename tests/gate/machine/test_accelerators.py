@@ -156,6 +156,8 @@ def test_a_gpu_without_memory_banks_file_is_infra(tmp_path):
         ({"CUDA_VISIBLE_DEVICES": "1"}, [1], "1"),
         ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, [1], "3"),
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, [0], "0"),
+        ({"GPU_DEVICE_ORDINAL": "2,3"}, [2, 3], "23"),
+        ({"GPU_DEVICE_ORDINAL": "0", "HIP_VISIBLE_DEVICES": "1"}, [1], "1"),
         ({"ROCR_VISIBLE_DEVICES": "GPU-21b6d61638a86f02"}, [0], "2"),
         ({"HIP_VISIBLE_DEVICES": "0,9,1"}, [0], "0"),
         ({"HIP_VISIBLE_DEVICES": "1,1"}, [1], "1"),
@@ -251,3 +253,13 @@ def test_a_cpu_worker_sees_no_gpu():
     allotment = accelerators.cpu()
     assert set(allotment.env(allotment.devices).values()) == {"-1"}
     assert allotment.devices[0].device.target == "cpu"
+
+
+def test_gpus_whose_render_nodes_were_not_shared_are_named(tmp_path):
+    root = machine(tmp_path, *mi300x(2))
+    for node in sorted((root / "dev/dri").glob("renderD*")):
+        node.unlink()
+    allotment = accelerators.amd(root, {})
+    assert allotment.devices == ()
+    with pytest.raises(NoRunnerError, match=r"it has no GPU, and GPUs whose /dev/dri/renderD\d+, "):
+        accelerators.of_targets(allotment, ["gfx942"], name="gfx94X-dcgpu")

@@ -12,7 +12,8 @@ import errno
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,8 @@ READ: Final = frozenset({  # of a node's properties and of its memory's; kernels
 ROCR_MASK: Final = "ROCR_VISIBLE_DEVICES"
 HIP_MASK: Final = "HIP_VISIBLE_DEVICES"
 CUDA_MASK: Final = "CUDA_VISIBLE_DEVICES"
-MASKS: Final = (ROCR_MASK, HIP_MASK, CUDA_MASK)
+ORDINAL_MASK: Final = "GPU_DEVICE_ORDINAL"  # HIP's, where neither of the two is set
+MASKS: Final = (ROCR_MASK, HIP_MASK, CUDA_MASK, ORDINAL_MASK)
 DMESG: Final = "check the amdgpu driver: dmesg"
 
 
@@ -79,6 +81,7 @@ class Allotment(Plain, frozen=True, kw_only=True):
     devices: tuple[Accelerator, ...]
     masks: Mapping[str, str] = {}
     ill: tuple[str, ...] = ()  # of GPUs that are left out, why
+    hidden: str = ""  # render nodes of GPUs that the kernel has, and that this process may not open
 
     def env(self, devices: Sequence[Accelerator]) -> dict[str, str]:
         """Mask all but `devices` for a child; all of them must be in the allotment.
@@ -107,7 +110,8 @@ def amd(root: Path, environ: Mapping[str, str]) -> Allotment:
     cannot be understood keeps its number and is no device. Raises InfraError when none can be
     read, or two look the same.
     """
-    gpus = [gpu for node in _nodes(root / NODES) if (gpu := _gpu(root, node))]
+    nodes = _nodes(root / NODES)
+    gpus = [gpu for node in nodes if (gpu := _gpu(root, node))]
     for serial, number in Counter(gpu.serial for gpu in gpus).items():
         if number > 1:
             raise InfraError(
@@ -119,14 +123,22 @@ def amd(root: Path, environ: Mapping[str, str]) -> Allotment:
     if ROCR_MASK in masks:
         left = _masked(devices, masks[ROCR_MASK], ROCR_MASK)
         devices = tuple(replace(device, index=index) for index, device in enumerate(left))
-    hip = HIP_MASK if HIP_MASK in masks else CUDA_MASK
-    if hip in masks:
+    if hip := next((name for name in (HIP_MASK, CUDA_MASK, ORDINAL_MASK) if name in masks), ""):
         devices = _masked(devices, masks[hip], hip)
     ill = tuple(device.ill for device in devices if device.ill)
     well = tuple(device for device in devices if not device.ill)
     if ill and not well:
         raise InfraError(f"unreadable GPU topology: {'; '.join(ill)}", hint=DMESG)
-    return Allotment(devices=well, masks=masks, ill=ill)
+    hidden = ", ".join(name for node in nodes for name in _hidden(root, node))
+    return Allotment(devices=well, masks=masks, ill=ill, hidden=hidden)
+
+
+def _hidden(root: Path, node: Path) -> Iterator[str]:
+    """Yield the render node of a GPU, where it was not shared with this process."""
+    with suppress(OSError):
+        minor = _properties(node / "properties")[0].get("drm_render_minor", 0)
+        if minor > 0 and not os.access(root / f"dev/dri/renderD{minor}", os.R_OK | os.W_OK):
+            yield f"/dev/dri/renderD{minor}"
 
 
 def nvidia(runner: Runner, environ: Mapping[str, str]) -> Allotment:
@@ -160,8 +172,11 @@ def of_targets(allotment: Allotment, targets: Iterable[str], *, name: str) -> Al
         return replace(allotment, devices=kept)
     here = ", ".join(sorted({device.target for device in allotment.devices})) or "no GPU"
     masks = "".join(f", {name}={value!r}" for name, value in sorted(allotment.masks.items()))
+    hidden = (
+        f", and GPUs whose {allotment.hidden} this process may not open" if allotment.hidden else ""
+    )
     raise NoRunnerError(
-        f"{name}: this machine has no {' or '.join(sorted(wanted))}; it has {here}{masks}",
+        f"{name}: this machine has no {' or '.join(sorted(wanted))}; it has {here}{hidden}{masks}",
         hint=f"run this on a runner of {name}, with /dev/kfd and /dev/dri given to the container",
     )
 
