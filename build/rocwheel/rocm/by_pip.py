@@ -26,7 +26,6 @@ from rocwheel.records.manifest import RocmPackage
 PREFIX: Final = "pip:"
 DEVELOPMENT: Final = "devel"  # the extra with headers and compilers
 _PINNED: Final = re.compile(r"==([^,;*]+)\Z")
-_PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
 def digest_of(packages: tuple[RocmPackage, ...]) -> str:
@@ -121,7 +120,7 @@ class Pip(Plain, frozen=True, kw_only=True):
             )
             lock.write_text("".join(lines), encoding="utf-8")
             what = ("--no-deps", "--require-hashes", "--requirement", str(lock))
-        words = ("download", "--quiet", "--dest", str(folder), *self._index, *what)
+        words = ("download", "--dest", str(folder), *self._index, *what)
         self._run(words, "pip finds no such ROCm")
         return tuple(
             RocmPackage(filename=path.name, sha256=files.sha256(path))
@@ -137,7 +136,7 @@ class Pip(Plain, frozen=True, kw_only=True):
         runner = HostRunner(virtualenv.plain(self.env))
         runner.run(Command(argv=(sys.executable, "-m", "venv", "--without-pip", str(environment))))
         paths = map(str, sorted(packages.iterdir()))
-        words = ("--python", str(environment), "install", "--quiet", "--no-deps")
+        words = ("--python", str(environment), "install", "--no-deps")
         self._run((*words, *self._index, *paths), "pip cannot install it")  # an index for sdists
         sdk = str(environment / "bin" / "rocm-sdk")
         try:
@@ -161,9 +160,8 @@ class Pip(Plain, frozen=True, kw_only=True):
         return ("--index-url", self.index) if self.index else ()
 
     def _run(self, words: tuple[str, ...], problem: str) -> None:
-        pip = Command(argv=(sys.executable, *_PIP, *words))
         try:
-            HostRunner(virtualenv.plain(self.env)).run(pip)
+            HostRunner(virtualenv.plain(self.env)).run(virtualenv.pip(*words))
         except CommandError as exc:
             lines = [line for line in exc.detail.splitlines() if line.startswith("ERROR:")]
             why = lines[-1].removeprefix("ERROR:").strip() if lines else str(exc)

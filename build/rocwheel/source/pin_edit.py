@@ -7,7 +7,6 @@ version, XLA, lock files and Bazel, and the bytes of each jaxlib wheel.
 import email
 import json
 import re
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,8 @@ from packaging.version import InvalidVersion, Version
 from rocwheel.base import files, git
 from rocwheel.base.console import Console
 from rocwheel.base.errors import CommandError, ConfigError, FetchError, SourceError
-from rocwheel.base.process import Command, Runner
+from rocwheel.base.host import virtualenv
+from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain
 from rocwheel.base.versions import PythonVersion, is_commit
 from rocwheel.base.yaml_file import CPythons
@@ -186,15 +186,14 @@ def _jaxlib(
     """Return the wheel of a CPython, and the Pythons that it requires."""
     console.info(f"   jaxlib {version} for CPython {python}")
     folder = scratch / str(python)
-    words = (
-        "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet",
-        "--no-deps", "--only-binary=:all:", "--dest", str(folder), "--implementation", "cp",
-        "--platform", PLATFORM,
+    pip = virtualenv.pip(
+        "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder),
+        "--implementation", "cp", "--platform", PLATFORM,
         "--python-version", f"{python.major}.{python.minor}", "--abi", python.abi,
         f"jaxlib=={version}",
     )  # fmt: skip
     try:
-        runner.run(Command(argv=(sys.executable, *words)))
+        runner.run(pip)
     except CommandError as exc:
         raise FetchError(
             f"jaxlib {version} for CPython {python}: pip finds no wheel for {PLATFORM}",
