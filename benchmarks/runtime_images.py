@@ -131,7 +131,7 @@ class Bench:
         def make() -> dict[str, Any]:
             return self.tool(
                 "runtime_images", f"--store={(self.work / 'wheelhouse/demo/store').as_uri()}",
-                "--family=miniature", f"--families={ROOT / 'examples/miniature/families.yaml'}",
+                "--family=miniature", f"--family-file={ROOT / 'examples/miniature/families.yaml'}",
                 f"--manifest={self.work / 'wheelhouse/current/manifest.json'}",
                 f"--python={PYTHON}", f"--recipe={RECIPE}", f"--base-image={self.base}",
                 f"--rocm={tarball}", f"--engine={self.engine}", "--build-network=host",

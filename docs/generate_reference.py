@@ -85,8 +85,9 @@ def option_rows(command: click.Command, ctx: click.Context) -> Iterator[str]:
             help_text += f" Default: `{default}`."
         elif isinstance(default, tuple) and any(default):
             help_text += f" Default: `{default[0]}`."
-        variable = f"`{ctx.auto_envvar_prefix}_{(param.name or '').upper()}`"
-        hidden = not param.expose_value and param.name in {"json", "debug", "verbosity"}
+        ending = getattr(param, "variable", (param.name or "").upper())
+        variable = f"`{ctx.auto_envvar_prefix}_{ending}`"
+        hidden = not param.expose_value and param.name in {"json", "debug", "verbosity", "help_all"}
         yield f"| {names} | {help_text.strip()} | {'' if hidden else variable} |"
 
 

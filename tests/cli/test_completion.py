@@ -29,7 +29,7 @@ LINES = {
     "rocwheel status --channel=night": "ly",
     "rocwheel dist_wheels --jax-version 0.9.1": "",
     "rocwheel dist_wheels --python-versions 3.12,3.11": "",
-    "rocwheel dist_wheels --jax-source-dir=buil": "d",
+    "rocwheel dist_wheels --jax-source-dir buil": "d",
     "rocwheel wheel inspect only": ".whl",
     "rocwheel channels ": "rights",
     "rocwheel --store file:///s --family gfx90a promo": "te",

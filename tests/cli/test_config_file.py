@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -11,8 +12,8 @@ from rocwheel import cli
 from rocwheel.base.errors import ConfigError
 from rocwheel.cli import COMMANDS, ci_build
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command
-from rocwheel.cli.dist import DistOptions
+from rocwheel.cli.build_options import build
+from rocwheel.cli.options import command
 from rocwheel.tools import doctor
 
 
@@ -21,9 +22,11 @@ def ask(monkeypatch, tmp_path):
     """Run a stand-in for `dist_wheels`; gives app and options, or raises."""
     calls = []
 
-    @command("dist_wheels", DistOptions)
-    def probe(app, options):
-        calls.append((app, options))
+    @command("dist_wheels")
+    @build
+    @click.pass_obj
+    def probe(app, build):
+        calls.append((app, build))
 
     monkeypatch.setattr(cli, "_probe", probe, raising=False)
     monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
@@ -56,7 +59,7 @@ bazel-options = ["--remote_header=Authorization=Bearer {SECRET}", "--jobs=4",
 
 def test_doctor_shows_what_is_set_without_the_credentials_in_it(tmp_path, monkeypatch, capsys):
     (tmp_path / "rocwheel.toml").write_text(HIDDEN)
-    monkeypatch.setattr(doctor, "examine", lambda *_: ())
+    monkeypatch.setattr(doctor, "examine", lambda *_, **__: ())
     mine = {
         "ROCWHEEL_DIST_WHEELS_BAZEL_MIRROR": f"https://a:{SECRET}@m.example,http://{SECRET}@n.example",
         "ROCWHEEL_DIST_WHEELS_BAZEL_OPTIONS": (
@@ -180,7 +183,7 @@ def test_a_file_that_is_wrong_is_told_in_two_lines(tmp_path, monkeypatch, capsys
 
 
 def test_doctor_refuses_what_no_command_has(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "examine", lambda *_: ())
+    monkeypatch.setattr(doctor, "examine", lambda *_, **__: ())
     (tmp_path / "rocwheel.toml").write_text("[wheel.verify]\ngfx-target = 'gfx942'\n")
     result = CliRunner().invoke(ci_build, ["doctor"], obj=App({}, tmp_path))
     assert f"{tmp_path}/rocwheel.toml:2: wheel.verify.gfx-target: " in str(result.exception)

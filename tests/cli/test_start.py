@@ -14,8 +14,11 @@ from click.testing import CliRunner
 from packaging.version import Version
 
 from rocwheel import cli
+from rocwheel.base.versions import PythonVersion
 from rocwheel.cli import COMMANDS, ci_build
 from rocwheel.cli.app import App
+from rocwheel.cli.build_options import build
+from rocwheel.cli.options import command, dry_run, given_words
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,14 +26,14 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def seen(monkeypatch):
     """What a stand-in for `dist_wheels` with the real options is called with."""
-    from rocwheel.cli.command import command
-    from rocwheel.cli.dist import DistOptions
-
     calls = []
 
-    @command("dist_wheels", DistOptions)
-    def probe(app, options):
-        calls.append((app, options))
+    @command("dist_wheels")
+    @build
+    @dry_run
+    @click.pass_obj
+    def probe(app, build, dry_run):
+        calls.append((app, build, dry_run, given_words(app, without={"compiler"})))
 
     monkeypatch.setattr(cli, "_probe", probe, raising=False)
     monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
@@ -63,10 +66,10 @@ def test_options_stand_before_or_after_the_command(seen):
         "--compiler=hermetic", "--allow-dirty", "dist_wheels", "--python-versions=3.12", "--dry-run"
     )
     assert [r.exit_code for r in (before, after, mixed)] == [0, 0, 0], before.output
-    assert seen[0][1] == seen[1][1] == seen[2][1]
+    assert seen[0][1:] == seen[1][1:] == seen[2][1:]
     assert seen[0][1].compiler == "hermetic"
     assert seen[0][1].allow_dirty is True
-    assert seen[0][1].dry_run is True
+    assert seen[0][2] is True
 
 
 def test_options_of_every_command_may_stand_before_it(tmp_path):
@@ -141,14 +144,14 @@ def test_repeatable_options_add_up_in_order(seen):
 def test_an_option_the_command_does_not_have_is_an_error():
     result = invoke("--compiler=hermetic", "completion", "bash")
     assert result.exit_code == 2
-    assert "completion has no option --compiler" in result.output
+    assert "No such option '--compiler'" in result.output
 
 
 def test_the_environment_sets_options_of_a_command_and_the_line_beats_it(seen):
     env = {"ROCWHEEL_DIST_WHEELS_COMPILER": "hermetic", "ROCWHEEL_DIST_WHEELS_WHEELHOUSE": "/a b"}
     assert invoke("dist_wheels", env=env).exit_code == 0
     assert invoke("--compiler=clang", "dist_wheels", env=env).exit_code == 0
-    assert [options.compiler for _, options in seen] == ["hermetic", "clang"]
+    assert [options.compiler for _, options, *_ in seen] == ["hermetic", "clang"]
     assert seen[0][1].wheelhouse == Path("/a b")
 
 
@@ -160,35 +163,53 @@ def test_defaults_are_the_commands_own(seen):
     assert options.bazel_options == ()
 
 
-def test_options_of_a_value_are_read_before_the_command_gets_it_and_can_be_written_again(
-    monkeypatch,
-):
-    from rocwheel.base.versions import PythonVersion
-    from rocwheel.cli.command import command, declared, given_words
-    from rocwheel.records.build_options import BuildOptions
-
-    calls = []
-
-    @command("dist_wheels", BuildOptions)
-    def probe(app, options):
-        calls.append((options, given_words(app, declared(BuildOptions).keys() - {"compiler"})))
-
-    monkeypatch.setattr(cli, "_probe", probe, raising=False)
-    monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
+def test_options_are_read_before_the_command_gets_them_and_can_be_written_again(seen):
     words = (
-        "--cache-budget=2K", "--cache-dir=c", "--executor=docker",
-        "--gfx-targets=gfx942, gfx1100", "--python-versions=3.12,3.13,3.12", "--remote-cache=http://c",
+        "--cache-budget=2048B", "--cache-dir=c", "--executor=docker", "--family=gfx90a,gfx94X-dcgpu",
+        "--gfx-targets=gfx942,gfx1100", "--python-versions=3.12,3.13", "--remote-cache=http://c",
         "--remote-timeout=7",
     )  # fmt: skip
     result = invoke("dist_wheels", *words, "--compiler=hermetic")
     assert result.exit_code == 0, result.output
-    options, again = calls[0]
+    _, options, _, again = seen[0]
     assert (options.cache, options.cache_budget) == (Path("/somewhere/c"), 2048)
+    assert options.families == ("gfx90a", "gfx94X-dcgpu")
     assert options.pythons == (PythonVersion.parse("3.12"), PythonVersion.parse("3.13"))
     assert options.gfx_targets == ("gfx942", "gfx1100")
     assert options.executor.kind == "docker"
     assert (options.remote.cache, options.remote.timeout) == ("http://c", 7)
     assert again == tuple(word.replace("=c", "=/somewhere/c") for word in words)
+
+
+def test_a_list_drops_blanks_and_repetitions_and_refuses_to_name_nothing(seen):
+    assert invoke("dist_wheels", "--gfx-targets=gfx942, gfx1100,gfx942,").exit_code == 0
+    assert seen[0][1].gfx_targets == ("gfx942", "gfx1100")
+    assert "--gfx-targets: ',' names nothing" in str(
+        invoke("dist_wheels", "--gfx-targets=,").exception
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--json", "no command given: name one behind the options, such as dist_wheels"),
+        ("--therock-path X", "no command given: name one behind the options, such as dist_wheels"),
+        ("--therock-path X foo", "'foo': unknown command"),
+        ("trust --json", "no command given: name one of approve, "),
+        ("--compiler=clang --channel nightly stage", "No such option '--compiler'"),
+        ("--therock-pth=x dist_wheels", "No such option '--therock-pth'"),
+    ],
+)
+def test_options_without_a_command_that_has_them_are_a_usage_error(line, said, capsys):
+    assert cli.main(line.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_help_is_of_the_command_and_not_of_a_value_that_is_named_like_one(capsys):
+    assert cli.main(["--channel", "nightly", "stage", "--help"]) == 0
+    assert "Upload a wheel set" in capsys.readouterr().out
+    assert cli.main(["--compiler=clang", "--channel", "nightly", "stage", "--help"]) == 2
+    assert "stage --help" in capsys.readouterr().err
 
 
 def test_talk_options_reach_the_app_from_either_side(seen):

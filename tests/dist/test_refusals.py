@@ -54,7 +54,7 @@ BY_PIP = "'--therock-path=pip:rocm[libraries,devel,device-gfx942]==7.15.0a202606
         (["--therock-path={page}therock-dist-linux-gfx94X-dcgpu-{version}.tar.gz"], "{options[0]}"),
         (["--therock-path={page}therock-dist-linux-multiarch-{version}.tar.gz",
           "--family=gfx94X-dcgpu"], "{options[0]}"),
-        (["--therock-index-url=nightly", "--rocm-version={version}", "--device=gfx942",
+        (["--therock-index-url=nightly", "--rocm-version={version}", "--rocm-devices=gfx942",
           "--gfx-targets=gfx942"], BY_PIP),
     ],
     ids=["per family", "multiarch", "pip"],

@@ -30,7 +30,7 @@ FIRST, SECOND, THIRD = "mini-gfx90a", "mini-gfx942", "mini-radeon"
 TARGETS = {FIRST: ["gfx90a"], SECOND: ["gfx942"], THIRD: ["gfx1100", "gfx1201"]}
 NOTHING = frozenset[str]()
 PYTHON = "3.11"
-FAMILIES = f"--families={ROOT}/examples/miniature/three_families.yaml"
+FAMILIES = f"--family-file={ROOT}/examples/miniature/three_families.yaml"
 
 
 class Release:

@@ -89,7 +89,7 @@ class Show:
 
     @property
     def families(self) -> str:
-        return f"--families={self.families_file}"
+        return f"--family-file={self.families_file}"
 
     def ask(self, *words: str, code: int = 0) -> dict:
         done = self.world.run("--json", *words, f"--store={self.store}")

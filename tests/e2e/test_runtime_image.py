@@ -57,7 +57,7 @@ class Images:
         self.target = [
             f"--store={self.store.as_uri()}",
             "--family=miniature",
-            f"--families={ROOT / 'examples' / 'miniature' / 'families.yaml'}",
+            f"--family-file={ROOT / 'examples' / 'miniature' / 'families.yaml'}",
         ]
 
     def command(self, *arguments, ci: Path | None = None):

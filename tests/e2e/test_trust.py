@@ -74,7 +74,7 @@ def test_a_set_is_built_gated_and_promoted_with_three_keys_and_verified_offline(
     finished = datetime.now(timezone.utc).isoformat()
     evidence.state_build(house, None, finished=finished)  # as `dist_wheels` does
     store = f"--store={(tmp_path / 'store').as_uri()}"
-    families = f"--families={ROOT}/examples/miniature/families.yaml"
+    families = f"--family-file={ROOT}/examples/miniature/families.yaml"
     target = (store, families, "--family=miniature", f"--ci-dir={data}")
 
     def run(*words: str, signer: str = ""):
@@ -88,7 +88,7 @@ def test_a_set_is_built_gated_and_promoted_with_three_keys_and_verified_offline(
     def gate(signer: str, pythons: list[str]) -> None:
         for python in pythons:
             words = [*gate_of(world), f"--manifest={manifest}", f"--python={python}"]
-            words = [word for word in words if not word.startswith(("--families", "--family"))]
+            words = [word for word in words if not word.startswith(("--family-file", "--family"))]
             output = f"--output={tmp_path}/results-{signer}-{python}"
             gated = run("gate", *words, *target, output, "--json", signer=signer)
             assert gated.returncode == 0, gated.stderr[-4000:]

@@ -77,7 +77,7 @@ def test_the_gate_runs_on_the_images_python_with_the_masks_of_this_process():
     assert command.argv[:2] == ("/opt/venv/bin/python", "/rocwheel/tool/build/ci_build")
     assert "--installed=/opt/venv/bin/python" in command.argv
     assert "--jax-tests=/rocwheel/jax" in command.argv
-    assert not any(word.startswith("--families") for word in command.argv)
+    assert not any(word.startswith("--family-file") for word in command.argv)
     assert command.env["ROCR_VISIBLE_DEVICES"] == "3"
     assert "OTHER" not in command.env
 

@@ -71,11 +71,11 @@ def test_an_unknown_suite_of_ones_own_family_is_refused_by_the_plan(world):
     file = world.folder / "families.yaml"
     file.write_text(OWN.format(suite="smok"))
     world.settings(families="ours")
-    done = world.plan("one", f"--families={file}")
+    done = world.plan("one", f"--family-file={file}")
     refused(done, 3, "ours: its policy names the suite 'smok'", "did you mean smoke")
     assert nights(world) == []
     file.write_text(OWN.format(suite="smoke"))
-    done = world.plan("one", f"--families={file}", "--explain", check=True)
+    done = world.plan("one", f"--family-file={file}", "--explain", check=True)
     assert "gate.jax.ours.3.12.smoke" in done.out
 
 
@@ -84,7 +84,7 @@ def test_ones_own_families_stay_on_this_machine(world):
     file.write_text(OWN.format(suite="smoke"))
     away = World(world.folder / "away", "file:///nowhere")
     away.store = "s3://bucket/prefix"
-    done = away.plan("one", f"--families={file}")
+    done = away.plan("one", f"--family-file={file}")
     refused(done, 3, "go into a store of this machine only")
 
 

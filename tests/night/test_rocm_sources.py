@@ -146,13 +146,13 @@ def test_a_shared_channel_builds_the_newest_multiarch_tarball_once_for_all_famil
         f"     rocm: {{source: {name_of('gfx90a')}}}}}\n"
     )
     recipes, absent = resolve(
-        tmp_path, runner, is_shared=layout == "shared", own=("--families=/own.yaml",)
+        tmp_path, runner, is_shared=layout == "shared", own=("--family-file=/own.yaml",)
     )
     chosen = {
         recipe.name: " ".join(w for w in recipe.argv if w.startswith(("--gfx", "--famil")))
         for recipe in recipes
     }
-    own = " --families=/own.yaml" if layout == "shared" else ""
+    own = " --family-file=/own.yaml" if layout == "shared" else ""
     expected = {name: word + own for name, word in made.items()}
     assert chosen == {**expected, "one": "--gfx-targets=gfx90a"}
     if layout == "shared" and made:

@@ -67,15 +67,15 @@ def test_two_names_that_differ_in_case_are_one_name_given_twice(tmp_path):
 
 @pytest.mark.parametrize("where", ["--store=s3://bucket/prefix", "--channel=nightly"])
 def test_no_channel_and_no_bucket_takes_such_a_family(where, capsys):
-    status = main(["status", f"--families={FILE}", "--family=miniature", where])
+    status = main(["status", f"--family-file={FILE}", "--family=miniature", where])
     assert status == 3
     assert "go into a store of this machine only" in capsys.readouterr().err
 
 
 def test_the_matrix_is_still_asked_for_its_own(capsys, tmp_path):
     place = f"--store={tmp_path.as_uri()}"
-    assert main(["status", f"--families={FILE}", f"--family={FAMILY.name}", place]) == 0
-    assert main(["status", f"--families={FILE}", "--family=minature", place]) == 3
+    assert main(["status", f"--family-file={FILE}", f"--family={FAMILY.name}", place]) == 0
+    assert main(["status", f"--family-file={FILE}", "--family=minature", place]) == 3
     assert "did you mean miniature?" in capsys.readouterr().err
 
 

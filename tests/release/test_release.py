@@ -1066,8 +1066,8 @@ def test_the_commands_tell_what_they_did(tmp_path, capsys, monkeypatch) -> None:
     assert "error: " in err
     assert re.search(r"run it: `.* gate --.* --manifest ", err)
     own = Path(__file__).parents[2] / "examples/miniature/families.yaml"
-    err = run(capsys, "promote", "--manifest", "wh", *where, "--families", str(own))[2]
-    assert f" --families={own} --store={where[3]} --manifest " in err
+    err = run(capsys, "promote", "--manifest", "wh", *where, "--family-file", str(own))[2]
+    assert f" --family-file={own} --store={where[3]} --manifest " in err
     argv = ["promote", "--manifest", "wh", *where, "--approve"]
     with monkeypatch.context() as called:
         called.setattr(sys, "argv", ["rocwheel", *argv])

@@ -9,7 +9,7 @@ workspace.
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ PORTS: Final = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 FINE: Final = frozenset({*range(200, 300), 404})
 
 
+@dataclass(frozen=True, kw_only=True)
 class Remote(RemoteOptions):
     """The remote cache and executor that were asked for; `headers` are secrets."""
 

@@ -11,22 +11,14 @@ import re
 import signal
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from rocwheel import __version__
 from rocwheel.base.errors import HostError, InterruptError, RocwheelError, Terminated
 from rocwheel.cli.app import App, program_name, start
-from rocwheel.cli.command import (
-    COMMON,
-    DryRun,
-    SectionedGroup,
-    before_the_command,
-    given_words,
-    params_of,
-)
-from rocwheel.cli.imports import parsing
+from rocwheel.cli.options import Group, Option, given_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +48,7 @@ STAGES: Final = {
         "pin": ("bump", "Add JAX releases to ci/pins.yaml."),
         "bump": (
             "bump",
-            "Take a newer JAX, XLA, ROCm, Bazel, base image, action or tool, once verified.",
+            "Take a newer JAX, XLA, ROCm or Bazel, once verified.",
         ),
     },
     "Stage and gate": {
@@ -119,7 +111,6 @@ STAGES: Final = {
         "completion": ("completion", "Print shell completion code."),
     },
 }
-COMPLETE: Final = "_ROCWHEEL_COMPLETE"  # set by the code that `completion` prints
 COMMANDS: Final = {
     name: (f"rocwheel.cli.{where if ':' in where else f'{where}:{name}'}", line)
     for stage in STAGES.values()
@@ -146,7 +137,7 @@ def command_line(app: App, line: str) -> str:
     command = ci_build.get_command(click.Context(ci_build), name)
     if isinstance(command, click.Group) and (inner := rest.partition(" "))[0] in command.commands:
         name, rest, command = f"{name} {inner[0]}", inner[2], command.commands[inner[0]]
-    wanted = {"channel", "store_url", "channels_file", "families", "family", "manifest"}
+    wanted = {"channel", "store", "channels_file", "family_file", "family", "manifest"}
     if app.context and app.context.command is command:
         wanted.add("signer")  # who runs another command may be another person
     said = {word.partition("=")[0] for word in rest.split()}
@@ -198,19 +189,8 @@ def _identity(app: App) -> tuple[str, bool]:
     return source.commit or source.digest or "unknown", source.dirty
 
 
-def _build_params() -> list[click.Parameter]:
-    """Return the options of builds, which may stand before any command."""
-    from rocwheel.records.build_options import BuildOptions
-
-    return params_of(BuildOptions, DryRun)
-
-
-class Commands(SectionedGroup):
-    """A group that imports a command when it is asked for, and moves options past it."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.own = tuple(self.params)
+class Commands(Group):
+    """A group that imports a command when it is asked for, and takes options before it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -219,17 +199,15 @@ class Commands(SectionedGroup):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        with parsing():
-            command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands of the table, and options, which may stand before a command; imports none."""
+        """Commands of the table, and options of a build, which may stand before the command."""
         from click.shell_completion import CompletionItem
 
-        options = (*self.get_params(ctx), *before_the_command(_build_params()))
-        opts = [name for param in options for name in param.opts]
-        names = opts if incomplete.startswith("-") else COMMANDS
+        params = [*self.get_params(ctx), *_dist_wheels(ctx).params] if incomplete[:1] == "-" else []
+        names = [name for param in params for name in param.opts] or COMMANDS
         return [CompletionItem(name) for name in sorted({*names}) if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -238,37 +216,37 @@ class Commands(SectionedGroup):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Remember which options of the command stood before it, as they were written.
+        return super().parse_args(ctx, self._in_order(ctx, args))
 
-        They are declared only where an option comes first, so that help does not wait for them.
+    def _in_order(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put options that stand before the command behind it, where they are used.
+
+        The command is the first word that names one and is not the value of an option of it.
         """
-        if (
-            args
-            and args[0].startswith("-")
-            and args[0] not in (*ctx.help_option_names, "--version")
-        ):
-            self._declare(ctx, args)
-        given, _, _ = self.make_parser(ctx).parse_args(list(args))
-        ctx.meta["rocwheel.given"] = given
-        return super().parse_args(ctx, args)
-
-    def _declare(self, ctx: click.Context, args: list[str]) -> None:
-        """Take the options of the command, and those of builds, to say that it has none such.
-
-        The command is the first of its name that its own options lead to, and not the value of one.
-        """
-        builds = _build_params()
+        if not args or args[0][:1] != "-" or args[0] in (*ctx.help_option_names, "--version"):
+            return args
+        likely = []
         for at, word in enumerate(args):
             if command := self.get_command(ctx, word):
                 inner = command.commands if isinstance(command, click.Group) else {}
-                meant = [inner[name] for name in args[at + 1 : at + 2] if name in inner]
-                params = [param for item in (*meant, command) for param in item.params]
-                self.params = [*self.own, *before_the_command([*params, *builds])]
-                with suppress(click.UsageError):
-                    _, rest, _ = self.make_parser(ctx).parse_args(list(args))
-                    if len(rest) == len(args) - at:
-                        return
-        self.params = [*self.own, *before_the_command(builds)]
+                names = [word, *(name for name in args[at + 1 : at + 2] if name in inner)]
+                target = inner[names[1]] if names[1:] else command
+                line = [*names, *args[:at], *args[at + len(names) :]]
+                if _words(target, args[:at]) == []:
+                    return line
+                if args[at - 1][:1] != "-" or "=" in args[at - 1]:  # else the value of an option
+                    likely.append(line)
+        if likely:  # the command refuses what it does not have
+            return likely[0]
+        builds = _dist_wheels(ctx)
+        if ctx.resilient_parsing:  # the value of an option is typed, and no command yet
+            taking = {name for p in builds.params if isinstance(p, Option) for name in p.opts}
+            return [str(builds.name), *args] if args[-1] in taking else args
+        rest = _words(builds, args)
+        if rest == []:
+            what = "no command given: name one behind the options, such as dist_wheels"
+            raise click.UsageError(what, ctx)
+        return [*rest[:1], *args] if rest else args  # whose first word is no command
 
     def configure(self, ctx: click.Context, name: str, command: click.Command) -> None:
         """Take defaults from the configuration file; say which variables set nothing."""
@@ -277,7 +255,7 @@ class Commands(SectionedGroup):
         app = ctx.find_object(App)
         if app is None or ctx.resilient_parsing:
             return
-        app.settings.check(COMMANDS, _build_params)
+        app.settings.check(COMMANDS, lambda: _dist_wheels(ctx).params)
         app.command = name  # whose settings an error may ask for: they can be read
         ctx.default_map = {name: app.settings.defaults(command, name)}
         for warning in config_file.misspelt(app.environ, command, name, COMMANDS):
@@ -286,33 +264,28 @@ class Commands(SectionedGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Put options that stood before the command behind it, where they are used."""
         name, command, rest = super().resolve_command(ctx, args)
-        if command is None or name is None:
-            return name, command, rest
-        self.configure(ctx, name, command)
-        inner = command.commands if isinstance(command, click.Group) else {}
-        inward = rest[:1] if rest and rest[0] in inner else []  # the command of a group
-        target = inner[inward[0]] if inward else command
-        known = {param.name for param in target.params}
-        moved: list[str] = []
-        for param in self.params:
-            value = ctx.meta["rocwheel.given"].get(param.name)
-            if value in (None, False) or not getattr(param, "hidden", False):
-                continue
-            if param.name not in known:
-                shown = " ".join((name, *inward))
-                raise click.UsageError(f"{shown} has no option {param.opts[0]}", ctx)
-            values = value if isinstance(value, list) else [value]
-            moved += [
-                param.opts[0] if item is True else f"{param.opts[0]}={item}" for item in values
-            ]
-        return name, command, [*inward, *moved, *rest[len(inward) :]]
+        if command is not None and name is not None:
+            self.configure(ctx, name, command)
+        return name, command, rest
+
+
+def _dist_wheels(ctx: click.Context) -> click.Command:
+    command = ci_build.get_command(ctx, "dist_wheels")
+    assert command is not None  # noqa: S101 - it is of the table
+    return command
+
+
+def _words(command: click.Command, args: list[str]) -> list[str] | None:
+    """Return the words that are no options of a command; None for an option it does not have."""
+    try:
+        return command.make_parser(click.Context(command)).parse_args(list(args))[1]
+    except click.UsageError:
+        return None
 
 
 @click.group(
     cls=Commands,
-    params=[*COMMON],
     context_settings={
         "auto_envvar_prefix": "ROCWHEEL",
         "help_option_names": ["-h", "--help"],
@@ -323,16 +296,13 @@ class Commands(SectionedGroup):
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
     help="Show program, version and commit, and exit.",
 )  # fmt: skip
-@click.pass_context
-def ci_build(ctx: click.Context, /, **_given: Any) -> None:
+def ci_build() -> None:
     """Turn a ROCm tarball and a JAX source tree into tested, pip-installable ROCm JAX wheels.
 
     COMMAND --help shows the options of a command; they may stand before it or after it. Each can
     also be set by the environment: ROCWHEEL_<COMMAND>_<OPTION>, for example
     ROCWHEEL_DIST_WHEELS_COMPILER.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 # Bugs, but for what CPython says where no thread can start, or memory ends while it imports.
@@ -350,11 +320,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        if COMPLETE in app.environ:  # a press of Tab: running the line shows what is wrong with it
+        if (
+            "_ROCWHEEL_COMPLETE" in app.environ
+        ):  # a press of Tab: running the line shows what is wrong with it
             from rocwheel.cli.completion import answer
 
-            click.echo(answer(ci_build, app), nl=False)
-            return 0
+            return answer(ci_build, app)
         return _run(app, argv)
     except click.exceptions.Exit as exc:
         return exc.exit_code
@@ -415,8 +386,6 @@ def _usage(app: App, exc: click.ClickException) -> int:
     """Show what click refuses in the two lines every error has."""
     ctx = getattr(exc, "ctx", None)
     command = ctx.command_path if ctx else program_name(sys.argv[0])
-    if not (ctx and ctx.parent):  # which reads the whole line for options before the command
-        command = " ".join((command, *[word for word in sys.argv[1:] if word in COMMANDS][:1]))
     from rocwheel.base.download import shown_setting
 
     near, text = "", exc.format_message()
@@ -428,7 +397,9 @@ def _usage(app: App, exc: click.ClickException) -> int:
         wrong = exc.option_name.lstrip("-").replace("_", "-")
         close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.65)
         near = f"did you mean {names[close[0]]}? " if close else ""
-        if any(exc.option_name in param.opts for param in _build_params()):
+        if any(
+            exc.option_name in param.opts for param in _dist_wheels(click.Context(ci_build)).params
+        ):
             near = "dist_wheels has it, this command has not; "  # no matter which sounds like it
         inner = getattr(ctx and ctx.command, "commands", {})  # of a group
         if its := [n for n in inner if any(exc.option_name in p.opts for p in inner[n].params)]:

@@ -1,111 +1,145 @@
-"""`configure` and `dev`: Bazel by hand, and the loop of building, installing and testing."""
+"""`configure`, `dev` and `shell`: Bazel by hand, and the loop of building, installing, testing."""
 
 from __future__ import annotations
 
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import click
 
+from rocwheel.base.console import count
 from rocwheel.base.errors import ConfigError
+from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, own
-from rocwheel.cli.dist import request_from
-from rocwheel.cli.imports import when_run
-from rocwheel.cli.rocm import rocm_source
-from rocwheel.records.build_options import (
-    BuildOptions,
-    PythonOptions,
-    VersionOptions,
-    WheelhouseOptions,
+from rocwheel.cli.build_options import (
+    BAZEL,
+    CACHE,
+    CONTAINER,
+    FAMILY,
+    PYTHONS,
+    REMOTE,
+    ROCM,
+    SOURCES,
+    VERSION,
+    build_of,
 )
+from rocwheel.cli.dist import request_from
+from rocwheel.cli.options import PATH, command, dry_run, option
+from rocwheel.cli.rocm import rocm_source
+from rocwheel.records.build_options import BuildOptions
 
-with when_run():
-    from pathlib import Path
-
-    from rocwheel.base.console import count
-    from rocwheel.tools import dev as loop
-    from rocwheel.tools import housekeeping
-
-
-class ConfigureOptions(BuildOptions, DryRun):
-    output: Path | None = own(
-        "--output",
-        "The rc file to write, outside of the checkout; default: in the cache.",
-        is_path=True,
-    )
-    allow_dirty: bool = True
+COMMON = (ROCM, FAMILY, SOURCES, BAZEL, CACHE, REMOTE, CONTAINER)
 
 
-@command("configure", ConfigureOptions, without=[WheelhouseOptions])
-def configure(app: App, options: ConfigureOptions) -> None:
+@command("configure")
+@build_of(*COMMON, PYTHONS, VERSION, allow_dirty=True)
+@option(
+    "--output",
+    type=PATH,
+    help="The rc file to write, outside of the checkout; default: in the cache.",
+)
+@dry_run
+@click.pass_obj
+def configure(app: App, build: BuildOptions, output: Path | None, dry_run: bool) -> None:
     """Write an rc file with the options of a build, and say how to run Bazel by hand.
 
     Takes the options of dist_wheels. Bazel run with the file shares its output and caches with
     rocwheel. The command lines are printed, one for each start of Bazel.
     """
-    request = request_from(app, options, therock=rocm_source(options))
-    rc_file = options.output
-    if rc_file and rc_file.exists() and not rc_file.is_file():
-        raise ConfigError(f"--output: {rc_file}: no file", hint="name a file, or a new one")
-    path, lines = loop.configure(request, app.here, rc_file=rc_file, dry_run=options.dry_run)
-    if options.dry_run:
-        app.emit_plan(lines)
-        return
+    from rocwheel.tools import dev as loop
+
+    request = request_from(app, build, therock=rocm_source(build))
+    if output and output.exists() and not output.is_file():
+        raise ConfigError(f"--output: {output}: no file", hint="name a file, or a new one")
+    path, lines = loop.configure(request, app.here, rc_file=output, dry_run=dry_run)
+    if dry_run:
+        return app.emit_plan(lines)
     app.console.info(f"wrote {path}; by hand:")
-    app.emit({"rc_file": str(path), "commands": lines}, "\n".join(lines))
+    return app.emit({"rc_file": str(path), "commands": lines}, "\n".join(lines))
 
 
-def minutes(text: str) -> int:
-    """Return how long, in minutes: `30m`, `2h`; `0` is not at all. Raises BadParameter."""
-    if (match := re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", text)) is None:
-        raise click.BadParameter(f"{text!r}: no time; write 30m or 2h")
-    return int(match[1] or 0) * (60 if match[2] == "h" else 1)
+class Minutes(click.types.StringParamType):
+    """How long, in minutes: `30m`, `2h`; `0` is not at all."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int):
+            return value
+        if (match := re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", value)) is None:
+            self.fail(f"{value!r}: no time; write 30m or 2h", param, ctx)
+        return int(match[1] or 0) * (60 if match[2] == "h" else 1)
 
 
-class DevOptions(BuildOptions, DryRun):
-    environment: Path = own(
-        "--environment DIR",
-        "Virtual environment to install into; its CPython is built for.",
-        is_path=True,
-        required=True,
-    )
-    only: tuple[str, ...] = own(
-        "--only LIST",
-        "Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
-        values="wheel_kinds",
-        many=True,
-    )
-    tests: tuple[Path, ...] = own(
-        "--test FILE",
-        "Test file to run with pytest afterwards; repeatable.",
-        param="tests",
-        is_path=True,
-        default=(),
-    )
-    test_options: tuple[str, ...] = own(
-        "--test-option", "Option of pytest; repeatable.", param="test_options", default=()
-    )
-    keep_container: int = own(
-        "--keep-container TIME",
-        "Leave the container, with its warm Bazel server, for the next turn, until it was idle "
-        "for so long: 30m, 2h.",
-        kind=minutes,
-        default=0,
-    )
-    allow_dirty: bool = True
-
-
-@command("dev", DevOptions, without=[PythonOptions, VersionOptions, WheelhouseOptions])
-def dev(app: App, options: DevOptions) -> None:
+@command("dev")
+@option(
+    "--environment",
+    metavar="DIR",
+    type=PATH,
+    required=True,
+    help="Virtual environment to install into; its CPython is built for.",
+)
+@option(
+    "--only",
+    metavar="LIST",
+    type=known.ListOf(known.wheel_kinds),
+    default=(),
+    help="Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
+)
+@option(
+    "--test",
+    "tests",
+    metavar="FILE",
+    type=PATH,
+    multiple=True,
+    help="Test file to run with pytest afterwards; repeatable.",
+)
+@option("--test-option", "test_options", multiple=True, help="Option of pytest; repeatable.")
+@option(
+    "--keep-container",
+    metavar="TIME",
+    type=Minutes(),
+    default=0,
+    help="Leave the container, with its warm Bazel server, for the next turn, until it was idle "
+    "for so long: 30m, 2h.",
+)
+@build_of(*COMMON, allow_dirty=True)
+@dry_run
+@click.pass_obj
+def dev(
+    app: App,
+    *,
+    environment: Path,
+    only: tuple[str, ...],
+    tests: tuple[Path, ...],
+    test_options: tuple[str, ...],
+    keep_container: int,
+    build: BuildOptions,
+    dry_run: bool,
+) -> None:
     """Build with local sources, install what changed, run a test: one turn of the loop.
 
     Wheels are built for the environment's CPython, installed as Bazel made them, and only those
     that changed. A second turn after a change executes only the actions the change concerns.
     """
-    asked = _asked(app, options)
-    if options.dry_run:
+    from rocwheel.tools import dev as loop
+    from rocwheel.tools import housekeeping
+
+    if test_options and not tests:
+        raise click.UsageError("--test-option: needs a --test FILE, which it is for")
+    request = request_from(app, build, therock=rocm_source(build))
+    executor = replace(request.executor, keep_minutes=keep_container)
+    asked = loop.Loop(
+        request=replace(request, executor=executor),
+        environment=environment,
+        kinds=loop.kinds(only),
+        tests=tests,
+        test_options=test_options,
+    )
+    if dry_run:
         return app.emit_plan(loop.lines_of_turn(asked, app.here))
     with housekeeping.using(asked.request.cache):
         done = loop.turn(asked, app.here)
@@ -118,36 +152,20 @@ def dev(app: App, options: DevOptions) -> None:
     )
 
 
-def _asked(app: App, options: DevOptions) -> loop.Loop:
-    if options.test_options and not options.tests:
-        raise click.UsageError("--test-option: needs a --test FILE, which it is for")
-    request = request_from(app, options, therock=rocm_source(options))
-    executor = replace(request.executor, keep_minutes=options.keep_container)
-    return loop.Loop(
-        request=replace(request, executor=executor),
-        environment=options.environment,
-        kinds=loop.kinds(options.only),
-        tests=options.tests,
-        test_options=options.test_options,
-    )
-
-
-class ShellOptions(BuildOptions):
-    words: tuple[str, ...] = own(
-        "[-- COMMAND...]", param="words", kind=click.UNPROCESSED, nargs=-1, default=()
-    )
-    allow_dirty: bool = True
-
-
-@command("shell", ShellOptions, without=[WheelhouseOptions])
-def shell(app: App, options: ShellOptions) -> int:
+@command("shell")
+@click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@build_of(*COMMON, PYTHONS, VERSION, allow_dirty=True)
+@click.pass_obj
+def shell(app: App, words: tuple[str, ...], build: BuildOptions) -> int:
     """Open a terminal in exactly the container a build would run in.
 
     Sources, ROCm and caches are mounted, GPUs passed through, `configure` is done: Bazel run
     there shares its caches with builds. With a command after `--` that runs instead.
     """
-    request = request_from(app, options, therock=rocm_source(options))
-    words = options.words or ("/bin/sh", "-i")
+    from rocwheel.tools import dev as loop
+
+    request = request_from(app, build, therock=rocm_source(build))
+    words = words or ("/bin/sh", "-i")
     status = loop.shell(
         replace(request, is_snapshot=True),
         words,

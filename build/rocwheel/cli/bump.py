@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import click
+from msgspec import to_builtins
 
+from rocwheel.base import files
+from rocwheel.base.download import Client, Retry
+from rocwheel.base.errors import RocwheelError
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, own
-from rocwheel.cli.imports import when_run
-
-with when_run():
-    from msgspec import to_builtins
-
-    from rocwheel.base import files
-    from rocwheel.base.download import Client, Retry
-    from rocwheel.base.errors import RocwheelError
-    from rocwheel.tools import bump as bumping
+from rocwheel.cli.options import command, dry_run, group, option
+from rocwheel.tools import bump as bumping
 
 Wanted: TypeAlias = "tuple[str, bumping.Fact, str]"
 OUTDATED = 1  # status of `bump --check` where there is something newer
@@ -28,15 +24,14 @@ def pin() -> None:
     """Add JAX releases to ci/pins.yaml."""
 
 
-class PinAddOptions(DryRun):
-    version: str = own("VERSION", required=True)
-    repository: str = own("--repository URL", "Repository of --ref; default: jax-ml/jax.")
-    ref: str = own("--ref REF", "Branch, tag or commit; default: jax-vVERSION.")
-    default: bool = own("--default", "Build this release where none is named.", default=False)
-
-
-@command("add", PinAddOptions, parent=pin)
-def add(app: App, options: PinAddOptions) -> None:
+@pin.command("add")
+@click.argument("version")
+@option("--repository", metavar="URL", help="Repository of --ref; default: jax-ml/jax.")
+@option("--ref", metavar="REF", help="Branch, tag or commit; default: jax-vVERSION.")
+@option("--default", is_flag=True, help="Build this release where none is named.")
+@dry_run
+@click.pass_obj
+def add(app: App, *, version: str, repository: str, ref: str, default: bool, dry_run: bool) -> None:
     """Look a release up in its sources and wheels, and add it to ci/pins.yaml.
 
     Fetches the commit and every jaxlib wheel, checks them against each other and ci/layouts.yaml,
@@ -44,30 +39,25 @@ def add(app: App, options: PinAddOptions) -> None:
     """
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app.here, client=client)
-        with app.console.step(f"JAX {options.version}"):
+        with app.console.step(f"JAX {version}"):
             facts = bumping.add_pin(
-                options.version,
-                repository=options.repository or f"{context.github}jax-ml/jax",
-                ref=options.ref,
-                default=options.default,
+                version,
+                repository=repository or f"{context.github}jax-ml/jax",
+                ref=ref,
+                default=default,
                 context=context,
             )
     app.console.info(f"JAX {facts.pin.name} is built as {facts.built_as}")
-    _finish(
-        app, context, {"pin": facts.pin.name, "commit": facts.pin.commit}, dry_run=options.dry_run
-    )
+    _finish(app, context, {"pin": facts.pin.name, "commit": facts.pin.commit}, dry_run=dry_run)
 
 
-class BumpOptions(DryRun):
-    what: str = own("WHAT", only=KINDS)
-    to: str = own("--to [NAME=]VERSION", "The version; default: the newest there is.")
-    check: bool = own(
-        "--check", "Only say what is newer; status 1 where something is.", default=False
-    )
-
-
-@command("bump", BumpOptions)
-def bump(app: App, options: BumpOptions) -> int:
+@command("bump")
+@click.argument("what", required=False, type=click.Choice(KINDS))
+@option("--to", metavar="[NAME=]VERSION", help="The version; default: the newest there is.")
+@option("--check", is_flag=True, help="Only say what is newer; status 1 where something is.")
+@dry_run
+@click.pass_obj
+def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int:
     """Take a newer JAX, XLA, ROCm or Bazel, once verified; compare TheRock's addresses.
 
     What is looked at: sources against wheels, bytes against published digests, our addresses of
@@ -75,31 +65,33 @@ def bump(app: App, options: BumpOptions) -> int:
     contradicts is refused. Without WHAT everything is looked at; --check passes over who cannot
     be reached, and says so.
     """
-    if options.to and not options.what:
+    if to and not what:
         raise click.UsageError("--to is for one WHAT")
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app.here, client=client)
         unreachable: list[RocwheelError] = []
-        wanted = _wanted(options, context, unreachable if options.check else None)
-        if options.check:
+        wanted = _wanted(what, to, context, unreachable if check else None)
+        if check:
             return _newer(app, wanted, unreachable)
         done = []
-        for kind, fact, to in wanted:
-            with app.console.step(f"{kind} {fact.name}: {fact.now} -> {to}"):
-                done.append(bumping.bump(kind, fact, to, context))
+        for kind, fact, newer in wanted:
+            with app.console.step(f"{kind} {fact.name}: {fact.now} -> {newer}"):
+                done.append(bumping.bump(kind, fact, newer, context))
                 for line in done[-1].log:
                     app.console.info(f"   {line}")
-    _finish(app, context, {"bumped": to_builtins(done)}, dry_run=options.dry_run)
+    _finish(app, context, {"bumped": to_builtins(done)}, dry_run=dry_run)
     return 0
 
 
 def _wanted(
-    options: BumpOptions, context: bumping.BumpContext, unreachable: list[RocwheelError] | None
+    what: str | None,
+    to: str,
+    context: bumping.BumpContext,
+    unreachable: list[RocwheelError] | None,
 ) -> list[Wanted]:
-    if options.what and options.to:
-        return [(options.what, *bumping.named(options.what, options.to, context))]
-    kinds = (options.what,) if options.what else KINDS
-    return list(bumping.newer(kinds, context, unreachable))
+    if what and to:
+        return [(what, *bumping.named(what, to, context))]
+    return list(bumping.newer((what,) if what else KINDS, context, unreachable))
 
 
 def _newer(app: App, wanted: list[Wanted], unreachable: list[RocwheelError]) -> int:

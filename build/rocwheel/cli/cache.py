@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from rocwheel.base.console import columns, count, size
 from rocwheel.base.errors import ConfigError
-from rocwheel.base.option import OptionSet, opt
 from rocwheel.cli.app import App
-from rocwheel.cli.command import NUMBER, DryRun, command, group, own
-from rocwheel.cli.imports import when_run
-
-with when_run():
-    from pathlib import Path
-
-    from rocwheel.base.console import columns, count, size
-    from rocwheel.base.versions import byte_count
-    from rocwheel.tools import housekeeping
+from rocwheel.cli.build_options import BYTES
+from rocwheel.cli.options import NUMBER, PATH, dry_run, group, option, option_set
+from rocwheel.tools import housekeeping
 
 
-class CacheOptions(OptionSet):
-    """The option that names the cache folder."""
+def _folder(cache_dir: Path | None) -> Path:
+    """Return the cache. Raises ConfigError for what is no folder, or named and not there."""
+    folder: Path = cache_dir or click.get_current_context().obj.cache
+    if not folder.is_dir() and (cache_dir or folder.exists()):
+        raise ConfigError(f"--cache-dir: {folder}: no such folder", hint="check the path")
+    return folder
 
-    cache_dir: str = opt(
-        "Inputs", "--cache-dir DIR", "Default: ROCWHEEL_CACHE_DIR, ~/.cache/rocwheel."
-    )
 
-    def folder(self, app: App) -> Path:
-        """Return the cache. Raises ConfigError for what is no folder, or named and not there."""
-        folder = app.cwd / self.cache_dir if self.cache_dir else app.cache
-        if not folder.is_dir() and (self.cache_dir or folder.exists()):
-            raise ConfigError(f"--cache-dir: {folder}: no such folder", hint="check the path")
-        return folder
+cache_option = option_set(
+    "folder",
+    _folder,
+    option(
+        "--cache-dir",
+        metavar="DIR",
+        type=PATH,
+        help="Default: ROCWHEEL_CACHE_DIR, ~/.cache/rocwheel.",
+    ),
+)
 
 
 @group("cache")
@@ -38,10 +39,11 @@ def cache() -> None:
     """Show what is kept between runs, and remove the unused."""
 
 
-@command("list", CacheOptions, parent=cache)
-def list_kept(app: App, options: CacheOptions) -> None:
+@cache.command("list")
+@cache_option
+@click.pass_obj
+def list_kept(app: App, folder: Path) -> None:
     """Show what is there, how big it is and when it was used."""
-    folder = options.folder(app)
     items = housekeeping.look(folder)
     total = sum(item.bytes for item in items)
     rows = [item.row(now=app.now().timestamp()) for item in items]
@@ -52,33 +54,32 @@ def list_kept(app: App, options: CacheOptions) -> None:
     )
 
 
-class CleanOptions(CacheOptions, DryRun):
-    older_than: float | None = own(
-        "--older-than DAYS", "Remove what was not used for so long.", kind=NUMBER, default=None
-    )
-    to_size: int | None = own(  # bytes
-        "--to-size SIZE",
-        "Remove the longest unused until this is left: 60G.",
-        parse=lambda text: byte_count(text) if text else None,
-        default=None,
-    )
-
-
-@command("clean", CleanOptions, parent=cache)
-def clean(app: App, options: CleanOptions) -> None:
+@cache.command("clean")
+@cache_option
+@option("--older-than", metavar="DAYS", type=NUMBER, help="Remove what was not used for so long.")
+@option(
+    "--to-size",
+    metavar="SIZE",
+    type=BYTES,
+    help="Remove the longest unused until this is left: 60G.",
+)
+@dry_run
+@click.pass_obj
+def clean(
+    app: App, folder: Path, older_than: float | None, to_size: int | None, dry_run: bool
+) -> None:
     """Remove what was not used for long, or down to a size; what is in use stays."""
-    if options.older_than is None and options.to_size is None:
+    if older_than is None and to_size is None:
         raise click.UsageError("give --older-than DAYS or --to-size SIZE")
-    folder = options.folder(app)
-    older = None if options.older_than is None else options.older_than * housekeeping.DAY
+    older = None if older_than is None else older_than * housekeeping.DAY
     chosen = housekeeping.choose(
-        housekeeping.look(folder), now=app.now().timestamp(), older=older, most=options.to_size
+        housekeeping.look(folder), now=app.now().timestamp(), older=older, most=to_size
     )
-    done = chosen if options.dry_run else housekeeping.remove(folder, chosen)
+    done = chosen if dry_run else housekeeping.remove(folder, chosen)
     freed = sum(item.bytes for item in done)
-    said = "would be removed" if options.dry_run else "removed"
+    said = "would be removed" if dry_run else "removed"
     lines = [f"{said}: {item.path} ({size(item.bytes)})" for item in done]
     app.emit(
-        {"removed": [item.document() for item in done], "bytes": freed, "dry_run": options.dry_run},
+        {"removed": [item.document() for item in done], "bytes": freed, "dry_run": dry_run},
         "\n".join([*lines, f"{count(len(done), 'thing')}, {size(freed)}, {said}"]),
     )

@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
+import click
+
+from rocwheel import check_install as script
+from rocwheel.base.console import columns
 from rocwheel.base.errors import ConfigError, HostError
-from rocwheel.base.option import OptionSet
+from rocwheel.base.process import Command
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, own
-from rocwheel.cli.imports import when_run
-
-with when_run():
-    import json
-    import shutil
-    from pathlib import Path
-
-    from rocwheel import check_install as script
-    from rocwheel.base.console import columns
-    from rocwheel.base.process import Command
+from rocwheel.cli.options import command, option
 
 
-class CheckInstallOptions(OptionSet):
-    python: str = own(
-        "--python PROGRAM", "The Python to look at, or its environment.", default="python3"
-    )
-    no_run: bool = own("--no-run", "Look at files alone; do not start JAX.", default=False)
-
-
-@command("check-install", CheckInstallOptions)
-def check_install(app: App, options: CheckInstallOptions) -> int:
+@command("check-install")
+@option(
+    "--python",
+    metavar="PROGRAM",
+    default="python3",
+    help="The Python to look at, or its environment.",
+)
+@option("--no-run", is_flag=True, help="Look at files alone; do not start JAX.")
+@click.pass_obj
+def check_install(app: App, python: str, no_run: bool) -> int:
     """Check whether the ROCm JAX wheels of a Python work on this machine.
 
     Each line is ok, bad, or not looked at: driver and device files, versions that fit, the ROCm
     that the loader finds, the backend that JAX starts, one kernel. The exit status is 8 where one
     is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
     """
-    python = _python(options.python, app.environ.get("PATH", ""))
-    argv = (python, script.__file__, "--json", *(("--no-run",) if options.no_run else ()))
+    program = _python(python, app.environ.get("PATH", ""))
+    argv = (program, script.__file__, "--json", *(("--no-run",) if no_run else ()))
     answer = app.runner.run(Command(argv=argv, env=dict(app.environ)), check=False)
     try:
         document = json.loads(answer.output[answer.output.index("{") :])
     except ValueError:
         raise HostError(
-            f"{options.python}: could not run the check",
+            f"{python}: could not run the check",
             hint="name a CPython of 3.10 or newer: --python",
             detail=answer.output,
         ) from None

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import click
+
+import amdgpu_family_matrix as matrix
 from rocwheel.base.choices import TABLE_FORMS
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, own
-from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import TargetOptions, family_of, must_exist
-
-with when_run():
-    import amdgpu_family_matrix as matrix
-    from rocwheel.tools import compat as tables
+from rocwheel.cli.options import command, option
+from rocwheel.cli.target import TargetOptions, family_of, must_exist, target_options
+from rocwheel.tools import compat as tables
 
 
-class CompatOptions(TargetOptions):
-    form: str = own("--format", "How the tables are written.", only=TABLE_FORMS, default="text")
-
-
-@command("compat", CompatOptions)
-def compat(app: App, options: CompatOptions) -> None:
+@command("compat")
+@option(
+    "--format",
+    "form",
+    type=click.Choice(TABLE_FORMS),
+    default="text",
+    help="How the tables are written.",
+)
+@target_options
+@click.pass_obj
+def compat(app: App, form: str, target: TargetOptions) -> None:
     """Print which JAX goes with which ROCm, GPU and CPython.
 
     From the pins and layouts in use and the family matrix; with --channel or --store also what is
@@ -26,15 +30,15 @@ def compat(app: App, options: CompatOptions) -> None:
     since which JAX and ROCm each library, module and feature passed the suite smoke. What no run
     tried is "not known".
     """
-    known = (*matrix.FAMILIES.values(), *options.own_families(app).values())
-    chosen = (family_of(app, options),) if options.family else known
+    known = (*matrix.FAMILIES.values(), *target.own_families(app).values())
+    chosen = (family_of(app, target),) if target.family else known
     about = tuple(map(tables.unasked, tables.HEADERS))
-    if options.channel or options.store_url:
-        channel = options.open(app)
+    if target.channel or target.store:
+        channel = target.open(app)
         must_exist(store := channel.open())
         pairs = (pair for item in chosen for pair in channel.pairs(store, item.name))
         about = tables.of_channel(release for _, release in pairs)
     else:
         app.console.info("what is released was not looked at: --channel or --store looks")
     shown = (tables.buildable(app.home.ci), tables.gpus(chosen), *about)
-    app.emit(tables.document(shown), tables.render(shown, options.form))
+    app.emit(tables.document(shown), tables.render(shown, form))

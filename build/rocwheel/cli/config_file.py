@@ -134,7 +134,7 @@ def origin(error: Exception, ctx: click.Context, settings: Settings) -> str:
         return ""
     match ctx.get_parameter_source(suspects[0].name or ""):
         case ParameterSource.ENVIRONMENT:
-            name = f"{ctx.auto_envvar_prefix}_{(suspects[0].name or '').upper()}"
+            name = f"{ctx.auto_envvar_prefix}_{_variable(suspects[0])}"
             return str(suspects[0].envvar or name)
         case ParameterSource.DEFAULT_MAP:
             key, inner = suspects[0].opts[0].lstrip("-"), ctx
@@ -218,10 +218,14 @@ def misspelt(
 
 
 def _variables(command: click.Command, prefix: str) -> Iterator[str]:
-    yield from (f"{prefix}{(item.name or '').upper()}" for item in _options(command))
+    yield from (f"{prefix}{_variable(item)}" for item in _options(command))
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
             yield from _variables(inner, f"{prefix}{name.upper().replace('-', '_')}_")
+
+
+def _variable(item: click.Parameter) -> str:
+    return str(getattr(item, "variable", (item.name or "").upper()))
 
 
 def _options(command: click.Command) -> list[click.Option]:

@@ -3,62 +3,63 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from rocwheel.base.errors import InterruptError
+from rocwheel.base.host import debian
 from rocwheel.cli import command_line
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, declared, given_words, own
-from rocwheel.cli.dist import request_from, show_built
-from rocwheel.cli.imports import when_run
-from rocwheel.cli.nightly_options import run_here, worker
-from rocwheel.image.options import BuilderOptions
-from rocwheel.records.build_options import (
-    BuildOptions,
-    FamilyOptions,
-    FolderOptions,
-    RocmOptions,
-    SourceOptions,
-    TherockOptions,
+from rocwheel.cli.build_options import (
+    BAZEL,
+    CACHE,
+    CONTAINER,
+    PYTHONS,
+    REMOTE,
+    TARGETS,
+    VERSION,
+    WHEELHOUSE,
+    build_of,
 )
+from rocwheel.cli.dist import request_from, show_built
+from rocwheel.cli.options import command, dry_run, given_words, option
+from rocwheel.image.options import BuilderOptions
+from rocwheel.records.build_options import BuildOptions
+from rocwheel.release.operations import Who
 
-with when_run():
-    import dataclasses
-
+if TYPE_CHECKING:
     from rocwheel import dist
-    from rocwheel.base.host import debian
-    from rocwheel.dist import executor, wheelhouse
-    from rocwheel.release.ledger.nights import Nights
-    from rocwheel.release.operations import Who
     from rocwheel.tools import demo as job
-    from rocwheel.tools import housekeeping
+
+SEARCH = "search"  # of --builder-image: the image of the recipe
 
 # what the build cell is told by the night, or is not asked of it
-_OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhouse"})
-# sources and ROCm are the miniature's
-_NOT_ITS = (TherockOptions, RocmOptions, FamilyOptions, FolderOptions, SourceOptions)
+_OWN = frozenset({"base", "dry_run", "families", "wheels_only", "python_versions", "wheelhouse"})
 
 
-class DemoOptions(BuildOptions, DryRun):
-    """Options of `demo`: sources, ROCm and compiler are the miniature's own."""
-
-    wheels_only: bool = own("--wheels-only", "Build and verify; no night, no index.", default=False)
-    base: str = own("--base IMAGE", "Make the image of --executor from this one.", default="")
-    # other commands mean a file by it; no such field of a build is asked for here
-    number: int | None = own(
-        "--families N",
-        "One build for 2 or 3 GPU families, a gate and an index for each; the second family's gate "
-        "fails.",
-        param="families",
-        only=("2", "3"),
-        parse=int,
-        default=None,
-    )
-
-
-@command("demo", DemoOptions, without=_NOT_ITS)
-def demo(app: App, options: DemoOptions) -> None:
+@command("demo")
+@option("--wheels-only", is_flag=True, help="Build and verify; no night, no index.")
+@option("--base", metavar="IMAGE", help="Make the image of --executor from this one.", rare=True)
+@option(
+    "--families",
+    type=click.Choice(("2", "3")),
+    help="One build for 2 or 3 GPU families, a gate and an index for each; the second family's "
+    "gate fails.",
+)
+@build_of(TARGETS, PYTHONS, VERSION, BAZEL, CACHE, WHEELHOUSE, REMOTE, CONTAINER)
+@dry_run
+@click.pass_obj
+def demo(
+    app: App,
+    *,
+    wheels_only: bool,
+    base: str,
+    families: str | None,
+    build: BuildOptions,
+    dry_run: bool,
+) -> None:
     """Run the whole main job on the miniature workspace: a night whose store is a folder.
 
     Installs missing system packages (as root on Debian or Ubuntu, after saying which), makes a
@@ -69,37 +70,39 @@ def demo(app: App, options: DemoOptions) -> None:
     a container ends with the wheels: a gate needs the CPythons they were built with. Its image is
     made where the engine has none of this checkout.
     """
-    base = job.for_families(request_from(app, options, therock=""), options.number)
-    only = options.wheels_only or base.executor.kind != "host"
-    if _makes_image(base, options):
+    from rocwheel.tools import demo as job
+    from rocwheel.tools import housekeeping
+
+    number = int(families) if families else None
+    asked = job.for_families(request_from(app, build, therock=""), number)
+    only = wheels_only or asked.executor.kind != "host"
+    is_made = asked.executor.kind != "host" and asked.executor.image in ("", SEARCH)
+    if base and not is_made:
+        raise click.UsageError("--base: no image is made here; add --executor docker or podman")
+    if is_made:
         image = job.image(
-            BuilderOptions(recipe=job.RECIPE, base=options.base, locked=options.locked),
-            base.executor.kind,
+            BuilderOptions(recipe=job.RECIPE, base=base, locked=build.locked),
+            asked.executor.kind,
             app.here,
-            dry_run=options.dry_run,
+            dry_run=dry_run,
         )
         if not image:
-            line = f"image build --engine {base.executor.kind} --recipe {job.RECIPE}"
-            line += f" --base {options.base}" if options.base else ""
+            line = f"image build --engine {asked.executor.kind} --recipe {job.RECIPE}"
+            line += f" --base {base}" if base else ""
             return app.emit_plan([command_line(app, line), "# then the demo, in that image"])
-        base = dataclasses.replace(base, executor=dataclasses.replace(base.executor, image=image))
-    if options.dry_run:
-        lines = job.dry_run(base, app.here, wheels_only=only)
+        asked = replace(asked, executor=replace(asked.executor, image=image))
+    if dry_run:
+        lines = job.dry_run(asked, app.here, wheels_only=only)
         return app.emit_plan(lines)
-    with housekeeping.using(base.cache):
-        return _run(app, _prepare(app, base), wheels_only=only)
-
-
-def _makes_image(base: dist.Request, options: DemoOptions) -> bool:
-    """Return whether an image is looked for, and made. Raises UsageError for --base without."""
-    is_made = base.executor.kind != "host" and base.executor.image in ("", executor.SEARCH)
-    if options.base and not is_made:
-        raise click.UsageError("--base: no image is made here; add --executor docker or podman")
-    return is_made
+    with housekeeping.using(asked.cache):
+        return _run(app, _prepare(app, asked), wheels_only=only)
 
 
 def _prepare(app: App, base: dist.Request) -> job.Prepared:
     """Try the wheelhouse, install packages, look for CPythons."""
+    from rocwheel.dist import wheelhouse
+    from rocwheel.tools import demo as job
+
     with wheelhouse.assembling(base.wheelhouse):
         pass  # so that it fails now and not when the wheels are there
     with app.console.step("System packages", key="system_packages"):
@@ -114,9 +117,13 @@ def _run(app: App, prepared: job.Prepared, *, wheels_only: bool) -> None:
 
     Or build the wheels alone.
     """
+    from rocwheel.cli.nightly_options import run_here, worker
+    from rocwheel.release.ledger.nights import Nights
+    from rocwheel.tools import demo as job
+
     if wheels_only:
         return show_built(app, job.wheels(prepared, app.here))
-    words = given_words(app, declared(DemoOptions).keys() - _OWN)
+    words = given_words(app, without=_OWN)
     with app.console.step("Make a ROCm tarball from this machine's packages", key="tarball"):
         tarball = job.make_tarball(prepared.request, app.here)
     who = Who(by=app.user, now=app.now(), reason="demo")

@@ -2,45 +2,42 @@
 
 from __future__ import annotations
 
+import platform
+import shlex
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import click
+
+from rocwheel.base.download import shown_setting
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, own
-from rocwheel.cli.imports import when_run
-from rocwheel.cli.rocm import rocm_index, rocm_source
-from rocwheel.cli.trust import SignerOptions
-from rocwheel.records.build_options import (
-    BazelOptions,
-    BuildOptions,
-    FamilyOptions,
-    PythonOptions,
-    RocmOptions,
-    SourceOptions,
-    TargetsOptions,
-    VersionOptions,
+from rocwheel.cli.build_options import (
+    ALLOW_DIRTY,
+    CACHE,
+    CONTAINER,
+    FOLDERS,
+    PROGRAMS,
+    REMOTE,
+    THEROCK,
+    build,
+    build_of,
 )
+from rocwheel.cli.options import PATH, command, dry_run, option
+from rocwheel.cli.rocm import rocm_index, rocm_source
+from rocwheel.cli.target import key_of, signer_option
+from rocwheel.records.build_options import BuildOptions
 
-with when_run():
-    import platform
-    import shlex
-    from pathlib import Path
-
+if TYPE_CHECKING:  # `rocwheel.dist` is imported where it is used: --help is three times as quick
     from rocwheel import dist
-    from rocwheel.base.download import shown_setting
-    from rocwheel.records.manifest import Manifest
-    from rocwheel.release.trust import evidence
-    from rocwheel.tools import housekeeping
-
 
 DIFFERENT = 13  # the status of `wheel diff --exit-code`, too
 
 
-class DistOptions(BuildOptions, SignerOptions, DryRun):
-    """Options of `dist_wheels`."""
-
-
 def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Request:
     """Return the request that options make here and now. Raises ConfigError."""
+    from rocwheel import dist
+
     request = dist.Request.of(
         options,
         therock=therock,
@@ -56,66 +53,75 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
     return dist.resolved(request, runner=app.runner)
 
 
-@command("dist_wheels", DistOptions)
-def dist_wheels(app: App, options: DistOptions) -> None:
+@command("dist_wheels")
+@build
+@signer_option
+@dry_run
+@click.pass_obj
+def dist_wheels(app: App, build: BuildOptions, signer: str, dry_run: bool) -> None:
     """Build, repair and verify a wheel set; leave a wheelhouse with its manifest.
 
     ROCm comes from --therock-path, JAX from a pin (--jax-version) or a folder (--jax-source-dir).
     The wheelhouse appears whole, below --wheelhouse, under the first digits of the manifest's
     SHA-256; `current` points to the newest. The path of the manifest is printed.
     """
-    planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
-    signer = options.key(app)
-    if options.dry_run:
+    from rocwheel import dist
+    from rocwheel.release.trust import evidence
+    from rocwheel.tools import housekeeping
+
+    planned = dist.plan(request_from(app, build, therock=rocm_source(build)))
+    key = key_of(app, signer)
+    if dry_run:
         return app.emit_plan(dist.dry_run(planned, app.here))
     with housekeeping.using(planned.request.cache):
         result = dist.build(planned, app.here)
-    evidence.state_build(result.wheelhouse, signer, finished=app.now().isoformat())
+    evidence.state_build(result.wheelhouse, key, finished=app.now().isoformat())
     return show_built(app, result)
 
 
 def show_built(app: App, result: dist.Result) -> None:
     """Say what was built, and print where its manifest is."""
+    from rocwheel import dist
+
     for line in dist.lines(result, seconds=app.console.seconds):
         app.console.info(line)
     document = dist.document(result, seconds=app.console.seconds)
     app.emit(document, document["manifest"])
 
 
-class RebuildOptions(DistOptions):
-    """Options of `rebuild`; what decides the bytes comes from the manifest."""
-
-    manifest: Path = own("MANIFEST", is_path=True, required=True)
-    wheelhouse: Path = own(
-        "--wheelhouse", "Where the set appears.", is_path=True, default="rebuilt"
-    )
+REBUILT = option(
+    "--wheelhouse", section="Output", type=PATH, default="rebuilt", help="Where the set appears."
+)
 
 
-@command(
-    "rebuild",
-    RebuildOptions,
-    without=[
-        RocmOptions, FamilyOptions, TargetsOptions, SourceOptions, PythonOptions, VersionOptions,
-        BazelOptions,
-    ],
-)  # fmt: skip
-def rebuild(app: App, options: RebuildOptions) -> int:
+@command("rebuild")
+@click.argument("manifest", type=PATH)
+@build_of(THEROCK, FOLDERS, PROGRAMS, CACHE, (REBUILT, ALLOW_DIRTY), REMOTE, CONTAINER)
+@signer_option
+@dry_run
+@click.pass_obj
+def rebuild(app: App, manifest: Path, build: BuildOptions, signer: str, dry_run: bool) -> int:
     """Build a wheel set again from what its manifest says, and compare it byte by byte.
 
     MANIFEST is a manifest.json or its wheelhouse. Where every wheel is the same, a statement says
     so, which --signer signs and `stage` takes along; else what differs is printed, and the exit
     status is 13.
     """
-    before = Manifest.load(options.manifest)
-    planned = dist.plan_rebuild(before, request_from(app, options, therock=options.therock))
-    if options.dry_run:
+    from rocwheel import dist
+    from rocwheel.records.manifest import Manifest
+    from rocwheel.release.trust import evidence
+    from rocwheel.tools import housekeeping
+
+    before = Manifest.load(manifest)
+    planned = dist.plan_rebuild(before, request_from(app, build, therock=build.therock))
+    if dry_run:
         app.emit_plan(dist.dry_run(planned, app.here))
         return 0
-    signer, statement = options.key(app), None
+    key, statement = key_of(app, signer), None
     with housekeeping.using(planned.request.cache):
-        made = dist.rebuild(before, options.manifest, planned, app.here)
+        made = dist.rebuild(before, manifest, planned, app.here)
     if not made.wheels:
         folder, now = made.result.wheelhouse, app.now().isoformat()
-        statement = evidence.state_build(folder, signer, finished=now, again=before)
+        statement = evidence.state_build(folder, key, finished=now, again=before)
     app.emit(made.to_json(statement), "\n".join(made.lines()))
     return DIFFERENT if made.wheels else 0

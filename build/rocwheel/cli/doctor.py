@@ -3,70 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
+from msgspec import structs
 
 from rocwheel.base.choices import Purpose
+from rocwheel.base.console import columns
+from rocwheel.base.download import shown_setting
 from rocwheel.base.errors import HostError
+from rocwheel.base.store import Store
+from rocwheel.base.values import replace
 from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, own
+from rocwheel.cli.build_options import build
 from rocwheel.cli.dist import request_from
-from rocwheel.cli.imports import when_run
+from rocwheel.cli.options import command, option
 from rocwheel.cli.rocm import rocm_source
-from rocwheel.cli.target import StoreOptions
+from rocwheel.cli.target import StoreOptions, store_options
+from rocwheel.records import families
 from rocwheel.records.build_options import BuildOptions
+from rocwheel.release.index import channels
 
-with when_run():
-    from urllib.parse import urlsplit
-
-    from msgspec import structs
-
-    from rocwheel import dist
-    from rocwheel.base.console import columns
-    from rocwheel.base.download import shown_setting
-    from rocwheel.base.host import cgroup
-    from rocwheel.base.store import Store
-    from rocwheel.base.values import replace
-    from rocwheel.dist import readiness
+if TYPE_CHECKING:
     from rocwheel.dist.readiness import Row
-    from rocwheel.records import families
-    from rocwheel.release.index import channels
-    from rocwheel.tools import doctor as examination
 
 VERY_BUILD = "dist_wheels"
 
 
-class DoctorOptions(BuildOptions, StoreOptions):
-    """Options of `doctor`: those of a build say which one is meant, those of a store which."""
+def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions) -> Store | None:
+    """Open the store that is named; try it where a machine of this purpose may write.
 
-    purpose: str = own(
-        "--for",
-        "What the machine is wanted for; dist_wheels: the very build of its options.",
-        param="purpose",
-        only=(*(purpose.value for purpose in Purpose), VERY_BUILD),
-        default="build",
-    )
-
-    def store(self, app: App) -> Store | None:
-        """Open the store that is named; try it where a machine of this purpose may write.
-
-        Raises UsageError, ConfigError.
-        """
-        if not (self.channel or self.store_url):
-            return None
-        channel = self.open(app)
-        if self.purpose != Purpose.GATE.value:
-            return channel.open()
-        if not self.families:
-            raise known.lacking("--family, whose verdicts are stored there", known.families)
-        first, *_ = families.chosen(self.families, self.own_families)
-        staging, _ = channel.pairs(channel.open(), first.name)[0]
-        return channel.open(probe_key=staging.runners_probe)
+    Raises UsageError, ConfigError.
+    """
+    if not (target.channel or target.store):
+        return None
+    channel = target.open(app)
+    if purpose is not Purpose.GATE:
+        return channel.open()
+    if not build.families:
+        raise known.lacking("--family, whose verdicts are stored there", known.families)
+    first, *_ = families.chosen(build.families, build.own_families)
+    staging, _ = channel.pairs(channel.open(), first.name)[0]
+    return channel.open(probe_key=staging.runners_probe)
 
 
-@command("doctor", DoctorOptions)
-def doctor(app: App, options: DoctorOptions) -> int:
+@command("doctor")
+@option(
+    "--for",
+    "purpose",
+    type=click.Choice([*(purpose.value for purpose in Purpose), VERY_BUILD]),
+    default="build",
+    help="What the machine is wanted for; dist_wheels: the very build of its options.",
+)
+@store_options
+@build
+@click.pass_obj
+def doctor(app: App, purpose: str, target: StoreOptions, build: BuildOptions) -> int:
     """Show what this machine has for building, gating or releasing, and what it lacks.
 
     With --for dist_wheels and that command's options: for exactly that build. With --channel or
@@ -74,19 +68,25 @@ def doctor(app: App, options: DoctorOptions) -> int:
     something that is needed is missing; what is `optional` stops only who asks for it. What was not
     looked at says what looks.
     """
-    if options.purpose != VERY_BUILD:
-        known_channels = channels.load(app.home.ci / "channels.yaml").values()
-        hosts = {urlsplit(item.public_url).hostname for item in known_channels if item.public_url}
-        rows = examination.examine(
-            replace(app.here, cache=options.cache or app.cache),
-            Purpose(options.purpose),
-            hosts=sorted(filter(None, hosts)),
-            store=options.store(app),
-        )
-        return _show(app, (*rows, *_settings(app)))
-    planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
-    needs = tuple(readiness.examine(planned, app.here, memory=cgroup.memory()))
-    return _show(app, needs, install=readiness.install_lines(needs))
+    from rocwheel import dist
+    from rocwheel.base.host import cgroup
+    from rocwheel.dist import readiness
+    from rocwheel.tools import doctor as examination
+
+    if purpose == VERY_BUILD:
+        planned = dist.plan(request_from(app, build, therock=rocm_source(build)))
+        needs = tuple(readiness.examine(planned, app.here, memory=cgroup.memory()))
+        return _show(app, needs, install=readiness.install_lines(needs))
+    meant = Purpose(purpose)
+    known_channels = channels.load(app.home.ci / "channels.yaml").values()
+    hosts = {urlsplit(item.public_url).hostname for item in known_channels if item.public_url}
+    rows = examination.examine(
+        replace(app.here, cache=build.cache or app.cache),
+        meant,
+        hosts=sorted(filter(None, hosts)),
+        store=_store(app, meant, build, target),
+    )
+    return _show(app, (*rows, *_settings(app)))
 
 
 def _settings(app: App) -> Iterable[Row]:
@@ -94,6 +94,8 @@ def _settings(app: App) -> Iterable[Row]:
 
     Raises ConfigError for what no command has an option for.
     """
+    from rocwheel.dist.readiness import Row
+
     context = click.get_current_context().find_root()
     for name in app.settings.values:
         if isinstance(context.command, click.Group) and (
@@ -108,6 +110,8 @@ def _settings(app: App) -> Iterable[Row]:
 
 
 def _show(app: App, rows: tuple[Row, ...], *, install: tuple[str, ...] = ()) -> int:
+    from rocwheel.dist import readiness
+
     rows = tuple(
         structs.replace(row, remedy=as_called(row.remedy, app), looks=as_called(row.looks, app))
         for row in rows

@@ -3,162 +3,210 @@
 from __future__ import annotations
 
 import os
+import shlex
+import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import click
 
+from amdgpu_family_matrix import Family
+from rocwheel.base import home
+from rocwheel.base.console import ConsoleMode
+from rocwheel.base.download import without_secrets
 from rocwheel.base.errors import ConfigError
-from rocwheel.base.option import opt
+from rocwheel.base.versions import PythonVersion
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import NUMBER, DryRun, declared, given_words, own
-from rocwheel.cli.imports import when_run
-from rocwheel.cli.target import Target, TargetOptions, family_of, trusting
-from rocwheel.cli.trust import SignerOptions
-
-with when_run():
-    import shlex
-    import socket
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.base import home
-    from rocwheel.base.console import ConsoleMode
-    from rocwheel.base.download import without_secrets
-    from rocwheel.base.versions import PythonVersion
-    from rocwheel.gate import run as gate_runs
-    from rocwheel.gate import session, subject
-    from rocwheel.gate.report import summary
-    from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
-    from rocwheel.gate.session import GateJob, GateReport
-    from rocwheel.gate.setup_errors import SetupError
-    from rocwheel.gate.subject import WheelsUnderTest
-    from rocwheel.gate.suite import suites
-    from rocwheel.gate.suite.discovery import Shard
-    from rocwheel.records import manifest as records
-    from rocwheel.records.manifest import Manifest
-    from rocwheel.records.places import Place
-    from rocwheel.records.verdict import State
-    from rocwheel.release.trust import evidence
+from rocwheel.cli.options import NUMBER, PATH, given_words, option, option_set
+from rocwheel.cli.target import FAMILIES, FAMILY, Target, TargetOptions, family_of, key_of, trusting
+from rocwheel.gate import run as gate_runs
+from rocwheel.gate import session, subject
+from rocwheel.gate.report import summary
+from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
+from rocwheel.gate.session import GateJob, GateReport
+from rocwheel.gate.setup_errors import SetupError
+from rocwheel.gate.subject import WheelsUnderTest
+from rocwheel.gate.suite import suites
+from rocwheel.gate.suite.discovery import Shard
+from rocwheel.records import manifest as records
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import Place
+from rocwheel.records.verdict import State
+from rocwheel.release.trust import evidence
 
 SLOTS = "/run/lock/rocwheel"
 _SAME = ("requirements", "rocm", "lanes", "jobs", "patience", "installed", "folders")  # as asked
-_NEEDED = {"suites": known.suites, "python": known.pythons, "family": known.families}
+_NEEDED = {"suite": known.suites, "python": known.pythons, "family": known.families}
 
 
-class GatedSetOptions(TargetOptions):
-    """Options that name a wheel set and a CPython."""
+@dataclass(frozen=True, kw_only=True)
+class GateCommandOptions(TargetOptions):
+    """What `gate` and `skips verify` are asked."""
 
-    python: str = opt("Target", "--python VERSION", "CPython: 3.12 (required).", values="pythons")
-    manifest: str = opt(
-        "Target",
-        "--manifest SHA|PATH",
-        "The staged wheel set: SHA-256 of its manifest (6 digits or more), or the file.",
-        values="MANIFEST",
-    )
+    python: str
+    manifest: str
+    suite: tuple[str, ...]
+    wheels: str
+    device: str
+    rocm: str
+    jax_tests: Path | None
+    requirements: tuple[str, ...]
+    shard: str
+    tests: tuple[str, ...]
+    failed_of: Path | None
+    lanes: int
+    jobs: int
+    patience: float
+    installed: Path | None
+    folders: tuple[Path, ...]
+    slots: Path
+    runner: str
+    output: Path | None
 
 
-class GateCommandOptions(GatedSetOptions, SignerOptions, DryRun):
-    """Options of `gate` and `skips verify`."""
-
-    suites: tuple[str, ...] = opt(
-        "Target",
-        "--suite NAME",
-        "A suite of ci/suites (required); repeatable.",
-        values="suites",
-        param="suites",
-        default=(),
-    )
-    wheels: str = own(
-        "--wheels DIR", "Local wheels instead of staged ones; nothing is stored.", values="FILE"
-    )
-    device: str = own(
+_target = partial(option, section="Target")
+GATED_SET = (  # a wheel set and a CPython
+    *FAMILIES,
+    FAMILY,
+    _target(
+        "--python",
+        metavar="VERSION",
+        type=known.OneOf(known.pythons),
+        default="",
+        help="CPython: 3.12 (required).",
+    ),
+    _target(
+        "--manifest",
+        metavar="SHA|PATH",
+        type=known.MANIFEST,
+        default="",
+        help="The staged wheel set: SHA-256 of its manifest (6 digits or more), or the file.",
+    ),
+)
+SUITE = partial(_target, "--suite", metavar="NAME", type=known.OneOf(known.suites))
+gate_options = option_set(
+    "asked",
+    GateCommandOptions,
+    *GATED_SET,
+    SUITE(multiple=True, help="A suite of ci/suites (required); repeatable."),
+    option(
+        "--wheels",
+        metavar="DIR",
+        type=known.FILE,
+        default="",
+        help="Local wheels instead of staged ones; nothing is stored.",
+    ),
+    option(
         "--device",
-        "The family's own GPUs; others only by name, and without storing a verdict.",
-        only=("gpu", "nvidia", "cpu"),
+        type=click.Choice(("gpu", "nvidia", "cpu")),
         default="gpu",
-    )
-    rocm: str = own(
-        "--rocm SOURCE",
-        "ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's own.",
-        values="FILE",
-    )
-    jax_tests: str = own(
-        "--jax-tests DIR",
-        "A JAX checkout with the tests; default: the commit the wheels were built of.",
-        values="FILE",
-    )
-    requirements: tuple[str, ...] = own(
-        "--with NAME==VERSION",
-        "A further package in the environment; repeatable.",
-        param="requirements",
-        default=(),
-    )
-    shard: str = own("--shard I/N", "One part of N.", default="1/1")
-    tests: tuple[str, ...] = own("--test ID", "Only this test or file.", param="tests", default=())
-    failed_of: str = own(
-        "--failed-of PATH",
-        "Only what failed in these results, with the same packages.",
-        values="FILE",
-    )
-    lanes: int = own(
+        rare=True,
+        help="The family's own GPUs; others only by name, and without storing a verdict.",
+    ),
+    option(
+        "--rocm",
+        metavar="SOURCE",
+        type=known.FILE,
+        default="",
+        help="ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's own.",
+    ),
+    option(
+        "--jax-tests",
+        metavar="DIR",
+        type=PATH,
+        rare=True,
+        help="A JAX checkout with the tests; default: the commit the wheels were built of.",
+    ),
+    option(
+        "--with",
+        "requirements",
+        metavar="NAME==VERSION",
+        multiple=True,
+        rare=True,
+        help="A further package in the environment; repeatable.",
+    ),
+    option("--shard", metavar="I/N", default="1/1", help="One part of N."),
+    option("--test", "tests", metavar="ID", multiple=True, help="Only this test or file."),
+    option(
+        "--failed-of",
+        metavar="PATH",
+        type=PATH,
+        help="Only what failed in these results, with the same packages.",
+    ),
+    option(
         "--lanes",
-        "Most test processes at once; default: one per device.",
-        kind=click.IntRange(min=0),
+        type=click.IntRange(min=0),
         default=0,
-    )
-    jobs: int = own(
+        rare=True,
+        help="Most test processes at once; default: one per device.",
+    ),
+    option(
         "--jobs",
-        "Processes on one GPU; default: what the suite, memory and CPUs allow.",
-        kind=click.IntRange(min=0),
+        type=click.IntRange(min=0),
         default=0,
-    )
-    patience: float = own(
-        "--patience SECONDS",
-        "How long to wait for devices that others hold.",
-        kind=NUMBER,
+        rare=True,
+        help="Processes on one GPU; default: what the suite, memory and CPUs allow.",
+    ),
+    option(
+        "--patience",
+        metavar="SECONDS",
+        type=NUMBER,
         default=3600.0,
-    )
-    installed: Path | None = own(
-        "--installed PYTHON",
-        "The Python of an environment that has the set and a ROCm in /opt/rocm, as a runtime image "
-        "has, instead of a fresh one; nothing is stored.",
-        is_path=True,
-    )
-    folders: tuple[Path, ...] = own(
-        "--packages DIR",
-        "With --installed: a folder of packages that the suite needs beside it.",
-        param="folders",
-        is_path=True,
-        default=(),
-    )
-    slots: Path = own(
+        rare=True,
+        help="How long to wait for devices that others hold.",
+    ),
+    option(
+        "--installed",
+        metavar="PYTHON",
+        type=PATH,
+        rare=True,
+        help="The Python of an environment that has the set and a ROCm in /opt/rocm, as a runtime "
+        "image has, instead of a fresh one; nothing is stored.",
+    ),
+    option(
+        "--packages",
+        "folders",
+        metavar="DIR",
+        type=PATH,
+        multiple=True,
+        rare=True,
+        help="With --installed: a folder of packages that the suite needs beside it.",
+    ),
+    option(
         "--slots",
-        "Lock files of the devices, shared by everything on this machine.",
-        is_path=True,
+        type=PATH,
         default=SLOTS,
-    )
-    runner: str = own("--runner LABEL", "Label of this runner.")
-    output: Path | None = opt(
-        "Output",
-        "--output DIR",
-        "Where reports and logs go; default: gate-results/<suite>-<python>.",
-        is_path=True,
-    )
+        rare=True,
+        help="Lock files of the devices, shared by everything on this machine.",
+    ),
+    option("--runner", metavar="LABEL", rare=True, help="Label of this runner."),
+    option(
+        "--output",
+        section="Output",
+        metavar="DIR",
+        type=PATH,
+        help="Where reports and logs go; default: gate-results/<suite>-<python>.",
+    ),
+)
 
 
-def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[GateJob, ...]:
+def jobs_of(
+    app: App, options: GateCommandOptions, *, signer: str, choice: Choice
+) -> tuple[GateJob, ...]:
     """Turn options into a job for each suite. Raises UsageError, ConfigError, StoreError."""
     for name, values in _NEEDED.items():
         if not getattr(options, name):
-            raise known.lacking(f"--{name.removesuffix('s')}", values)
-    named = tuple(dict.fromkeys(options.suites))
+            raise known.lacking(f"--{name}", values)
+    named = tuple(dict.fromkeys(options.suite))
     if len(named) > 1 and (options.tests or options.failed_of):
         raise click.UsageError("--test and --failed-of go with one --suite")
     if options.folders and not options.installed:
         raise click.UsageError("--packages goes with --installed")
-    if options.jax_tests and not (app.cwd / options.jax_tests).is_dir():
+    if options.jax_tests and not options.jax_tests.is_dir():
         raise ConfigError(f"--jax-tests: {options.jax_tests}: no folder", hint="check the path")
     wanted = tuple(suites.load(app.home.ci, name) for name in named)
     python = PythonVersion.parse(options.python)
@@ -171,7 +219,7 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         home=app.home,
         shard=Shard.parse(options.shard),
         device=DeviceChoice(options.device),
-        jax_tests=app.cwd / options.jax_tests if options.jax_tests else None,
+        jax_tests=options.jax_tests,
         choice=choice,
         tests=frozenset(options.tests),
         **{name: getattr(options, name) for name in _SAME},
@@ -180,7 +228,7 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         asked,
         wanted,
         output=options.output,
-        failed_of=app.cwd / options.failed_of if options.failed_of else None,
+        failed_of=options.failed_of,
         command=lambda suite: _command_line(app, options, suite),
         host=Host(
             runner=app.runner,
@@ -197,7 +245,7 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
             now=app.now,
         ),
         place=place,
-        signer=options.key(app),
+        signer=key_of(app, signer),
     )
 
 
@@ -206,7 +254,7 @@ def _wheels(
 ) -> tuple[Family, Manifest | None, Place | None, WheelsUnderTest]:
     """Return family, manifest, staging place and wheel set of the options."""
     if options.wheels:
-        if options.channel or options.store_url:
+        if options.channel or options.store:
             raise click.UsageError("--wheels are local: give no --channel and no --store")
         if options.manifest:
             raise click.UsageError("--wheels and --manifest contradict each other: give one")
@@ -228,7 +276,7 @@ def _wheels(
 
 # of the line that asks the same again: what names a file, always or where it is one, and what
 # differs when it is asked again
-_PATHS = frozenset({"wheels", "jax_tests"})
+_PATHS = frozenset({"wheels"})
 _MAYBE_PATHS = frozenset({"manifest", "rocm"})
 _NOT_AGAIN = frozenset({"failed_of", "output", "dry_run", "shard", "signer"})
 
@@ -239,8 +287,8 @@ def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
     rocm = without_secrets(options.rocm) if "://" in options.rocm else options.rocm
     words = given_words(
         app,
-        declared(GateCommandOptions).keys() - _NOT_AGAIN,
-        instead={"suites": (suite,), "rocm": rocm},
+        without=_NOT_AGAIN,
+        instead={"suite": (suite,), "rocm": rocm},
         paths=_PATHS | paths,
     )
     data = () if app.home == home.find(None) else (f"--ci-dir={app.home.ci}",)

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
+import click
+from msgspec import to_builtins
+
+from rocwheel.base import container
+from rocwheel.base.choices import CONTAINER_ENGINES
+from rocwheel.base.console import columns, size
+from rocwheel.base.container import EngineKind
 from rocwheel.base.errors import HostError
-from rocwheel.base.option import nested
+from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, group, own
-from rocwheel.cli.imports import when_run
-from rocwheel.image.options import BuilderOptions, EngineOptions
+from rocwheel.cli.options import dry_run, group, option, option_set
+from rocwheel.dist.build_request import Executor
+from rocwheel.dist.executor import container_spec
+from rocwheel.image import build as building
+from rocwheel.image import contents, found
+from rocwheel.image.options import BuilderOptions
 
-with when_run():
-    from msgspec import to_builtins
-
-    from rocwheel.base import container
-    from rocwheel.base.console import columns, size
-    from rocwheel.base.container import EngineKind
-    from rocwheel.dist.build_request import Executor
-    from rocwheel.dist.executor import container_spec
-    from rocwheel.image import build as building
-    from rocwheel.image import contents, found
-
-
-class ImageBuildOptions(EngineOptions):
-    image: BuilderOptions = nested(BuilderOptions)
-
-
-class ImageShowOptions(EngineOptions):
-    reference: str = own("REFERENCE", required=True)
-
-
-class ImagePruneOptions(EngineOptions):
-    dry_run: bool = own("--dry-run", "Say what would be removed; remove nothing.", default=False)
+engine_option = option(
+    "--engine",
+    section="Container",
+    type=click.Choice(CONTAINER_ENGINES),
+    default="docker",
+    help="The container engine.",
+)
+build_network = option(
+    "--build-network",
+    section="Container",
+    metavar="NAME",
+    default="default",
+    rare=True,
+    help="Network of the steps that install packages: default, host.",
+)
 
 
-def engine_of(app: App, options: EngineOptions) -> container.ContainerEngine:
+def engine_of(app: App, engine: str) -> container.ContainerEngine:
     """Return the engine that --engine names. Raises HostError when it does not answer."""
-    return container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
+    return container.ask(EngineKind(engine), environ=app.environ, runner=app.runner)
 
 
 @group("image")
@@ -43,15 +46,36 @@ def images() -> None:
     """Make and show images to build in."""
 
 
-@command("build", ImageBuildOptions, parent=images)
-def build(app: App, options: ImageBuildOptions) -> None:
+@images.command("build")
+@option_set(
+    "image",
+    BuilderOptions,
+    option(
+        "--recipe",
+        metavar="NAME",
+        type=known.OneOf(known.recipes),
+        default="manylinux_2_28",
+        help="Builder recipe of ci/images.yaml.",
+    ),
+    option(
+        "--base",
+        metavar="IMAGE",
+        help="Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
+    ),
+    option("--locked", is_flag=True, help="Take a base by digest only."),
+    option("--push", metavar="REGISTRY", help="Push it there, unless its tag is there already."),
+    build_network,
+)
+@engine_option
+@click.pass_obj
+def build(app: App, image: BuilderOptions, engine: str) -> None:
     """Make the builder image of a recipe, unless there is one of the same inputs.
 
     Its tag is made from the digest of all inputs, so unchanged inputs build and push nothing, and
     no tag is ever overwritten.
     """
-    engine = engine_of(app, options)
-    made = building.builder(options.image, engine, app.here)
+    program = engine_of(app, engine)
+    made = building.builder(image, program, app.here)
     document = {
         "reference": made.name,
         "inputs": made.inputs,
@@ -59,22 +83,25 @@ def build(app: App, options: ImageBuildOptions) -> None:
         "new": made.is_new,
         "size": made.image.size,
     }
-    if options.image.push:
-        document |= building.push_builder(options.image, made, engine, app.here)
+    if image.push:
+        document |= building.push_builder(image, made, program, app.here)
     app.emit(document, str(document.get("pull", made.name)))
 
 
-@command("show", ImageShowOptions, parent=images)
-def show(app: App, options: ImageShowOptions) -> None:
+@images.command("show")
+@click.argument("reference")
+@engine_option
+@click.pass_obj
+def show(app: App, reference: str, engine: str) -> None:
     """Show what an image is and what it has for building wheels."""
-    engine = engine_of(app, options)
-    there = found.inspect(options.reference, engine=engine, runner=app.runner)
+    program = engine_of(app, engine)
+    there = found.inspect(reference, engine=program, runner=app.runner)
     if there is None:
         raise HostError(
-            f"{options.reference}: {engine.kind.value} has no such image",
-            hint=f"{engine.program} pull {options.reference}",
+            f"{reference}: {program.kind.value} has no such image",
+            hint=f"{program.program} pull {reference}",
         )
-    spec = container_spec(Executor(), engine, there, cache=app.cache, environ=app.environ)
+    spec = container_spec(Executor(), program, there, cache=app.cache, environ=app.environ)
     has = contents.ask(spec, there.config, cache=app.cache, runner=app.runner)
     document = {**to_builtins(there), "has": to_builtins(has)}
     app.emit(document, "\n".join(columns(("what", "found"), _rows(there, has))))
@@ -94,16 +121,19 @@ def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]
     ]
 
 
-@command("prune", ImagePruneOptions, parent=images)
-def prune(app: App, options: ImagePruneOptions) -> None:
+@images.command("prune")
+@engine_option
+@dry_run
+@click.pass_obj
+def prune(app: App, engine: str, dry_run: bool) -> None:
     """Remove what runs that were cut short left behind; never anything of others."""
-    engine = engine_of(app, options)
-    left = container.leftovers(engine, cache=app.cache, runner=app.runner)
-    if left and not options.dry_run:
-        container.remove(engine, left, cache=app.cache, runner=app.runner)
-        there = container.leftovers(engine, cache=app.cache, runner=app.runner)
+    program = engine_of(app, engine)
+    left = container.leftovers(program, cache=app.cache, runner=app.runner)
+    if left and not dry_run:
+        container.remove(program, left, cache=app.cache, runner=app.runner)
+        there = container.leftovers(program, cache=app.cache, runner=app.runner)
         for item in there:
             app.console.warn(f"{item.name}: stays: it could not be removed")
         left = tuple(item for item in left if item not in there)
     names = [item.name for item in left]
-    app.emit({"removed": names, "dry_run": options.dry_run}, "\n".join(names) or "nothing to do")
+    app.emit({"removed": names, "dry_run": dry_run}, "\n".join(names) or "nothing to do")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from rocwheel.base.errors import RocwheelError
+from rocwheel.base.errors import ConfigError, RocwheelError
 from rocwheel.cli.app import App, start
 
 if TYPE_CHECKING:
@@ -51,6 +51,26 @@ class OneOf(click.types.StringParamType):
         with suppress(RocwheelError):  # such as where no store is named yet
             return listed(values) if ctx and (values := self.values(ctx)) else None
         return None
+
+
+class ListOf(OneOf):
+    """Such texts, separated by commas; each once, as `parse` reads it."""
+
+    def __init__(self, values: Values, parse: Callable[[str], Any] = str) -> None:
+        super().__init__(values, many=True)
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        del ctx
+        if not isinstance(value, str):
+            return value
+        items = [item.strip() for item in value.split(",") if item.strip()]
+        if value and not items:
+            name = param.opts[0] if param else ""
+            raise ConfigError(
+                f"{name}: {value!r} names nothing", hint="write its values, or leave it out"
+            )
+        return tuple(dict.fromkeys(map(self.parse, items)))
 
 
 def listed(values: Collection[str]) -> str:
@@ -108,7 +128,7 @@ def _channel(ctx: click.Context) -> Channel:
     """Return the channel or store that the line has so far. Raises ConfigError."""
     from rocwheel.release.index import channels as channel_file
 
-    if url := ctx.params.get("store_url"):
+    if url := ctx.params.get("store"):
         return channel_file.of_store(url)
     return channel_file.channel(_channels_file(ctx), ctx.params.get("channel") or "")
 
@@ -119,7 +139,7 @@ def digests(ctx: click.Context) -> tuple[str, ...]:
 
     channel = _channel(ctx)
     family = ctx.params.get("family") or ""
-    pairs = channel.pairs(channel.open(), family if isinstance(family, str) else family[0])
+    pairs = channel.pairs(channel.open(), family if isinstance(family, str) else family[0][0])
     names = (name for pair in pairs for place in pair for name in manifests.names(place))
     return tuple(dict.fromkeys(name[:12] for name in names))
 

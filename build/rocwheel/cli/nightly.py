@@ -2,89 +2,117 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import click
 
+import amdgpu_family_matrix as matrix
+from rocwheel.base import git
+from rocwheel.base.console import columns, count
+from rocwheel.base.download import Client, Retry
 from rocwheel.base.errors import CommandError, ConfigError, HostError
-from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
+from rocwheel.base.process import Command, base_env
+from rocwheel.base.versions import suggest
+from rocwheel.cli import (
+    known,
+    nightly_upkeep,  # noqa: F401 - its commands are of the same group
+)
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, own
-from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
-    NightCellOptions,
-    NightOptions,
     NightTarget,
     document_of,
+    latest_argument,
+    night_argument,
     nightly,
     run_here,
     told,
     whole,
     worker,
 )
-from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
-
-with when_run():
-    import shlex
-    from pathlib import Path
-
-    import amdgpu_family_matrix as matrix
-    from rocwheel.base import git
-    from rocwheel.base.console import columns, count
-    from rocwheel.base.download import Client, Retry
-    from rocwheel.base.process import Command, base_env
-    from rocwheel.base.versions import suggest
-    from rocwheel.night import cell as cells
-    from rocwheel.night import image_record, looking, planning, resolving, slurm, standing, truth
-    from rocwheel.night import settings as settings_file
-    from rocwheel.night.standing import CellStanding
-    from rocwheel.records.verdict import State
-    from rocwheel.release.ledger.nights import Book, Ended, NightPlan, Phase, check_name
+from rocwheel.cli.options import COUNT, PATH, dry_run, option
+from rocwheel.cli.target import (
+    FamiliesOptions,
+    PersonOptions,
+    StoreOptions,
+    families_options,
+    judging,
+    person_options,
+    store_options,
+)
+from rocwheel.night import cell as cells
+from rocwheel.night import image_record, looking, planning, resolving, slurm, standing, truth
+from rocwheel.night import settings as settings_file
+from rocwheel.night.standing import CellStanding
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger.nights import Book, Ended, NightPlan, Phase, check_name
 
 SCHEDULERS: Final = ("local", "slurm", "github")
 
 
-class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
-    night: str | None = own("--night NAME", "Its name; default: today's date, UTC.", default=None)
-    config: Path | None = own(
-        "--config", "Default: ci/nightly.yaml of this checkout.", is_path=True
-    )
-    pools: Path | None = own(
-        "--pools",
-        "YAML that renames runner labels, Slurm partitions and GRES of the family matrix.",
-        is_path=True,
-    )
-    repeat: str = own("--from NIGHT", "Repeat that night, all of it.")
-    explain: bool = own(
-        "--explain", "Say of every cell why it is in the night or not.", default=False
-    )
-    keep_going: bool = own(
-        "--keep-going", "End with 0 also when `run` will have nothing to build.", default=False
-    )
-
-
-@command("plan", NightPlanOptions, parent=nightly)
-def plan(app: App, options: NightPlanOptions) -> int:
+@nightly.command("plan")
+@option("--night", metavar="NAME", default=None, help="Its name; default: today's date, UTC.")
+@option("--config", type=PATH, help="Default: ci/nightly.yaml of this checkout.")
+@option(
+    "--pools",
+    type=PATH,
+    rare=True,
+    help="YAML that renames runner labels, Slurm partitions and GRES of the family matrix.",
+)
+@option("--from", "repeat", metavar="NIGHT", help="Repeat that night, all of it.")
+@option("--explain", is_flag=True, help="Say of every cell why it is in the night or not.")
+@option("--keep-going", is_flag=True, help="End with 0 also when `run` will have nothing to build.")
+@families_options
+@person_options
+@dry_run
+@click.pass_obj
+def plan(
+    app: App,
+    *,
+    night: str | None,
+    config: Path | None,
+    pools: Path | None,
+    repeat: str,
+    explain: bool,
+    keep_going: bool,
+    target: FamiliesOptions,
+    person: PersonOptions,
+    dry_run: bool,
+) -> int:
     """Decide what a night does, and store it: resolved once, never changed.
 
     Branches, the newest ROCm tarball of each family and images become commits and digests here.
     What was built or tested before is not done again, and the plan says so. The exit status is 5
     when every build is absent; the plan is stored all the same, and its run makes the page of it.
     """  # fmt: skip
-    target = NightTarget(app, options)
-    made = _plan(app, options, target)
+    where = NightTarget(app, target)
+    night = app.now().strftime("%Y-%m-%d") if night is None else night
+    check_name(night)
+    by = person.who(app).by
+    if repeat and (config or pools or target.family_file):
+        raise ConfigError(
+            f"{repeat}: is repeated as it was planned",
+            hint="leave out --config, --pools and --family-file, or leave out --from",
+        )
+    if repeat:
+        old, _ = where.nights.plan(where.night(repeat))
+        made = planning.again(old, night=night, by=by, now=app.now())
+    else:
+        path = config or app.home.ci / settings_file.FILE
+        made = _plan(app, night=night, by=by, path=path, pools=pools, options=target, target=where)
     state = "planned"
-    if not options.dry_run:
-        target.nights.check_clock(app.now())
-        state = "planned" if target.nights.add(made) else "nothing-to-do"
+    if not dry_run:
+        where.nights.check_clock(app.now())
+        state = "planned" if where.nights.add(made) else "nothing-to-do"
         if "GITHUB_OUTPUT" in app.environ:
             app.github_outputs(planning.github_outputs(made))
-    _say_planned(app, made, state, explain=options.explain or options.dry_run)
+    _say_planned(app, made, state, explain=explain or dry_run)
     if any(not cell.absent for cell in made.cells if cell.kind == "build"):
         return 0
     app.console.warn(f"{made.night}: nothing can be built")
-    return 0 if options.keep_going else CommandError.exit_code
+    return 0 if keep_going else CommandError.exit_code
 
 
 def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:
@@ -103,24 +131,21 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     app.emit(document, "\n".join(lines))
 
 
-def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan:
-    night = app.now().strftime("%Y-%m-%d") if options.night is None else options.night
-    check_name(night)
-    by = options.who(app).by
-    if options.repeat and (options.config or options.pools or options.families):
-        raise ConfigError(
-            f"{options.repeat}: is repeated as it was planned",
-            hint="leave out --config, --pools and --families, or leave out --from",
-        )
-    if options.repeat:
-        old, _ = target.nights.plan(target.night(options.repeat))
-        return planning.again(old, night=night, by=by, now=app.now())
-    path = options.config or app.home.ci / settings_file.FILE
+def _plan(
+    app: App,
+    *,
+    night: str,
+    by: str,
+    path: Path,
+    pools: Path | None,
+    options: FamiliesOptions,
+    target: NightTarget,
+) -> NightPlan:
     settings = settings_file.load(path)
     settings = settings.built_in(target.channel.executor, target.channel.builder_image)
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
-    own_words = (f"--families={app.path(options.families)}",) if own else ()
+    own_words = (f"--family-file={options.family_file}",) if own else ()
     last = truth.newest(target.nights, app.console.warn)
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         world = resolving.World(
@@ -151,62 +176,82 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         now=app.now(),
         own=own_words,
         images=made_of,
-        pools=settings_file.load_pools(options.pools, settings),
+        pools=settings_file.load_pools(pools, settings),
     )
     seen = looking.look(setting, recipes, target.store, last)
     return planning.plan(setting, recipes, absent, seen)
 
 
-class NightRunOptions(NightOptions, DryRun):
-    engine: str = own("--engine", "Where.", default=SCHEDULERS[0], only=SCHEDULERS)
-    workers: int = own(
-        "--workers",
-        "Most cells at once here, or at once on the cluster; default: as many as have room.",
-        default=0,
-    )
-    only: str = own("--only FAMILY", "For GitHub: the matrices of one family.")
-    program: str = own(
-        "--program COMMAND",
-        "How the cells' machines start rocwheel; default: as it was started here.",
-    )
-
-
-@command("run", NightRunOptions, parent=nightly)
-def run(app: App, options: NightRunOptions) -> int:
+@nightly.command("run")
+@latest_argument
+@option("--engine", type=click.Choice(SCHEDULERS), default=SCHEDULERS[0], help="Where.")
+@option(
+    "--workers",
+    type=COUNT,
+    default=0,
+    help="Most cells at once here, or at once on the cluster; default: as many as have room.",
+)
+@option("--only", metavar="FAMILY", help="For GitHub: the matrices of one family.")
+@option(
+    "--program",
+    metavar="COMMAND",
+    rare=True,
+    help="How the cells' machines start rocwheel; default: as it was started here.",
+)
+@store_options
+@dry_run
+@click.pass_obj
+def run(
+    app: App,
+    *,
+    night: str,
+    engine: str,
+    workers: int,
+    only: str,
+    program: str,
+    target: StoreOptions,
+    dry_run: bool,
+) -> int:
     """Run a planned night until nothing more can be done; run again, it continues.
 
     Here, Ctrl-C lets what runs end and starts nothing new; twice, it stops everything. On Slurm
     what is ready is submitted, with a small job that does the same again whenever one of them has
     ended, and this command returns: log out, the night goes on.
     """
-    target = NightTarget(app, options)
-    book = target.nights.book(target.night(options.night))
+    where = NightTarget(app, target)
+    book = where.nights.book(where.night(night))
     cells.check_tool(book)
     if held := standing.stopped(book.orders):
         raise ConfigError(
             f"{book.plan.night}: was stopped by {held.by}: {held.reason}",
             hint=f"let it go on: `nightly retry {book.plan.night} --reason=WHY`",
         )
-    if options.engine == "github":
-        return _github(app, book, options.only)
-    if options.only:
+    if engine == "github":
+        return _github(app, book, only)
+    if only:
         raise click.UsageError("--only is for --engine github")
-    how = tuple(shlex.split(options.program))
-    start = _run_there if options.engine == "slurm" else _run_here
-    return start(app, options, target, book, how)
+    start = _run_there if engine == "slurm" else _run_here
+    how = tuple(shlex.split(program))
+    return start(app, where, book, how=how, workers=workers, dry_run=dry_run)
 
 
 def _run_there(
-    app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+    app: App,
+    target: NightTarget,
+    book: Book,
+    *,
+    how: tuple[str, ...],
+    workers: int,
+    dry_run: bool,
 ) -> int:
     engine = slurm.SlurmScheduler(
         nights=target.nights,
         night=book.plan.night,
         worker=worker(app, engine="slurm", how=how),
         target=target.words,
-        most=options.workers,
+        most=workers,
     )
-    if options.dry_run:
+    if dry_run:
         app.emit_plan(engine.lines(book, standing.stand(book)))
         return 0
     jobs = engine.submit()
@@ -224,10 +269,16 @@ def _run_there(
 
 
 def _run_here(
-    app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+    app: App,
+    target: NightTarget,
+    book: Book,
+    *,
+    how: tuple[str, ...],
+    workers: int,
+    dry_run: bool,
 ) -> int:
     """Run a night here and say what became of it; return 0 when everything passed or is excused."""
-    if options.dry_run:
+    if dry_run:
         standings = standing.stand(book)
         app.emit_plan(
             f"{item.cell.name}: {item.word}: {shlex.join(item.cell.argv)}"
@@ -237,7 +288,7 @@ def _run_here(
         return 0
     here = worker(app, engine="local", how=how)
     after, standings = run_here(
-        app, target.nights, book.plan.night, here, words=target.words, workers=options.workers
+        app, target.nights, book.plan.night, here, words=target.words, workers=workers
     )
     bad = [item for item in standings.values() if not item.green]
     kept = sum(item.phase is Phase.KEPT for item in standings.values())
@@ -273,31 +324,44 @@ def _nothing_built(app: App, book: Book, standings: dict[str, CellStanding]) -> 
     return CommandError.exit_code
 
 
-class NightWorkOptions(NightCellOptions, DryRun):
-    engine: str = own("--engine", "Who runs it.", default=SCHEDULERS[0], only=SCHEDULERS)
-    job: str = own("--job ID", "The engine's own name for this attempt.")
-    leash: bool = own("--leash", "Stop when standard input closes.", default=False)
-    program: str = own("--program COMMAND", "How the cell's command is started.")
-
-
-@command("cell", NightWorkOptions, parent=nightly)
-def cell(app: App, options: NightWorkOptions) -> int:
+@nightly.command("cell")
+@night_argument
+@click.argument("name", metavar="CELL", type=known.OneOf(known.cells))
+@option("--engine", type=click.Choice(SCHEDULERS), default=SCHEDULERS[0], help="Who runs it.")
+@option("--job", metavar="ID", help="The engine's own name for this attempt.")
+@option("--leash", is_flag=True, help="Stop when standard input closes.")
+@option("--program", metavar="COMMAND", help="How the cell's command is started.")
+@store_options
+@dry_run
+@click.pass_obj
+def cell(
+    app: App,
+    *,
+    night: str,
+    name: str,
+    engine: str,
+    job: str,
+    leash: bool,
+    program: str,
+    target: StoreOptions,
+    dry_run: bool,
+) -> int:
     """Run one cell here and record how it ended: what every engine calls.
 
     With --dry-run its lines are shown: pasted, they do the same here. The exit status is 0 for a
     pass and otherwise the one of the state, as of `gate`.
     """
-    target = NightTarget(app, options)
-    night = target.night(options.night)
-    job = options.job or app.environ.get("GITHUB_RUN_ID", "")
-    here = worker(app, engine=options.engine, job=job, how=tuple(shlex.split(options.program)))
-    if options.dry_run:
-        app.emit_plan(_lines_of(app, target, night, options.cell, here))
+    where = NightTarget(app, target)
+    night = where.night(night)
+    job = job or app.environ.get("GITHUB_RUN_ID", "")
+    here = worker(app, engine=engine, job=job, how=tuple(shlex.split(program)))
+    if dry_run:
+        app.emit_plan(_lines_of(app, where, night, name, here))
         return 0
-    signals = cells.Signals(has_leash=options.leash)
+    signals = cells.Signals(has_leash=leash)
     with signals.caught():
-        ended = cells.run(target.nights, night, options.cell, here, signals)
-    return _say_ended(app, target, night, options.cell, ended)
+        ended = cells.run(where.nights, night, name, here, signals)
+    return _say_ended(app, where, night, name, ended)
 
 
 def _lines_of(

@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
 from typing import Any, Final
 
+import click
+
+import amdgpu_family_matrix as matrix
 from rocwheel.base.errors import ConfigError
+from rocwheel.base.files import locked
+from rocwheel.base.host import cgroup
+from rocwheel.base.process import HostRunner
+from rocwheel.base.values import replace
+from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import declared, given_words, group, own
-from rocwheel.cli.imports import when_run
+from rocwheel.cli.options import given_words, group
 from rocwheel.cli.target import StoreOptions, judging
-
-with when_run():
-    import socket
-    from pathlib import Path
-
-    import amdgpu_family_matrix as matrix
-    from rocwheel.base.files import locked
-    from rocwheel.base.host import cgroup
-    from rocwheel.base.process import HostRunner
-    from rocwheel.base.values import replace
-    from rocwheel.gate.machine import accelerators
-    from rocwheel.night import cell as cells
-    from rocwheel.night import local, truth
-    from rocwheel.night.standing import CellStanding
-    from rocwheel.night.truth import Truth
-    from rocwheel.records import families
-    from rocwheel.release.ledger import nights as night_files
-    from rocwheel.release.ledger.nights import Book, Nights
+from rocwheel.gate.machine import accelerators
+from rocwheel.night import cell as cells
+from rocwheel.night import local, truth
+from rocwheel.night.standing import CellStanding
+from rocwheel.night.truth import Truth
+from rocwheel.records import families
+from rocwheel.release.ledger import nights as night_files
+from rocwheel.release.ledger.nights import Book, Nights
 
 LATEST: Final = "latest"
 
 
-class NightOptions(StoreOptions):
-    """Options that name a night of a store."""
-
-    night: str = own("NIGHT", values="nights", default=LATEST)
-
-
-class NamedNightOptions(StoreOptions):
-    """Options that name a night of a store; it is not the latest of itself."""
-
-    night: str = own("NIGHT", values="nights", required=True)
-
-
-class NightCellOptions(NamedNightOptions):
-    """Options that name a cell of a night."""
-
-    cell: str = own("CELL", values="cells", required=True)
+night_argument = click.argument("night", type=known.OneOf(known.nights))
+latest_argument = click.argument("night", type=known.OneOf(known.nights), default=LATEST)
+cell_argument = click.argument("cell", type=known.OneOf(known.cells))
 
 
 class NightTarget:
@@ -57,7 +43,7 @@ class NightTarget:
         self.channel = options.open(app)
         self.store = self.channel.open(probe_key=night_files.PROBE)
         self.nights = Nights(self.store)
-        self.words = given_words(app, declared(StoreOptions))
+        self.words = given_words(app, ("channel", "store", "channels_file"))
 
     def night(self, name: str) -> str:
         """Return a night by name; `latest` is the newest. Raises ConfigError when there is none."""
@@ -92,12 +78,12 @@ def told(app: App, target: NightTarget, book: Book) -> Truth:
     own: dict[str, matrix.Family] = {}
     for word in (word for cell in book.plan.cells if cell.kind == "page" for word in cell.argv):
         name, _, value = word.partition("=")
-        if name == "--families" and Path(value).exists():
+        if name == "--family-file" and Path(value).exists():
             own |= families.load(Path(value))
     channel, now, warn = judging(app, target.channel), app.now(), app.console.warn
-    known = matrix.FAMILIES | own
+    every = matrix.FAMILIES | own
     night = book.plan.night
-    return truth.truth(target.nights, night, known, channel, now=now, warn=warn, book=book)
+    return truth.truth(target.nights, night, every, channel, now=now, warn=warn, book=book)
 
 
 def run_here(

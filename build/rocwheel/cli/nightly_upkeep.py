@@ -3,60 +3,68 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+import click
+
+from rocwheel.base.console import columns, count, duration
 from rocwheel.base.errors import CommandError, ConfigError, HostError
-from rocwheel.cli import as_called, command_line
+from rocwheel.cli import as_called, command_line, known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, own
-from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
-    NamedNightOptions,
-    NightCellOptions,
-    NightOptions,
     NightTarget,
+    cell_argument,
     document_of,
+    latest_argument,
+    night_argument,
     nightly,
     told,
     whole,
 )
-from rocwheel.cli.target import PersonOptions, StoreOptions
-
-with when_run():
-    import shlex
-    import shutil
-    from pathlib import Path
-
-    from rocwheel.base.console import columns, count, duration
-    from rocwheel.night import page, slurm, standing, upkeep
-    from rocwheel.night.standing import CellStanding
-    from rocwheel.release.ledger.nights import Book, CauseClass
+from rocwheel.cli.options import COUNT, PATH, dry_run, option
+from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
+from rocwheel.night import page, slurm, standing, upkeep
+from rocwheel.night.standing import CellStanding
+from rocwheel.release.ledger.nights import Book, CauseClass
 
 
-def _seconds(text: str) -> float:
-    if not text:
-        return 0.0
-    units = {"m": 60, "h": 3600, "d": 86400}
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", text)
-    if not match:
-        raise ConfigError(f"{text!r}: not an age", hint="write for example 90m, 36h or 2d")
-    return float(match[1]) * units[match[2]]
+class Age(click.types.StringParamType):
+    """How long ago, in seconds."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        del param, ctx
+        if isinstance(value, float):
+            return value
+        units = {"m": 60, "h": 3600, "d": 86400}
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", value)
+        if not match:
+            raise ConfigError(f"{value!r}: not an age", hint="write for example 90m, 36h or 2d")
+        return float(match[1]) * units[match[2]]
 
 
-@command("status", NightOptions, parent=nightly)
-def status(app: App, options: NightOptions) -> int:
+@nightly.command("status")
+@latest_argument
+@store_options
+@click.pass_obj
+def status(app: App, night: str, target: StoreOptions) -> int:
     """Show where every cell of a night stands, as the store knows it.
 
     Slurm is asked only for what waits, and why. The exit status is 5 when something did not pass,
     or nothing was built.
     """
-    target = NightTarget(app, options)
-    night = target.night(options.night)
-    book = target.nights.book(night)
-    waits = slurm.waiting(target.nights, night, whole(app))
+    where = NightTarget(app, target)
+    night = where.night(night)
+    book = where.nights.book(night)
+    waits = slurm.waiting(where.nights, night, whole(app))
     standings = standing.stand(book)
-    what = told(app, target, book)
+    what = told(app, where, book)
     lines = [f"{night}: {what.headline}", *_lines(book, standings, waits)]
     lines += [f"{c.what}: {c.first.reason}: `{as_called(c.line(night), app)}`"
               for c in what.causes]  # fmt: skip
@@ -89,12 +97,11 @@ def _lines(
         yield f"stopped by {held.by}: {held.reason}"
 
 
-class NightCheckOptions(StoreOptions):
-    max_age: float = own("--max-age AGE", "90m, 36h or 2d.", default="36h", parse=_seconds)
-
-
-@command("check", NightCheckOptions, parent=nightly)
-def check(app: App, options: NightCheckOptions) -> int:
+@nightly.command("check")
+@option("--max-age", metavar="AGE", type=Age(), default="36h", help="90m, 36h or 2d.")
+@store_options
+@click.pass_obj
+def check(app: App, max_age: float, target: StoreOptions) -> int:
     """Fail when something is wrong with the newest night that no failing cell says.
 
     That is: there is none, it is older than it may be, it was planned 2 hours ago and never ran,
@@ -102,11 +109,11 @@ def check(app: App, options: NightCheckOptions) -> int:
     to do, something it should have is absent, nothing was built, it left no summary, or a scheduler
     holds a job of it.
     """
-    target = NightTarget(app, options)
-    names = target.nights.names()
-    waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else {}
+    where = NightTarget(app, target)
+    names = where.nights.names()
+    waits = slurm.waiting(where.nights, names[-1], whole(app)) if names else {}
     is_known = bool(waits) or slurm.answers(whole(app))
-    problems = upkeep.problems(target.nights, app.now(), options.max_age, waits, has_slurm=is_known)
+    problems = upkeep.problems(where.nights, app.now(), max_age, waits, has_slurm=is_known)
     problems = [as_called(text, app) for text in problems]
     night = names[-1] if names else ""
     text = f"{night}: nothing besides what status shows" if not problems else ""
@@ -115,7 +122,7 @@ def check(app: App, options: NightCheckOptions) -> int:
         for line in problems[1:]:
             app.console.warn(line)
         lines = slurm.release_lines(slurm.held(waits), whole(app))
-        raise HostError(problems[0], hint="; ".join(lines) or _look(target, night))
+        raise HostError(problems[0], hint="; ".join(lines) or _look(where, night))
     return 0
 
 
@@ -124,110 +131,118 @@ def _look(target: NightTarget, night: str) -> str:
     return f"look: `nightly status {night}`, and {where}" if night else "make one: `nightly plan`"
 
 
-class NightOrderOptions(NamedNightOptions, PersonOptions, DryRun):
-    """Options of `nightly stop`, and of other orders."""
+def _orders(function: Callable[..., None]) -> Callable[..., None]:
+    """Add what every order of a person has."""
+    return night_argument(store_options(person_options(dry_run(click.pass_obj(function)))))
 
-    cell: str = ""
 
-
-def _order(app: App, options: NightOrderOptions, action: str) -> None:
-    target = NightTarget(app, options)
-    night = target.night(options.night)
-    book = target.nights.book(night)
+def _order(
+    app: App,
+    action: str,
+    *,
+    night: str,
+    cell: str,
+    target: StoreOptions,
+    person: PersonOptions,
+    dry_run: bool,
+) -> None:
+    where = NightTarget(app, target)
+    night = where.night(night)
+    book = where.nights.book(night)
     if action == "go-on" and not standing.stopped(book.orders):
         raise ConfigError(
             f"{night}: is not stopped, and no cell to retry is named",
             hint=f"name one that is red: `nightly status {night}`",
         )
-    made = upkeep.order(book, action, options.cell, options.who(app))
-    said = f"{night}: {action} {options.cell}".rstrip() + f" by {made.by}: {made.reason}"
-    if options.dry_run:
+    made = upkeep.order(book, action, cell, person.who(app))
+    said = f"{night}: {action} {cell}".rstrip() + f" by {made.by}: {made.reason}"
+    if dry_run:
         return app.emit_plan([said])
-    target.nights.order(night, made)
+    where.nights.order(night, made)
     if action != "stop":
         line = shlex.join(("nightly", "run", night, *upkeep.engine_words(book)))
         app.console.info(f"now: {command_line(app, line)}")
-    return app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
+    return app.emit({"night": night, "action": action, "cell": cell, "by": made.by}, said)
 
 
-class NightRetryOptions(NightOrderOptions):
-    cell: str = own("CELL", values="cells")
-
-
-@command("retry", NightRetryOptions, parent=nightly)
-def retry(app: App, options: NightRetryOptions) -> None:
+@nightly.command("retry")
+@_orders
+@click.argument("cell", type=known.OneOf(known.cells), default="")
+def retry(app: App, cell: str, **asked: Any) -> None:
     """Allow a cell one more attempt; without CELL, let a stopped night go on. Needs --reason."""
-    _order(app, options, "retry" if options.cell else "go-on")
+    _order(app, "retry" if cell else "go-on", cell=cell, **asked)
 
 
-class NightDropOptions(NightCellOptions, NightOrderOptions):
-    """Options of `nightly drop`."""
-
-
-@command("drop", NightDropOptions, parent=nightly)
-def drop(app: App, options: NightDropOptions) -> None:
+@nightly.command("drop")
+@_orders
+@cell_argument
+def drop(app: App, **asked: Any) -> None:
     """Let a cell be: it counts as not run, and what needs it does not run. Needs --reason."""
-    _order(app, options, "drop")
+    _order(app, "drop", **asked)
 
 
-@command("stop", NightOrderOptions, parent=nightly)
-def stop(app: App, options: NightOrderOptions) -> None:
+@nightly.command("stop")
+@_orders
+def stop(app: App, **asked: Any) -> None:
     """Start no further cell of a night; what runs, ends. Needs --reason."""
-    _order(app, options, "stop")
+    _order(app, "stop", cell="", **asked)
 
 
-class NightClearOptions(StoreOptions, PersonOptions, DryRun):
-    host: str = own("HOST", required=True)
-
-
-@command("clear", NightClearOptions, parent=nightly)
-def clear(app: App, options: NightClearOptions) -> None:
+@nightly.command("clear")
+@click.argument("host")
+@store_options
+@person_options
+@dry_run
+@click.pass_obj
+def clear(app: App, host: str, target: StoreOptions, person: PersonOptions, dry_run: bool) -> None:
     """Let a host have cells again that was given none because everything ended `infra` there."""
-    target = NightTarget(app, options)
-    mark = upkeep.clearance(target.nights, options.host, options.who(app))
-    said = f"{options.host}: gets cells again"
-    if options.dry_run:
+    where = NightTarget(app, target)
+    mark = upkeep.clearance(where.nights, host, person.who(app))
+    said = f"{host}: gets cells again"
+    if dry_run:
         return app.emit_plan([said])
-    target.nights.mark_host(mark)
-    return app.emit({"host": options.host, "by": mark.by}, said)
+    where.nights.mark_host(mark)
+    return app.emit({"host": host, "by": mark.by}, said)
 
 
-class NightChangesOptions(NightOptions):
-    output: Path | None = own("--output", "Write the Markdown there, too.", is_path=True)
-
-
-@command("changes", NightChangesOptions, parent=nightly)
-def changes(app: App, options: NightChangesOptions) -> None:
+@nightly.command("changes")
+@latest_argument
+@option("--output", type=PATH, help="Write the Markdown there, too.")
+@store_options
+@click.pass_obj
+def changes(app: App, night: str, output: Path | None, target: StoreOptions) -> None:
     """Say how a night differs from the one before, for a workflow step, a mail or a chat.
 
     It is Markdown, or with --json a document; verdict, what users have of it, causes with the line
     to type, changes. The night before is the newest that was over when this one was planned.
     """
-    target = NightTarget(app, options)
-    what = told(app, target, target.nights.book(target.night(options.night)))
-    where = page.page_url(target.channel, target.store)
+    found = NightTarget(app, target)
+    what = told(app, found, found.nights.book(found.night(night)))
+    where = page.page_url(found.channel, found.store)
     summary = app.environ.get("GITHUB_STEP_SUMMARY")
-    for path, mode in ((options.output, "w"), (summary, "a")):
+    for path, mode in ((output, "w"), (summary, "a")):
         if path:
             app.write(path, what.markdown(where), mode)
     app.emit(what.document(where), what.markdown(where).rstrip())
 
 
-class NightPruneOptions(StoreOptions, DryRun):
-    keep: int = own("--keep", "Nights to keep.", default=60)
-    families: tuple[str, ...] = own("--family NAME", "Prune its places, too.", default=())
-
-
-@command("prune", NightPruneOptions, parent=nightly)
-def prune(app: App, options: NightPruneOptions) -> None:
+@nightly.command("prune")
+@option("--keep", type=COUNT, default=60, help="Nights to keep.")
+@option("--family", "families_", metavar="NAME", multiple=True, help="Prune its places, too.")
+@store_options
+@dry_run
+@click.pass_obj
+def prune(
+    app: App, keep: int, families_: tuple[str, ...], target: StoreOptions, dry_run: bool
+) -> None:
     """Remove nights and wheel sets that retention no longer keeps."""
-    target, who = NightTarget(app, options), PersonOptions(by="", reason="retention").who(app)
-    plan = upkeep.plan_pruning(target.nights, target.channel, options.families, options.keep, who)
+    where, who = NightTarget(app, target), PersonOptions(reason="retention").who(app)
+    plan = upkeep.plan_pruning(where.nights, where.channel, families_, keep, who)
     for name in plan.stay:
         app.console.info(f"{name}: is not over, stays")
-    if options.dry_run:
+    if dry_run:
         return app.emit_plan(plan.lines())
     app.console.detail("\n".join(plan.lines()))
-    upkeep.prune(plan, target.nights, who)
+    upkeep.prune(plan, where.nights, who)
     said = f"{count(len(plan.nights), 'night')} pruned"
     return app.emit({"nights": list(plan.nights)}, said)

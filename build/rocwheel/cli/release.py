@@ -2,65 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import click
 
+import amdgpu_family_matrix as matrix
+from rocwheel.base import files
 from rocwheel.base.choices import ALL
+from rocwheel.base.console import count, size
 from rocwheel.base.errors import PromotionError, RocwheelError, StoreError
-from rocwheel.base.option import opt
-from rocwheel.cli import as_called, command_line
+from rocwheel.base.values import replace
+from rocwheel.cli import as_called, command_line, known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import NUMBER, DryRun, command, own
-from rocwheel.cli.imports import when_run
+from rocwheel.cli.options import NUMBER, PATH, command, dry_run, option
 from rocwheel.cli.target import (
     ManifestOptions,
     PersonOptions,
     Target,
     TargetOptions,
     judging,
+    key_of,
+    manifest_options,
+    person_options,
+    signer_option,
+    target_options,
     trusting,
 )
-from rocwheel.cli.trust import SignerOptions
-
-with when_run():
-    from pathlib import Path
-
-    import amdgpu_family_matrix as matrix
-    from rocwheel.base import files
-    from rocwheel.base.console import count, size
-    from rocwheel.base.values import replace
-    from rocwheel.records.places import Place
-    from rocwheel.release import operations, retention, withdraw
-    from rocwheel.release import promote as promotion
-    from rocwheel.release import stage as staging
-    from rocwheel.release import status as standing
-    from rocwheel.release.ledger.state import Action
-    from rocwheel.release.trust.policy import KeyRole, Signer
-    from rocwheel.release.trust.statements import Approval
-    from rocwheel.tools import compat
+from rocwheel.records.places import Place
+from rocwheel.release import operations, retention, withdraw
+from rocwheel.release import promote as promotion
+from rocwheel.release import stage as staging
+from rocwheel.release import status as standing
+from rocwheel.release.ledger.state import Action
+from rocwheel.release.trust.policy import KeyRole, Signer
+from rocwheel.release.trust.statements import Approval
+from rocwheel.tools import compat
 
 LOOK = 10  # staged sets that `status` judges
 
 
-class StageOptions(TargetOptions, PersonOptions, DryRun):
-    wheelhouse: Path = own("WHEELHOUSE", is_path=True, default="wheelhouse/current")
-
-
-@command("stage", StageOptions)
-def stage(app: App, options: StageOptions) -> None:
+@command("stage")
+@click.argument("wheelhouse", type=PATH, default="wheelhouse/current")
+@target_options
+@person_options
+@dry_run
+@click.pass_obj
+def stage(
+    app: App, wheelhouse: Path, target: TargetOptions, person: PersonOptions, dry_run: bool
+) -> None:
     """Upload a wheel set to the staging index, whole and once.
 
     WHEELHOUSE is a wheelhouse or its manifest.json. Returns when the staging index lists every
     file with its hash; run again, it uploads only what is missing.
     """
-    target, dry_run = Target(app, options, makes_store=True), options.dry_run
-    path, person = options.wheelhouse, options.who(app)
-    family = target.families[0] if target.families else None
-    planned = staging.plan(path, family, target.channel, target.store, who=person)
+    where, who = Target(app, target, makes_store=True), person.who(app)
+    family = where.families[0] if where.families else None
+    planned = staging.plan(wheelhouse, family, where.channel, where.store, who=who)
     sha256 = planned.operation.manifest.sha256
-    target.families_of(planned.operation.manifest)
+    where.families_of(planned.operation.manifest)
     if dry_run or not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
     if not (dry_run or planned.is_done):
@@ -69,47 +70,56 @@ def stage(app: App, options: StageOptions) -> None:
     _finish(app, sha256, planned.to_json(dry_run=dry_run))
 
 
-class PromoteOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
-    approve: tuple[str, ...] = own(
-        "--approve SUITE:CPYTHON",
-        "Release although this cell is flaky; needs --reason; repeatable.",
-        default=(),
-    )
-
-    def approvals(self, app: App) -> tuple[Approval, ...]:
-        """Return what --approve says. Raises UsageError, ConfigError without a name or a reason."""
-        if self.approve and not (self.by or app.environ.get("GITHUB_ACTOR")):
-            raise click.UsageError("--approve needs --by: the name that the release record keeps")
-        approvals = []
-        for text in self.approve:
-            suite, colon, python = text.partition(":")
-            if not (suite and colon and python):
-                raise click.UsageError(f"--approve {text}: write SUITE:CPYTHON, such as unit:3.12")
-            who = withdraw.with_reason(self.who(app), self.reason)
-            approvals.append(Approval(suite=suite, python=python, by=who.by, reason=who.reason))
-        return tuple(approvals)
-
-    def plan(self, app: App) -> promotion.PromotePlan:
-        """Look at what would be released, and for which families. Raises what it does."""
-        target, who, approvals = Target(app, self), self.who(app), self.approvals(app)
-        manifest, channel = target.manifest(app, self.manifest), judging(app, target.channel)
-        families, is_every = target.families_of(manifest), not target.names
-        how: dict[str, Any] = {"who": who, "approvals": approvals, "passes_held": is_every}
-        return promotion.plan(manifest, families, channel, target.store, **how)
+def _approvals(app: App, approve: tuple[str, ...], person: PersonOptions) -> tuple[Approval, ...]:
+    """Return what --approve says. Raises UsageError, ConfigError without a name or a reason."""
+    if approve and not (person.by or app.environ.get("GITHUB_ACTOR")):
+        raise click.UsageError("--approve needs --by: the name that the release record keeps")
+    approvals = []
+    for text in approve:
+        suite, colon, python = text.partition(":")
+        if not (suite and colon and python):
+            raise click.UsageError(f"--approve {text}: write SUITE:CPYTHON, such as unit:3.12")
+        who = withdraw.with_reason(person.who(app), person.reason)
+        approvals.append(Approval(suite=suite, python=python, by=who.by, reason=who.reason))
+    return tuple(approvals)
 
 
-@command("promote", PromoteOptions)
-def promote(app: App, options: PromoteOptions) -> int:
+@command("promote")
+@manifest_options
+@option(
+    "--approve",
+    metavar="SUITE:CPYTHON",
+    multiple=True,
+    help="Release although this cell is flaky; needs --reason; repeatable.",
+)
+@person_options
+@signer_option
+@dry_run
+@click.pass_obj
+def promote(
+    app: App,
+    *,
+    target: ManifestOptions,
+    approve: tuple[str, ...],
+    person: PersonOptions,
+    signer: str,
+    dry_run: bool,
+) -> int:
     """Make a staged and gated wheel set installable from the release index, or change nothing.
 
     Ends with `published`, `nothing-to-do`, or `blocked` (exit status 9) and the cells that block. A
     set of several families is released for those that pass; 9 says that one of them is held up.
     """
-    signer, planned = options.key(app), options.plan(app)
-    _show(app, planned.lines(), dry_run=options.dry_run)
+    key, where, who = key_of(app, signer), Target(app, target), person.who(app)
+    approvals = _approvals(app, approve, person)
+    manifest, channel = where.manifest(app, target.manifest), judging(app, where.channel)
+    families, is_every = where.families_of(manifest), not where.names
+    how: dict[str, Any] = {"who": who, "approvals": approvals, "passes_held": is_every}
+    planned = promotion.plan(manifest, families, channel, where.store, **how)
+    _show(app, planned.lines(), dry_run=dry_run)
     document = planned.to_json()
-    if planned.state == "ready" and not options.dry_run:
-        document = _publish(app, planned, options, signer)
+    if planned.state == "ready" and not dry_run:
+        document = _publish(app, planned, target.channels_file, key)
     if is_blocked := bool(planned.families("blocked")):
         refusal = planned.refusal()
         refusal.hint = as_called(refusal.hint, app)
@@ -120,9 +130,9 @@ def promote(app: App, options: PromoteOptions) -> int:
 
 
 def _publish(
-    app: App, planned: promotion.PromotePlan, options: PromoteOptions, signer: Signer | None
+    app: App, planned: promotion.PromotePlan, channels_file: Path | None, signer: Signer | None
 ) -> dict[str, Any]:
-    channels = app.path(options.channels_file) or app.home.ci / "channels.yaml"
+    channels = channels_file or app.home.ci / "channels.yaml"
     digests = {"matrix": files.sha256(Path(matrix.__file__)), "channels": files.sha256(channels)}
     with app.console.step(f"promote {planned.operation.manifest.sha256[:12]}"):
         moved = promotion.apply(planned, console=app.console, signer=signer, digests=digests)
@@ -132,122 +142,160 @@ def _publish(
     return {**planned.to_json(state="published"), "bytes_through_client": moved}
 
 
-class YankOptions(TargetOptions, PersonOptions, SignerOptions, DryRun):
-    manifest: str = opt("Target", "--manifest SHA|PATH", "A whole set.", values="MANIFEST")
-    files: tuple[str, ...] = opt("Target", "--file NAME", "One wheel.", param="files", default=())
+def _changes(function: Callable[..., None]) -> Callable[..., None]:
+    """Add who changes a release, and whether it is only shown."""
+    return person_options(signer_option(dry_run(click.pass_obj(function))))
 
 
-@command("yank", YankOptions)
-def yank(app: App, options: YankOptions) -> None:
+_manifest = option(
+    "--manifest",
+    section="Target",
+    metavar="SHA|PATH",
+    type=known.MANIFEST,
+    default="",
+    help="A whole set.",
+)
+_files = option(
+    "--file", "files", section="Target", metavar="NAME", multiple=True, help="One wheel."
+)
+
+
+@command("yank")
+@target_options
+@_manifest
+@_files
+@_changes
+def yank(app: App, **asked: Any) -> None:
     """Yank a whole set or single files (PEP 592).
 
     Installers take a yanked file only where it is pinned exactly.
     """
-    _change(app, options, Action.YANK)
+    _change(app, Action.YANK, **asked)
 
 
-@command("unyank", YankOptions)
-def unyank(app: App, options: YankOptions) -> None:
+@command("unyank")
+@target_options
+@_manifest
+@_files
+@_changes
+def unyank(app: App, **asked: Any) -> None:
     """Take a yank back, for a whole set or single files."""
-    _change(app, options, Action.UNYANK)
+    _change(app, Action.UNYANK, **asked)
 
 
-class SetOptions(ManifestOptions, PersonOptions, SignerOptions, DryRun):
-    files: tuple[str, ...] = ()
-
-
-@command("rollback", SetOptions)
-def rollback(app: App, options: SetOptions) -> None:
+@command("rollback")
+@manifest_options
+@_changes
+def rollback(app: App, target: ManifestOptions, **asked: Any) -> None:
     """Take a released set out of the index; the bytes are kept, `restore` puts it back."""
-    _change(app, options, Action.ROLLBACK)
+    _change(app, Action.ROLLBACK, target=target, manifest=target.manifest, **asked)
 
 
-@command("restore", SetOptions)
-def restore(app: App, options: SetOptions) -> None:
+@command("restore")
+@manifest_options
+@_changes
+def restore(app: App, target: ManifestOptions, **asked: Any) -> None:
     """Put a rolled back set into the index again, with the bytes that were released."""
-    _change(app, options, Action.RESTORE)
+    _change(app, Action.RESTORE, target=target, manifest=target.manifest, **asked)
 
 
-def _change(app: App, options: YankOptions | SetOptions, action: Action) -> None:
-    target, files, signer = Target(app, options), options.files, options.key(app)
-    channel = trusting(app, target.channel)
-    person = withdraw.with_reason(options.who(app), options.reason)
-    if options.manifest:
-        place, set_id = target.release_of(app, options.manifest)
+def _change(
+    app: App,
+    action: Action,
+    *,
+    target: TargetOptions | ManifestOptions,
+    manifest: str,
+    files: tuple[str, ...] = (),
+    person: PersonOptions,
+    signer: str,
+    dry_run: bool,
+) -> None:
+    where, key = Target(app, target), key_of(app, signer)
+    channel = trusting(app, where.channel)
+    who = withdraw.with_reason(person.who(app), person.reason)
+    if manifest:
+        place, set_id = where.release_of(app, manifest)
     elif files:
-        releases = [release for _, release in target.pairs()]
+        releases = [release for _, release in where.pairs()]
         place, set_id = withdraw.place_of(releases, files[0]), ""
     else:
         raise click.UsageError("give --manifest, or --file")
     is_by_family = place.family == ALL and action in {Action.ROLLBACK, Action.RESTORE}
-    chosen_families = target.names if is_by_family else ()
+    chosen_families = where.names if is_by_family else ()
     planned = withdraw.plan(
-        place, action, who=person, set_id=set_id, filenames=files, families=chosen_families,
-        channel=channel, signer=signer,
-    )  # fmt: skip
+        place,
+        action,
+        who=who,
+        set_id=set_id,
+        filenames=files,
+        families=chosen_families,
+        channel=channel,
+        signer=key,
+    )
     if not planned.is_done:
-        _show(app, planned.lines(), dry_run=options.dry_run)
-        if not options.dry_run:
+        _show(app, planned.lines(), dry_run=dry_run)
+        if not dry_run:
             operations.perform(planned.operation, planned.state)
             _refresh(app, place, planned.families)
-    if signer is None and channel.requires(KeyRole.PROMOTER):
+    if key is None and channel.requires(KeyRole.PROMOTER):
         app.console.warn("unsigned: `trust verify` tells it after the same command with --signer")
-    document = planned.to_json(dry_run=options.dry_run)
+    document = planned.to_json(dry_run=dry_run)
     app.emit(document, f"{set_id or ' '.join(sorted(files))} {document['state']}")
 
 
-class PruneOptions(TargetOptions, PersonOptions, DryRun):
-    orphans: bool = own(
-        "--orphans",
-        "Also wheels older than a day that no set holds, such as a killed `stage` left; files "
-        "that came before rocwheel are among them until `index adopt`.",
-        default=False,
-    )
-
-
-@command("prune", PruneOptions)
-def prune(app: App, options: PruneOptions) -> None:
+@command("prune")
+@target_options
+@option(
+    "--orphans",
+    is_flag=True,
+    help="Also wheels older than a day that no set holds, such as a killed `stage` left; files "
+    "that came before rocwheel are among them until `index adopt`.",
+)
+@person_options
+@dry_run
+@click.pass_obj
+def prune(
+    app: App, target: TargetOptions, orphans: bool, person: PersonOptions, dry_run: bool
+) -> None:
     """Remove what the channel's retention no longer keeps, and what killed runs left."""
-    target, person = Target(app, options), options.who(app, reason="retention")
-    plans = retention.plans(target.pairs(), target.channel, who=person, orphans=options.orphans)
+    where, who = Target(app, target), person.who(app, reason="retention")
+    plans = retention.plans(where.pairs(), where.channel, who=who, orphans=orphans)
     documents = []
     for planned in plans:
-        _show(app, planned.lines(), dry_run=options.dry_run)
-        swept = () if options.dry_run else retention.apply(planned, who=person)
-        if planned.operation.leaving(planned.state) and not options.dry_run:
+        _show(app, planned.lines(), dry_run=dry_run)
+        swept = () if dry_run else retention.apply(planned, who=who)
+        if planned.operation.leaving(planned.state) and not dry_run:
             _refresh(app, planned.operation.place, planned.state.views)
         _show(app, [f"leftover {name}" for name in swept], dry_run=False)
-        documents.append(planned.to_json(dry_run=options.dry_run, leftovers=swept))
+        documents.append(planned.to_json(dry_run=dry_run, leftovers=swept))
     sets = count(sum(len(item["sets"]) for item in documents), "set")
-    app.emit({"places": documents}, f"{sets} {'to prune' if options.dry_run else 'pruned'}")
+    app.emit({"places": documents}, f"{sets} {'to prune' if dry_run else 'pruned'}")
 
 
-class StatusOptions(TargetOptions):
-    older_than: float | None = own(
-        "--older-than HOURS",
-        "Only sets that were staged longer ago and are not released.",
-        kind=NUMBER,
-        default=None,
-    )
-    look: int = own(
-        "--look",
-        "Staged sets whose verdicts are read, the youngest; 0 asks the log alone.",
-        kind=click.IntRange(min=0),
-        default=LOOK,
-    )
-
-
-@command("status", StatusOptions)
-def status(app: App, options: StatusOptions) -> int:
+@command("status")
+@target_options
+@option(
+    "--older-than",
+    metavar="HOURS",
+    type=NUMBER,
+    help="Only sets that were staged longer ago and are not released.",
+)
+@option(
+    "--look",
+    type=click.IntRange(min=0),
+    default=LOOK,
+    help="Staged sets whose verdicts are read, the youngest; 0 asks the log alone.",
+)
+@click.pass_obj
+def status(app: App, target: TargetOptions, older_than: float | None, look: int) -> int:
     """Show every wheel set: staged, gated, released; its age, and what holds it up.
 
     Ends with 7 where the log of a release is damaged: nothing is changed there before it is mended.
     """
-    target = Target(app, options)
-    channel, now = judging(app, target.channel), app.now()
-    pairs, hours = target.pairs(), options.older_than
+    where, now = Target(app, target), app.now()
+    channel, known_families = judging(app, where.channel), matrix.FAMILIES | where.own
     overview = standing.overview(
-        pairs, matrix.FAMILIES | target.own, channel, now=now, hours=hours, look=options.look
+        where.pairs(), known_families, channel, now=now, hours=older_than, look=look
     )
     new = (replace(s, rollback=s.rollback and command_line(app, s.rollback)) for s in overview.sets)
     overview = replace(overview, sets=tuple(new))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import click
+
+import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, group, own
-from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import LATEST, NightTarget
-from rocwheel.cli.target import FamiliesOptions, judging
-
-with when_run():
-    from pathlib import Path
-
-    import amdgpu_family_matrix as matrix
-    from rocwheel.night import page
+from rocwheel.cli.options import COUNT, PATH, dry_run, group, option
+from rocwheel.cli.target import FamiliesOptions, families_options, judging
+from rocwheel.night import page
 
 
 @group("report")
@@ -20,37 +19,42 @@ def report() -> None:
     """Make pages for people."""
 
 
-class StateOptions(FamiliesOptions, DryRun):
-    night: str = own("--night NAME", "The night to sum up.", default=LATEST)
-    output: Path | None = own("--output", "Write it there, too.", is_path=True)
-    nights: int = own("--nights", "How many are shown.", default=30)
-
-
-@command("state", StateOptions, parent=report)
-def state(app: App, options: StateOptions) -> None:
+@report.command("state")
+@option("--night", metavar="NAME", default=LATEST, help="The night to sum up.")
+@option("--output", type=PATH, help="Write it there, too.")
+@option("--nights", type=COUNT, default=30, help="How many are shown.")
+@families_options
+@dry_run
+@click.pass_obj
+def state(
+    app: App,
+    *,
+    night: str,
+    output: Path | None,
+    nights: int,
+    target: FamiliesOptions,
+    dry_run: bool,
+) -> None:
     """Sum up a night and publish the page of all families at <store>/status/.
 
     It is made of the summaries of the shown nights alone.
     """
-    target = NightTarget(app, options)
-    names = target.nights.names()
-    night = target.night(options.night) if names or options.night != LATEST else ""
-    if options.dry_run:
-        app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(page.PAGE)])
+    where = NightTarget(app, target)
+    names = where.nights.names()
+    night = where.night(night) if names or night != LATEST else ""
+    if dry_run:
+        app.emit_plan([f"summary of {night or 'no night'}", where.store.locate(page.PAGE)])
         return
-    body, shown = _pages(app, options, target).publish(night)
-    if options.output:
-        app.write(options.output, body.decode())
-    url = page.page_url(target.channel, target.store)
-    app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)
-
-
-def _pages(app: App, options: StateOptions, target: NightTarget) -> page.NightPages:
-    return page.NightPages(
-        nights=target.nights,
-        channel=judging(app, target.channel),
-        families=matrix.FAMILIES | options.own_families(app),
+    pages = page.NightPages(
+        nights=where.nights,
+        channel=judging(app, where.channel),
+        families=matrix.FAMILIES | target.own_families(app),
         now=app.now(),
         console=app.console,
-        shown=options.nights,
+        shown=nights,
     )
+    body, shown = pages.publish(night)
+    if output:
+        app.write(output, body.decode())
+    url = page.page_url(where.channel, where.store)
+    app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)

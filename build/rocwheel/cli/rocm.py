@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import click
 
+from rocwheel import rocm
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command
-from rocwheel.cli.imports import when_run
-from rocwheel.records.build_options import BuildCacheOptions, RocmOptions
-
-with when_run():
-    from rocwheel import rocm
-    from rocwheel.rocm import by_pip, therock
+from rocwheel.cli.build_options import CACHE, ROCM, build_of
+from rocwheel.cli.options import command, dry_run
+from rocwheel.records.build_options import BuildOptions
+from rocwheel.rocm import by_pip, therock
 
 
-class FetchOptions(RocmOptions, BuildCacheOptions, DryRun):
-    """Options of `fetch_rocm`."""
-
-
-def rocm_source(options: RocmOptions, command: str = "") -> str:
+def rocm_source(options: BuildOptions, command: str = "") -> str:
     """Return the ROCm that the options name. Raises UsageError for none or for two."""
     if options.therock and options.devices:
-        raise click.UsageError("--device is for --therock-index-url without --therock-path")
+        raise click.UsageError("--rocm-devices is for --therock-index-url without --therock-path")
     if options.therock:
         return options.therock
     if not options.therock_index:
@@ -32,7 +26,7 @@ def rocm_source(options: RocmOptions, command: str = "") -> str:
     return by_pip.requirement(options.rocm_version, options.devices or ("all",))
 
 
-def rocm_index(app: App, options: RocmOptions) -> str:
+def rocm_index(app: App, options: BuildOptions) -> str:
     """Return the pip index with ROCm: where a stream of TheRock's has the version asked for."""
     named, version = options.therock_index, options.rocm_version or ""
     if not named:
@@ -40,21 +34,24 @@ def rocm_index(app: App, options: RocmOptions) -> str:
     return therock.address(named, "packages", version=version, ci=app.home.ci, cwd=app.cwd)
 
 
-@command("fetch_rocm", FetchOptions)
-def fetch_rocm(app: App, options: FetchOptions) -> None:
+@command("fetch_rocm")
+@build_of(ROCM, CACHE)
+@dry_run
+@click.pass_obj
+def fetch_rocm(app: App, build: BuildOptions, dry_run: bool) -> None:
     """Fetch, check and cache a ROCm tree; print the path of its root."""
     plan = rocm.plan(
-        rocm_source(options, "fetch_rocm"),
-        index=rocm_index(app, options),
-        sha256=options.therock_sha256,
-        version=options.rocm_version,
-        cache=options.rocm_cache or options.cache or app.cache,
+        rocm_source(build, "fetch_rocm"),
+        index=rocm_index(app, build),
+        sha256=build.therock_sha256,
+        version=build.rocm_version,
+        cache=build.rocm_cache or build.cache or app.cache,
         cwd=app.cwd,
     )
     rocm.check_local(plan)
-    if options.dry_run:
+    if dry_run:
         return app.emit(plan.document(), str(plan))
     with app.console.step("ROCm", key="rocm"):
-        budget = options.cache_budget
+        budget = build.cache_budget
         root = rocm.fetch(plan, console=app.console, budget_bytes=budget, env=app.environ)
     return app.emit({**root.document(), "seconds": app.console.seconds["rocm"]}, str(root.root))

@@ -2,107 +2,100 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import amdgpu_family_matrix as matrix
 from rocwheel.base.choices import ALL
 from rocwheel.base.errors import ConfigError, StoreError
-from rocwheel.base.option import OptionSet, opt
+from rocwheel.base.store import Store
+from rocwheel.base.store.file import FileStore
+from rocwheel.base.versions import is_sha256
 from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.imports import when_run
+from rocwheel.cli.options import PATH, option, option_set
+from rocwheel.gate.suite import suites
+from rocwheel.records import families
+from rocwheel.records.manifest import Manifest
+from rocwheel.records.places import Place
+from rocwheel.release.index import channels
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import log, manifests
+from rocwheel.release.operations import Who
+from rocwheel.release.trust import policy
+from rocwheel.release.trust.policy import Signer
 
-with when_run():
-    from pathlib import Path
-    from urllib.parse import urlsplit
-
-    import amdgpu_family_matrix as matrix
-    from rocwheel.base.store import Store
-    from rocwheel.base.store.file import FileStore
-    from rocwheel.base.versions import is_sha256
-    from rocwheel.gate.suite import suites
-    from rocwheel.records import families
-    from rocwheel.records.manifest import Manifest
-    from rocwheel.records.places import Place
-    from rocwheel.release.index import channels
-    from rocwheel.release.index.channels import Channel
-    from rocwheel.release.ledger import log, manifests
-    from rocwheel.release.operations import Who
-    from rocwheel.release.trust import policy
-
-_target, _person = partial(opt, "Target"), partial(opt, "Person")
+_target = partial(option, section="Target")
+_person = partial(option, section="Person")
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
-class StoreOptions(OptionSet):
-    """Options that name a channel or a store."""
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """A channel or a store."""
 
-    channel: str = _target(
-        "--channel NAME", "A channel of ci/channels.yaml, such as nightly.", values="channels"
-    )
-    store_url: str = _target(
-        "--store URL",
-        "A store without a channel: s3://bucket/prefix or file:///folder.",
-        param="store_url",
-    )
-    channels_file: Path | None = _target(
-        "--channels-file",
-        "Where the channels are defined; default: channels.yaml of the data in use.",
-        is_path=True,
-    )
+    channel: str = ""
+    store: str = ""
+    channels_file: Path | None = None
 
     def open(self, app: App) -> channels.Channel:
         """Return the channel they name; its store is not opened. Raises UsageError, ConfigError."""
-        if bool(self.store_url) == bool(self.channel):
+        if bool(self.store) == bool(self.channel):
             raise known.lacking("--store URL, or --channel", known.channels)
         if not self.channel:
-            chosen = channels.of_store(self.store_url)
+            chosen = channels.of_store(self.store)
         else:
             path = self.channels_file or app.home.ci / "channels.yaml"
             chosen = replace(channels.channel(path, self.channel), public_environ=app.environ)
         return chosen.with_rules_of(owners(app, chosen).values())
 
 
+@dataclass(frozen=True, kw_only=True)
 class FamiliesOptions(StoreOptions):
-    """Options that name a channel or a store, and a file of further GPU families."""
+    """A channel or a store, and a file of further GPU families."""
 
-    families: Path | None = _target(
-        "--families FILE",
-        "Families of your own beside the matrix; only with a --store of this machine.",
-        is_path=True,
-    )
+    family_file: Path | None = None
 
     def own_families(self, app: App) -> dict[str, matrix.Family]:
-        """Families of --families; none without it. Raises ConfigError where they may not go."""
-        if self.families is None:
+        """Families of --family-file; none without it. Raises ConfigError where they may not go."""
+        if self.family_file is None:
             return {}
         named = (app.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
         endpoint = next(filter(None, named), "")
-        is_folder = not self.store_url or self.store_url.startswith("file:")
+        is_folder = not self.store or self.store.startswith("file:")
         # a bucket of a server on loopback is on this machine, too
         if self.channel or not (is_folder or urlsplit(endpoint).hostname in LOOPBACK):
-            what = f"{self.families}: families of your own go into a store of this machine only"
+            what = f"{self.family_file}: families of your own go into a store of this machine only"
             hint = "give --store file:///folder in place of a channel or another store"
             raise ConfigError(what, hint=hint)
-        return families.load(self.families)
+        return families.load(self.family_file)
 
 
+@dataclass(frozen=True, kw_only=True)
 class TargetOptions(FamiliesOptions):
-    """Options that name an index: a channel or a store, and the GPU family."""
+    """An index: a channel or a store, and the GPU family."""
 
-    family: str = _target(
-        "--family NAME",
-        "GPU family (required, but where a channel has an index of all).",
-        values="families",
-    )
+    family: str = ""
 
 
-class PersonOptions(OptionSet):
-    """Options that say who acts, and why."""
+@dataclass(frozen=True, kw_only=True)
+class ManifestOptions(FamiliesOptions):
+    """A wheel set in an index, and for which families."""
 
-    by: str = _person("--by NAME", "Who; default: GitHub's actor, or the user.")
-    reason: str = _person("--reason TEXT", "Why; kept in the record.")
+    family: tuple[str, ...] = ()
+    manifest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonOptions:
+    """Who acts, and why."""
+
+    by: str = ""
+    reason: str = ""
 
     def who(self, app: App, *, reason: str = "") -> Who:
         """Return who acts: --by, else GitHub's actor, else the user."""
@@ -110,21 +103,102 @@ class PersonOptions(OptionSet):
         return Who(by=name, now=app.now(), reason=self.reason or reason, is_checked=True)
 
 
-class ManifestOptions(FamiliesOptions):
-    """Options that name a wheel set in an index, and for which families."""
+STORE = (
+    _target(
+        "--channel",
+        metavar="NAME",
+        type=known.OneOf(known.channels),
+        default="",
+        help="A channel of ci/channels.yaml, such as nightly.",
+    ),
+    _target(
+        "--store",
+        metavar="URL",
+        help="A store without a channel: s3://bucket/prefix or file:///folder.",
+    ),
+    _target(
+        "--channels-file",
+        type=PATH,
+        rare=True,
+        help="Where the channels are defined; default: channels.yaml of the data in use.",
+    ),
+)
+FAMILIES = (
+    *STORE,
+    _target(
+        "--family-file",
+        metavar="FILE",
+        type=PATH,
+        rare=True,
+        help="Families of your own beside the matrix; only with a --store of this machine.",
+    ),
+)
+FAMILY = _target(
+    "--family",
+    metavar="NAME",
+    type=known.OneOf(known.families),
+    default="",
+    help="GPU family (required, but where a channel has an index of all).",
+)
 
-    family: tuple[str, ...] = _target(
-        "--family LIST",
-        "GPU families; default: all of the set's, where the channel has one index for all.",
-        values="families_or_all",
-        many=True,
-        repeats=True,
-    )
-    manifest: str = _target(
-        "--manifest SHA|PATH",
-        "The wheel set: SHA-256 of its manifest (6 digits or more), or the file or wheelhouse.",
-        values="MANIFEST",
+
+def _manifest(*, family: tuple[tuple[str, ...], ...], **given: Any) -> ManifestOptions:
+    names = tuple(dict.fromkeys(name for each in family for name in each))
+    return ManifestOptions(family=names, **given)
+
+
+store_options = option_set("target", StoreOptions, *STORE)
+families_options = option_set("target", FamiliesOptions, *FAMILIES)
+target_options = option_set("target", TargetOptions, *FAMILIES, FAMILY)
+manifest_options = option_set(
+    "target",
+    _manifest,
+    *FAMILIES,
+    _target(
+        "--family",
+        metavar="LIST",
+        type=known.ListOf(known.families_or_all),
+        multiple=True,
+        help="GPU families; default: all of the set's, where the channel has one index for all.",
+    ),
+    _target(
+        "--manifest",
+        metavar="SHA|PATH",
+        type=known.MANIFEST,
         required=True,
+        help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or "
+        "wheelhouse.",
+    ),
+)
+person_options = option_set(
+    "person",
+    PersonOptions,
+    _person("--by", metavar="NAME", help="Who; default: GitHub's actor, or the user."),
+    _person("--reason", metavar="TEXT", help="Why; kept in the record."),
+)
+signer_option = _person(
+    "--signer",
+    metavar="URI",
+    envvar="ROCWHEEL_SIGNER",
+    rare=True,
+    help="Sign what this command states: file:/path/key.pem, awskms:alias/NAME, "
+    "hsm:SLOT?label=TOKEN or, with an OIDC identity, sigstore:",
+)
+
+
+def key_of(app: App, signer: str) -> Signer | None:
+    """Open the key that --signer names; None without it. Raises ConfigError, TrustError."""
+    if not signer:
+        return None
+    from rocwheel.release.trust import signers
+
+    scheme, _, rest = signer.partition(":")
+    path = f"{scheme}:{app.cwd / rest.removeprefix('//')}"
+    pin = app.environ.get("ROCWHEEL_SIGNER_PIN_FILE", "")
+    return signers.signer(
+        path if scheme in {"file", "sigstore"} and rest else signer,
+        pin=app.cwd / pin if pin else None,
+        token=app.environ.get("SIGSTORE_IDENTITY_TOKEN", ""),
     )
 
 
@@ -168,7 +242,7 @@ class Target:
         for name in () if self.names else manifest.families:
             if name not in self.own.keys() | matrix.FAMILIES.keys():
                 what = f"{manifest.sha256[:12]} is for {name}: no family (any more)"
-                hint = "name with --family those that are; your own need --families FILE"
+                hint = "name with --family those that are; your own need --family-file FILE"
                 raise ConfigError(what, hint=hint)
         return tuple(map(self._named, self.names or manifest.families))
 
@@ -262,6 +336,6 @@ def owners(app: App, channel: Channel) -> dict[str, Channel]:
 
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
-    """Return the family of --family: one of --families, or of the matrix. Raises ConfigError."""
+    """Return the family of --family: one of --family-file, or of the matrix. Raises ConfigError."""
     own = options.own_families(app)
     return own.get(options.family) or families.named(options.family, tuple(own))

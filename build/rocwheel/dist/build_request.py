@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ STARTUP_OPTIONS: Final = frozenset(
 BOTH: Final = re.compile("watchfs|(experimental|incompatible)_.*")  # either kind
 
 
+@dataclass(frozen=True, kw_only=True)
 class Executor(ContainerOptions):
     """Where Bazel shall run: on this machine, or in a container of an image, and its rights."""
 
@@ -56,6 +57,7 @@ class Executor(ContainerOptions):
         return "linux-sandbox" if self.sandbox or self.kind == "host" else "processwrapper-sandbox"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Request(Wanted, source.SourceRequest):
     """A request for a build; what is empty or None comes from the pin, the tree or the tarball."""
 
@@ -221,7 +223,7 @@ def _targets(
     if of.targets and (missing := families.lacking(asked, of.targets)):
         raise ConfigError(
             f"{of.name}: has no code for {missing}",
-            hint="name a ROCm for all of them: TheRock's multiarch tarball, or --device all",
+            hint="name a ROCm for all of them: TheRock's multiarch tarball, or --rocm-devices all",
         )
     _check_targets(request.gfx_targets)
     if request.gfx_targets:

@@ -352,7 +352,7 @@ def gate_command(
         f"--installed={PYTHON}", f"--packages={BESIDE}", f"--output={OUTPUT}", f"--slots={SLOTS}",
     ]  # fmt: skip
     if FAMILIES in mounted:
-        words.append(f"--families={FAMILIES}")
+        words.append(f"--family-file={FAMILIES}")
     if TESTS in mounted:
         words.append(f"--jax-tests={TESTS}")
     env = {

@@ -232,7 +232,7 @@ class _Resolver(Plain, frozen=True):
             "image": image,
             "pythons": list(pythons),
             "gfx": list(targets),
-            "argv": [w for w in words if not w.startswith(("--therock-path=", "--families="))],
+            "argv": [w for w in words if not w.startswith(("--therock-path=", "--family-file="))],
         }
         return WheelRecipe(
             name=name,

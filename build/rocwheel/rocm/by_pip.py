@@ -170,6 +170,6 @@ class Pip(Plain, frozen=True, kw_only=True):
                 f"{self.text}: {problem}{where}: {why}",
                 hint="a gate may be given another ROCm: --rocm"
                 if self.packages
-                else "check --therock-index-url, --rocm-version and --device",
+                else "check --therock-index-url, --rocm-version and --rocm-devices",
                 detail=exc.detail,
             ) from exc

@@ -5,6 +5,7 @@ against its layout and says exactly what it is. Nothing is ever written below a 
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ from rocwheel.source import bazelrc, xla
 from rocwheel.source.pins import Pin, PinnedWheel, Pins
 
 
+@dataclass(frozen=True, kw_only=True)
 class SourceRequest(SourceOptions):
     """A request for sources: pin, folders, overrides; everything may be left out."""
 

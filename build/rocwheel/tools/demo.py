@@ -263,7 +263,7 @@ def night(
         ci=ours.ci,
         by=who.by,
         now=who.now,
-        own=(f"--families={own}",),
+        own=(f"--family-file={own}",),
     )
     return DemoNight(recipe=recipe, setting=setting, folder=folder)
 

@@ -449,7 +449,7 @@ def test_the_public_page_is_read_afresh_through_the_callers_proxy_and_never_with
         )
         proxy = f"http://127.0.0.1:{server.server_port}"
         app = App({"http_proxy": proxy})
-        options = StoreOptions(channel="nightly", store_url=None, channels_file=channels_file)
+        options = StoreOptions(channel="nightly", store="", channels_file=channels_file)
         opened = options.open(app)
         assert opened.public_url.startswith("http://")
         place = replace(opened.release(shop.store, FAMILY, 7), root=shop.release.root)

@@ -1,0 +1,425 @@
+"""The options of a build, by what they are about; `build` passes what all of them ask for.
+
+Commands that have only some of them put theirs together with `build_of`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from rocwheel.base.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS
+from rocwheel.base.versions import PythonVersion, byte_count
+from rocwheel.cli import known
+from rocwheel.cli.known import ListOf, OneOf
+from rocwheel.cli.options import COUNT, PATH, option, option_set
+from rocwheel.records.build_options import BuildOptions, ContainerOptions, RemoteOptions
+
+_inputs, _jax, _wheels, _bazel, _remote, _container, _output = (
+    functools.partial(option, section=section)
+    for section in ("Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote", "Container", "Output")
+)
+
+
+def _python(text: str) -> PythonVersion:
+    # CPythons that JAX had or will have: the tree says which it accepts
+    if match := re.fullmatch(r"3\.([6-9]|1[5-9])", text):
+        return PythonVersion(3, int(match[1]))
+    return PythonVersion.parse(text)
+
+
+class _Bytes(int):
+    """A number of bytes that is written as it is read."""
+
+    def __str__(self) -> str:
+        return f"{int(self)}B"
+
+
+class ByteCount(click.types.StringParamType):
+    """A number of bytes as people write it: 60G."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        del param, ctx
+        return _Bytes(byte_count(value)) if isinstance(value, str) and value else value or None
+
+
+BYTES: Final = ByteCount()
+
+THEROCK: Final = (
+    _inputs(
+        "--therock-path",
+        metavar="SOURCE",
+        type=known.FILE,
+        default="",
+        help="ROCm: URL of a TheRock tarball, a local tarball (.tar.gz, .tar.xz, .tar.zst), a "
+        "directory that holds ROCm, or pip:REQUIREMENT.",
+    ),
+)
+ROCM: Final = (
+    *THEROCK,
+    _inputs(
+        "--therock-index-url",
+        metavar="URL",
+        rare=True,
+        help="pip index with TheRock's packages to install ROCm from, or one of its channels.",
+    ),
+    _inputs(
+        "--rocm-devices",
+        metavar="LIST",
+        rare=True,
+        type=ListOf(known.of()),
+        default=(),
+        help="GPUs whose code a ROCm by pip has, comma-separated, or all.",
+    ),
+    _inputs(
+        "--therock-sha256",
+        metavar="HEX",
+        rare=True,
+        default=None,
+        help="SHA-256 the tarball must have.",
+    ),
+    _inputs(
+        "--rocm-version",
+        metavar="VERSION",
+        default=None,
+        help="ROCm version, checked against the tree; default: the tarball's name.",
+    ),
+)
+CACHE: Final = (
+    _output(
+        "--cache-dir",
+        type=PATH,
+        help="ROCm trees and Bazel output; default: ~/.cache/rocwheel.",
+    ),
+    _output(
+        "--rocm-dir",
+        type=PATH,
+        rare=True,
+        help="ROCm trees alone: a path that is the same for all who share a remote cache.",
+    ),
+    _output(
+        "--cache-budget",
+        metavar="SIZE",
+        type=BYTES,
+        rare=True,
+        help="Most the ROCm cache may hold: 60G; default: no limit.",
+    ),
+)
+FAMILY_FILE: Final = _inputs(
+    "--family-file",
+    type=PATH,
+    rare=True,
+    metavar="FILE",
+    help="Families of your own beside the matrix.",
+)
+FAMILY: Final = (
+    _inputs(
+        "--family",
+        metavar="LIST",
+        type=ListOf(known.families_or_all),
+        multiple=True,
+        help="GPU families that the wheels are for, or all: one build with the gfx targets of "
+        "each; default: the tarball's name.",
+    ),
+    FAMILY_FILE,
+)
+TARGETS: Final = (
+    _inputs(
+        "--gfx-targets",
+        "--rocm-amdgpu-targets",
+        metavar="LIST",
+        default=(),
+        type=ListOf(known.gfx_targets),
+        help="gfx targets, comma-separated: gfx942,gfx1100.",
+    ),
+)
+FOLDERS: Final = (
+    _jax("--jax-source-dir", type=PATH, help="JAX source tree to build instead of a pin."),
+    _jax(
+        "--xla-source-dir",
+        type=PATH,
+        help="XLA source tree to build instead of the one JAX pins.",
+    ),
+)
+SOURCES: Final = (
+    *FOLDERS,
+    *TARGETS,
+    _jax(
+        "--jax-version",
+        metavar="VERSION",
+        type=OneOf(known.jax_versions),
+        default="",
+        help="JAX pin of ci/pins.yaml; default: the default pin.",
+    ),
+    _jax(
+        "--jax-repository",
+        metavar="URL",
+        rare=True,
+        help="Repository of --jax-ref, such as ROCm's fork of JAX; default: the pin's.",
+    ),
+    _jax(
+        "--jax-ref",
+        metavar="REF",
+        help="Branch, tag or commit of JAX to build instead of a pin.",
+    ),
+    _jax(
+        "--allow-unverified-pin",
+        is_flag=True,
+        rare=True,
+        help="Build a pin whose facts were not compared with the sources.",
+    ),
+    _jax(
+        "--jaxlib",
+        metavar="ORIGIN",
+        type=OneOf(known.of(*JAXLIB_ORIGINS)),
+        rare=True,
+        help="jaxlib: built here, or the upstream wheel pinned by hash; default: what the JAX pin "
+        "says.",
+    ),
+    _bazel(
+        "--compiler",
+        metavar="NAME",
+        type=OneOf(known.of(*COMPILERS)),
+        default="clang",
+        help="Host compiler: clang (this machine's where JAX builds with it, else JAX's own), or "
+        "hermetic (JAX's own clang).",
+    ),
+)
+PYTHONS: Final = (
+    _inputs(
+        "--python-versions",
+        metavar="LIST",
+        default=(),
+        type=ListOf(known.pythons, _python),
+        help="CPythons, comma-separated: 3.12,3.13; default: all of the JAX pin.",
+    ),
+)
+VERSION: Final = (
+    _wheels(
+        "--wheel-suffix",
+        metavar="SUFFIX",
+        default=None,
+        rare=True,
+        help="Version suffix of the wheels; default: +rocm<version>.",
+    ),
+)
+PROGRAMS: Final = (
+    _bazel(
+        "--compiler-path",
+        type=PATH,
+        rare=True,
+        help="The compiler's executable; default: the newest on PATH.",
+    ),
+    _bazel(
+        "--bazel-path",
+        "--bazel",
+        type=known.FILE,
+        rare=True,
+        help="The Bazel to use; default: the version the tree asks for, on PATH or fetched.",
+    ),
+    _bazel(
+        "--bazel-mirror",
+        metavar="URL",
+        rare=True,
+        help="Where Bazel releases are fetched from; default: their GitHub page.",
+    ),
+    _bazel(
+        "--locked",
+        is_flag=True,
+        rare=True,
+        help="Refuse a Bazel whose SHA-256 was not verified.",
+    ),
+)
+BAZEL: Final = (
+    *PROGRAMS,
+    _bazel(
+        "--target-cpu-features",
+        metavar="NAME",
+        type=OneOf(known.of(*CPU_FEATURES)),
+        default="release",
+        rare=True,
+        help="release (AVX), native (this machine only) or default (none).",
+    ),
+    _bazel(
+        "--bazel-options",
+        multiple=True,
+        help="Further Bazel option, last on its line; repeatable.",
+    ),
+    _bazel(
+        "--bazel-startup-options",
+        multiple=True,
+        rare=True,
+        help="Further Bazel startup option; repeatable.",
+    ),
+)
+REMOTE: Final = (
+    _remote(
+        "--remote-cache", metavar="URL", help="Bazel remote cache: http, https, grpc or grpcs."
+    ),
+    _remote(
+        "--remote-executor",
+        metavar="URL",
+        rare=True,
+        help="Bazel remote executor: grpc or grpcs.",
+    ),
+    _remote(
+        "--remote-upload",
+        is_flag=True,
+        rare=True,
+        help="Also write to the remote cache; else it is only read.",
+    ),
+    _remote(
+        "--remote-header-file",
+        type=PATH,
+        rare=True,
+        help="`Name: value` lines sent to cache and executor; a file only you can read.",
+    ),
+    _remote(
+        "--remote-tls-ca",
+        type=PATH,
+        rare=True,
+        help="Certificates that cache and executor are trusted by.",
+    ),
+    _remote(
+        "--remote-tls-certificate",
+        type=PATH,
+        rare=True,
+        help="Client certificate for cache and executor.",
+    ),
+    _remote("--remote-tls-key", type=PATH, rare=True, help="Key of the client certificate."),
+    _remote(
+        "--remote-timeout",
+        metavar="SECONDS",
+        type=COUNT,
+        default=60,
+        rare=True,
+        help="Longest a transfer to or from the remote cache may take.",
+    ),
+)
+CONTAINER: Final = (
+    _container(
+        "--executor",
+        type=click.Choice(EXECUTORS),
+        default="host",
+        help="Where Bazel and compilers run: on this machine, or in one container.",
+    ),
+    _container(
+        "--builder-image",
+        metavar="IMAGE",
+        default="",
+        help="Image to build in: NAME@sha256:…, a tag, or `search` for the recipe's.",
+    ),
+    _container(
+        "--builder-recipe",
+        metavar="NAME",
+        type=OneOf(known.recipes),
+        default="manylinux_2_28",
+        rare=True,
+        help="Recipe of ci/images.yaml that `search` looks for.",
+    ),
+    _container(
+        "--container-network",
+        metavar="NAME",
+        default="none",
+        rare=True,
+        help="The container's network: none, host, or one of the engine's.",
+    ),
+    _container(
+        "--container-proxies",
+        is_flag=True,
+        rare=True,
+        help="Hand proxy settings and CA certificates to the container.",
+    ),
+    _container(
+        "--container-sandbox",
+        is_flag=True,
+        rare=True,
+        help="Lift what keeps Bazel's linux-sandbox from working (seccomp, masked paths).",
+    ),
+    _container("--container-cpus", metavar="N", rare=True, help="CPUs the container may use."),
+    _container(
+        "--container-memory", metavar="SIZE", rare=True, help="Memory the container may use."
+    ),
+    _container(
+        "--container-shm",
+        metavar="SIZE",
+        default="1g",
+        rare=True,
+        help="Size of /dev/shm in the container.",
+    ),
+)
+ALLOW_DIRTY: Final = _output(
+    "--allow-dirty", is_flag=True, help="Build from sources that are not a clean commit."
+)
+WHEELHOUSE: Final = (
+    _output("--wheelhouse", type=PATH, default="wheelhouse", help="Where wheelhouses appear."),
+    ALLOW_DIRTY,
+)
+
+# of options whose value has another name in the program
+FIELDS: Final = {
+    "therock_path": "therock",
+    "therock_index_url": "therock_index",
+    "rocm_devices": "devices",
+    "cache_dir": "cache",
+    "rocm_dir": "rocm_cache",
+    "family": "families",
+    "family_file": "own_families",
+    "python_versions": "pythons",
+    "target_cpu_features": "cpu_features",
+}
+EXECUTOR_FIELDS: Final = {
+    "executor": "kind",
+    "builder_image": "image",
+    "builder_recipe": "recipe",
+    "container_network": "network",
+    "container_proxies": "pass_proxies",
+    "container_sandbox": "sandbox",
+    "container_cpus": "cpus",
+    "container_memory": "memory",
+    "container_shm": "shm",
+}
+
+
+def _asked(**given: Any) -> BuildOptions:
+    """Return what was given; what the command has no option for keeps its default."""
+    executor = {EXECUTOR_FIELDS[k]: given.pop(k) for k in [*given] if k in EXECUTOR_FIELDS}
+    is_remote = [name for name in given if name.startswith("remote_")]
+    remote = {name.removeprefix("remote_"): given.pop(name) for name in is_remote}
+    if "family" in given:
+        given["family"] = tuple(dict.fromkeys(name for each in given["family"] for name in each))
+    return BuildOptions(
+        **{FIELDS.get(name, name): value for name, value in given.items()},
+        remote=RemoteOptions(**remote),
+        executor=ContainerOptions(**executor),
+    )
+
+
+Options = tuple[Callable[[Any], Any], ...]
+PARTS: Final[tuple[Options, ...]] = (
+    ROCM,
+    FAMILY,
+    SOURCES,
+    PYTHONS,
+    VERSION,
+    BAZEL,
+    CACHE,
+    WHEELHOUSE,
+    REMOTE,
+    CONTAINER,
+)
+
+
+def build_of(*parts: Options, **fixed: Any) -> Callable[[Any], Any]:
+    """Return a decorator with these options, which passes them as `build`."""
+    make = functools.partial(_asked, **fixed)
+    return option_set("build", make, *(each for part in parts for each in part))
+
+
+build = build_of(*PARTS)
