@@ -39,6 +39,7 @@ INSTALL = {
     "nginx": "apt-get install nginx-light",
     "dockerd": "apt-get install docker.io iptables",
     "docker-registry": "apt-get install docker-registry",
+    "chroot": "apt-get install coreutils",
     "mmdebstrap": "apt-get install mmdebstrap",
     "podman": "apt-get install podman runc catatonit",
     "skopeo": "apt-get install skopeo",

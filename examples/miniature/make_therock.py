@@ -92,6 +92,15 @@ _EMPTY_LIBRARIES: Mapping[str, int] = {
     "rccl": 1, "rocblas": 5, "rocm_smi64": 1, "rocprofiler-sdk": 1, "rocrand": 1, "rocsolver": 0,
     "roctracer64": 4,
 }  # fmt: skip
+_EMPTY_HEADERS = (  # of libraries that the miniature does not call
+    "hipfft/hipfft.h",
+    "hipsolver/hipsolver.h",
+    "hipsparse/hipsparse.h",
+    "miopen/miopen.h",
+    "rccl/rccl.h",
+    "rocblas/rocblas.h",
+    "rocsolver/rocsolver.h",
+)
 _MTIME = 1763596800  # 2025-11-20, for every member
 _HIPCC = b"""\
 #!/bin/sh
@@ -279,6 +288,10 @@ def _add_headers(tree: Tree, version: RocmVersion) -> None:
         numbers = dict(zip(names, (version.major, version.minor, version.patch), strict=True))
         guard = header.replace("/", "_").replace("-", "_").replace(".", "_").upper()
         tree.add(f"include/{header}", _header(guard, numbers))
+    for header in _EMPTY_HEADERS:
+        tree.add(
+            f"include/{header}", _header(header.replace("/", "_").replace(".", "_").upper(), {})
+        )
     composed = version.major * 100_000 + version.minor * 100 + version.patch
     tree.add(
         "include/rocrand/rocrand_version.h",

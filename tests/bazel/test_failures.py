@@ -18,6 +18,27 @@ KNOWN = failures.load(FILE)
 
 # What the programs print; made from their sources' formats, shortened.
 LOGS = {
+    "packaged-bazel": """\
+file is invalid or corrupted (missing end of central directory record)
+Opening zip "/proc/self/exe": Cannot find central directory
+FATAL: Failed to open '/proc/self/exe' as a zip file: (error: 5): Input/output error
+""",
+    "development-bazel": """\
+ERROR: /cache/external/rules_cc/cc/private/rules_impl/cc_binary.bzl:20:1: name 'macro' is not defined
+""",
+    "hip-as-cpp": """\
+jaxlib/gpu/prng_kernels.cu.cc:87:22: error: use of undeclared identifier 'blockIdx'
+""",
+    "dependency-file": """\
+ERROR: /src/jaxlib/rocm/BUILD:60:11: Compiling jaxlib/gpu/prng_kernels.cu.cc failed: error while parsing .d file: \
+/cache/execroot/prng_kernels.cu.d (file does not end in a newline)
+""",
+    "older-rocm": """\
+jaxlib/gpu/solver_kernels_ffi.cc:210:10: error: no matching function for call to 'hipblasCgetrfBatched'
+""",
+    "missing-input": """\
+ERROR: /src/jaxlib/BUILD:12:8: Compiling x failed: missing input file '@@rules_python//python/private:x.bzl'
+""",
     "undeclared-inclusion": """\
 ERROR: /src/jaxlib/rocm/BUILD:12:11: Compiling jaxlib/rocm/solver.cc failed: undeclared inclusion(s) in rule '//jaxlib/rocm:solver':
 this rule is missing dependency declarations for the following files included by 'solver.cc':

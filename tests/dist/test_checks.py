@@ -217,17 +217,17 @@ def test_a_linker_that_only_the_rc_files_ask_for_is_looked_for_too(look):
 
 
 @pytest.mark.parametrize("version", GENERATIONS)
-def test_a_rocm_is_checked_for_all_that_this_jax_looks_for_at_once(version, look, tmp_path):
+def test_a_rocm_is_checked_for_all_that_this_jax_looks_for_at_once(version, look, tmp_path, runner):
     _, tree, _, _ = look(GENERATIONS[version])
     folder = tarballs.rocm_folder(tmp_path / "rocm")
     asked = rocm.plan(str(folder), sha256=None, version=None, cache=tmp_path, cwd=tmp_path)
     root = rocm.fetch(asked, console=silent())
-    checks.check_rocm(tree, root.root, name=root.name, targets=("gfx942",))
+    checks.check_rocm(tree, root.root, name=root.name, targets=("gfx942",), runner=runner)
     gone = ("include/miopen/version.h", "lib/librocsolver.so", "include/roctracer/roctracer.h")
     for name in gone:
         (folder / name).unlink()
     with pytest.raises(RocmError, match=f"3 of the files JAX {version} looks for") as caught:
-        checks.check_rocm(tree, root.root, name=root.name, targets=("gfx942",))
+        checks.check_rocm(tree, root.root, name=root.name, targets=("gfx942",), runner=runner)
     assert {line.split(" or ")[0] for line in caught.value.detail.splitlines()} == set(gone)
 
 
@@ -373,3 +373,44 @@ def test_a_checked_tree_gives_the_specification_of_its_rocm(look):
     _, _, spec, _ = look(GENERATIONS["0.11.0"])
     assert spec.rocm == RocmVersion.parse("7.10.0a20251120")
     assert isinstance(spec.rocm_root, PurePosixPath)
+
+
+VENDOR = """
+#if defined(JAX_GPU_CUDA)
+#include "third_party/gpus/cuda/include/cuda.h"
+#elif defined(JAX_GPU_HIP)
+#include "rocm/include/hip/hip_runtime_api.h"
+#include "rocm/include/hipsolver/hipsolver.h"
+#include "rocm/include/miopen/miopen.h"
+#include "rocm/rocm_config.h"
+#if TF_ROCM_VERSION >= 80000
+#include "rocm/include/hipdnn/hipdnn.h"
+#endif
+#endif
+"""
+
+
+@pytest.mark.needs("clang-19")
+def test_headers_that_the_trees_sources_include_are_looked_for(look, tmp_path, runner):
+    """Their conditions count, what headers include counts, and a vendor's own are left out."""
+    _, tree, _, _ = look(GENERATIONS["0.11.0"])
+    (tree.workspace / "jaxlib" / "gpu").mkdir(parents=True)
+    (tree.workspace / "jaxlib" / "gpu" / "vendor.h").write_text(VENDOR)
+    root = tmp_path / "rocm"
+    for name, text in {
+        "hip/hip_runtime_api.h": "#include <cstdint>\n",
+        "hipsolver/hipsolver.h": "#include <hipblas-common/hipblas-common.h>\n",
+        "rocm-core/rocm_version.h": "#define ROCM_VERSION_MAJOR 7\n#define ROCM_VERSION_MINOR 10\n"
+        "#define ROCM_VERSION_PATCH 0\n",
+    }.items():
+        path = root / "include" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (root / "lib/llvm/bin").mkdir(parents=True)
+    (root / "lib/llvm/bin/clang++").symlink_to("/usr/bin/clang++-19")
+    missing = checks.lacking_headers(tree, root, runner)
+    assert missing == ["include/hipblas-common/hipblas-common.h", "include/miopen/miopen.h"]
+
+    (root / "lib/llvm/bin/clang++").unlink()
+    (root / "lib/llvm/bin/clang++").write_text("#!/bin/sh\nexit 1\n")
+    assert checks.lacking_headers(tree, root, runner) == [], "a clang that fails says nothing"

@@ -24,7 +24,9 @@ from pathlib import Path
 
 from support.processes import DIES_WITH_US
 
+ROOT = Path(__file__).parents[2]
 DEBIAN = "bookworm"
+ARCHIVE = "http://deb.debian.org/debian"
 BASE_PACKAGES = ("ca-certificates", "python3")
 BASE = "rocwheel-test/base:bookworm"
 SYSTEM = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -81,7 +83,7 @@ def base_tarball() -> Path:
         if not target.exists():
             scratch = target.with_suffix(f".{os.getpid()}.tar")
             subprocess.run(
-                ["mmdebstrap", *options, str(scratch), "http://deb.debian.org/debian"],
+                ["mmdebstrap", *options, str(scratch), ARCHIVE],
                 check=True,
                 capture_output=True,
                 timeout=1700,

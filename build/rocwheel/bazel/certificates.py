@@ -7,6 +7,7 @@ server gets it as a startup option (https://bazel.build/docs/user-manual#startup
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -83,7 +84,9 @@ def _parsed(bundle: Path, data: bytes) -> list[x509.Certificate]:
     from cryptography import x509
 
     try:
-        return x509.load_pem_x509_certificates(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of roots older than RFC 5280, which every bundle has
+            return x509.load_pem_x509_certificates(data)
     except ValueError as exc:
         raise ConfigError(
             f"{bundle}: holds no certificates in PEM",

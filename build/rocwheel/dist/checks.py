@@ -6,20 +6,35 @@ build rules of this JAX version look for. One error lists all that is missing.
 """
 
 import re
+import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from rocwheel import bazel, rocm, source
-from rocwheel.base.errors import ConfigError, HostError, RocmError, SourceError
+from rocwheel.base.errors import CommandError, ConfigError, HostError, RocmError, SourceError
 from rocwheel.base.host.machine import Programs
-from rocwheel.base.process import Command
+from rocwheel.base.process import Command, Runner
 from rocwheel.base.versions import gfx_target, suggest
 from rocwheel.dist.build_request import Plan
 
 COMPILER: Final = "CLANG_COMPILER_PATH"  # what XLA's rocm_configure.bzl compiles host code with
-# Debian's and Fedora's package for a program that is missed.
+# Sources that include ROCm's headers: of JAX, and of an XLA (https://github.com/openxla/xla).
+VENDOR: Final = "jaxlib/gpu/vendor.h"
+XLA_WRAPPERS: Final = "xla/stream_executor/rocm/*.h"
+CLANGS: Final = ("lib/llvm/bin/clang++", "llvm/bin/clang++")
+PREPROCESS: Final = (
+    *("-x", "c++", "-std=c++17", "-M", "-MG", "-w"),
+    *("-DJAX_GPU_HIP=1", "-D__HIP_PLATFORM_AMD__=1", "-DTENSORFLOW_USE_ROCM=1"),
+)
+ROCM_CONFIG: Final = """\
+#include "rocm/include/rocm-core/rocm_version.h"
+#define TF_ROCM_VERSION \\
+  (ROCM_VERSION_MAJOR * 10000 + ROCM_VERSION_MINOR * 100 + ROCM_VERSION_PATCH)
+"""  # XLA's rocm_configure.bzl writes a number
+OF_ROCM: Final = re.compile(r"(amd|hip|miopen|rccl|roc)[\w-]*/\S+\.h(pp)?\Z")
+# Debian's and Fedora's package for a program that is missing.
 PACKAGES: Final = {
     "clang": ("clang lld", "clang lld"),
     "ld.lld": ("lld", "lld"),
@@ -191,12 +206,15 @@ def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
         )
 
 
-def check_rocm(tree: source.SourceTree, root: Path, *, name: str, targets: tuple[str, ...]) -> None:
-    """Look for what XLA's repository rules and clang look for in ROCm.
+def check_rocm(
+    tree: source.SourceTree, root: Path, *, name: str, targets: tuple[str, ...], runner: Runner
+) -> None:
+    """Look for what XLA's repository rules, clang and the tree's own sources look for in ROCm.
 
     Raises RocmError with the list of what is missing.
     """
     missing = rocm.missing(root, tree.version_class.needs, targets)
+    missing = tuple(dict.fromkeys((*missing, *lacking_headers(tree, root, runner))))
     if not missing:
         return
     hint = "use a whole TheRock distribution, with its development headers"
@@ -209,6 +227,34 @@ def check_rocm(tree: source.SourceTree, root: Path, *, name: str, targets: tuple
         hint=hint,
         detail="\n".join(missing),
     )
+
+
+def lacking_headers(tree: source.SourceTree, root: Path, runner: Runner) -> list[str]:
+    """Return the headers of ROCm that the tree's sources include and `root` lacks.
+
+    The ROCm's own clang preprocesses JAX's `vendor.h` and the wrappers of ROCm's libraries in an
+    XLA given by folder. With `-MG` it lists a missing header like one that is there. Without such
+    sources, or where that clang does not run, nothing is listed.
+    """
+    own = tree.xla_dir.glob(XLA_WRAPPERS) if tree.xla_dir else ()
+    sources = [path for path in (tree.workspace / VENDOR, *sorted(own)) if path.is_file()]
+    clang = next((root / path for path in CLANGS if (root / path).is_file()), None)
+    if not sources or clang is None:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "rocm").mkdir()
+        (Path(folder) / "rocm" / "include").symlink_to(root / "include")
+        (Path(folder) / "rocm" / "rocm_config.h").write_text(ROCM_CONFIG)
+        unit = Path(folder) / "unit.cc"
+        unit.write_text("".join(f'#include "{path}"\n' for path in sources))
+        searched = (f"-I{folder}", f"-I{root / 'include'}")
+        command = Command(argv=(str(clang), *PREPROCESS, *searched, str(unit)), timeout=120)
+        try:
+            printed = runner.capture(command)
+        except (CommandError, HostError):
+            return []
+    names = (word.removeprefix("rocm/include/") for word in printed.split())
+    return [f"include/{name}" for name in names if OF_ROCM.match(name)]
 
 
 def check_programs(tree: source.SourceTree, programs: Programs) -> None:

@@ -114,7 +114,9 @@ def gather(
                 planned.rocm, console=console, budget_bytes=budget, env=request.environ
             )
     if root and fetch:
-        checks.check_rocm(tree, root.root, name=root.name, targets=planned.gfx_targets)
+        checks.check_rocm(
+            tree, root.root, name=root.name, targets=planned.gfx_targets, runner=here.runner
+        )
     where = root.root if root else planned.rocm.cached or ROCM_LATER
     place = place.with_mounts(Mount(host=where, guest=executor.ROCM))
     known = root.version if root else version

@@ -40,7 +40,7 @@ def dry_run(planned: Plan, here: Here, *, place: BuildEnvironment | None = None)
     request = planned.request
     ahead = gather(planned, here, place=place, fetch=False)
     tree, spec = ahead.tree, ahead.spec
-    yield from fetching(ahead)
+    yield from fetching(ahead, here)
     yield f"# JAX {tree.jax_version} at {tree.root}"
     yield f"# gfx targets {', '.join(spec.gfx_targets)}"
     yield from (f"#   {item.name}: {', '.join(item.targets)}" for item in planned.families)
@@ -61,15 +61,15 @@ def dry_run(planned: Plan, here: Here, *, place: BuildEnvironment | None = None)
     yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
 
 
-def fetching(ahead: Inputs) -> Iterator[str]:
+def fetching(ahead: Inputs, here: Here) -> Iterator[str]:
     """Yield lines that bring ROCm, Bazel and the sources to where the later lines look for them.
 
     Raises RocmError for a ROCm that is here and lacks something.
     """
     planned, environ = ahead.planned, ahead.planned.request.environ
     if ahead.rocm_root != ROCM_LATER:
-        name, targets = planned.rocm.name, planned.gfx_targets
-        checks.check_rocm(ahead.tree, ahead.rocm_root, name=name, targets=targets)
+        name, targets, runner = planned.rocm.name, planned.gfx_targets, here.runner
+        checks.check_rocm(ahead.tree, ahead.rocm_root, name=name, targets=targets, runner=runner)
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
     if ahead.rocm_root == ROCM_LATER:

@@ -122,7 +122,7 @@ def lines_of_turn(loop: Loop, here: Here) -> Iterator[str]:
     """Yield every command `turn` would run; changes nothing."""
     planned, _ = _begin(loop, here.runner)
     seen, environ = dist.gather(planned, here, fetch=False), loop.request.environ
-    yield from dist.fetching(seen)
+    yield from dist.fetching(seen, here)
     yield from (f"# {note}" for note in seen.notes)
     for title, command in seen.commands(bazel.invocations(_spec(loop, seen.spec)), here):
         yield f"# {title}"
@@ -153,7 +153,7 @@ def configure(
     invocations = bazel.invocations(inputs.spec)
     lines: list[str] = []
     if dry_run:
-        lines += [*dist.fetching(inputs), *(f"# {note}" for note in inputs.notes)]
+        lines += [*dist.fetching(inputs, here), *(f"# {note}" for note in inputs.notes)]
         lines += [f"# write {path}", *dist.writing(path, _rc_lines(invocations))]
         if inputs.spec.remote.rc_file(output_folder(request)):
             lines.append(
