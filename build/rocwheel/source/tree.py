@@ -119,10 +119,20 @@ class SourceTree(Plain, frozen=True, kw_only=True):
                 )
 
     def modules_with(self, options: Iterable[str]) -> bool | None:
-        """Return whether bzlmod is on where a user's Bazel options come last."""
+        """Return whether bzlmod is on where a user's Bazel options come last.
+
+        A config that the tree's rc files do not define decides nothing here; the checks of a user's
+        options refuse it, or find it in an rc file of the user's.
+        """
         if self.rc is None:
             return self.modules
-        return bazelrc.modules(self.workspace, self.rc, options)
+        configs = self.rc.configs
+        known = (
+            item
+            for item in bazelrc.joined(options)
+            if not item.startswith("--config") or item.partition("=")[2] in configs
+        )
+        return bazelrc.modules(self.workspace, self.rc, known)
 
 
 def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
