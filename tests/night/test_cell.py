@@ -269,3 +269,32 @@ esac
     assert run(Nights(nights.store), here).manifest == "abc"
     assert (tmp_path / "ran").read_text().split() == ["build", "stage", "stage"]
     assert not list((tmp_path / "cache" / "nightly" / "built").iterdir())
+
+
+def test_an_end_is_written_once_the_store_is_back(tmp_path, monkeypatch):
+    """It was away for minutes when the work of hours was done."""
+    nights = planned(tmp_path)
+    real, left = nights.store.create, [3]
+
+    def create(key, *rest, **how):
+        if "begun" not in key and left[0]:
+            left[0] -= 1
+            raise errors.StoreError(f"{key}: no answer", hint="")
+        return real(key, *rest, **how)
+
+    monkeypatch.setattr(nights.store, "create", create)
+    monkeypatch.setattr(cells, "SOON", 0.05)
+    assert run(nights, worker(tmp_path)).state is State.PASS
+    assert left == [0]
+    assert where(nights).passed
+
+
+def test_a_folder_that_went_away_is_not_made_again(tmp_path):
+    nights = planned(tmp_path)
+    (tmp_path / "store").rename(tmp_path / "gone")
+    for act in (nights.quarantined, lambda: nights.put_summary("one", b"{}")):
+        with pytest.raises(errors.StoreError, match="the folder went away"):
+            act()
+    assert not (tmp_path / "store").exists()
+    (tmp_path / "gone").rename(tmp_path / "store")
+    assert run(nights, worker(tmp_path)).state is State.PASS

@@ -322,6 +322,54 @@ def test_nothing_of_a_night_is_pruned_by_a_clock_that_is_off(world):
     assert sorted((world.folder / "store").rglob("*")) == before
 
 
+@pytest.mark.soak
+def test_a_store_that_is_away_for_a_while_ends_neither_engine_nor_cells(world):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:60"})
+    process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+    wait_for(world, "gate.jax.gfx90a.3.12.smoke")
+    store, away = world.folder / "store", world.folder / "away"
+    store.rename(away)
+    time.sleep(30)
+    away.rename(store)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    assert "asking again in 15 s" in err
+    assert set(world.states("one").values()) == {"pass"}
+
+
+def test_everything_is_killed_in_a_gate_and_check_names_it_three_minutes_later(world):
+    """By the store's clock: whatever machine looks, and however long a gate may take."""
+    world.plan("one", check=True)
+    world.script(gate={"*": "sleep:900"})
+    process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+    cell = "gate.jax.gfx90a.3.12.smoke"
+    wait_for(world, cell)
+    lease = world.folder / "store/_rocwheel/nights/one/cells" / cell / "1.lease"
+    deadline = time.monotonic() + 120
+    while not lease.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(world.folder).encode() in (entry / "environ").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
+    process.communicate(timeout=240)
+    status = world.nightly("status", "one")
+    assert f"{cell}  running" in status.out
+    for file in lease.parent.parent.rglob("*.*"):
+        then = file.stat().st_mtime - 181
+        os.utime(file, (then, then))
+    status = world.nightly("status", "one")
+    assert (status.code, status.out.splitlines()[0][:23]) == (5, "one: 1 lost, not finish")
+    checked = world.nightly("check")
+    assert checked.code == 8
+    assert f"{cell}: lost: " in checked.err
+    assert "nightly run" in checked.err
+    world.script()
+    assert world.local("one").code == 0
+
+
 def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
     world.plan("one", check=True)
     world.script(gate={"*": "sleep:900"})

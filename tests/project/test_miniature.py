@@ -559,6 +559,21 @@ def test_the_header_of_the_rocm_root_decides_the_name_of_the_package(bazel, tmp_
     assert name == "jax_rocm10_pjrt-0.11.99+rocm7.10.0-py3-none-manylinux_2_27_x86_64.whl"
 
 
+def test_a_cpython_that_only_pyenv_has_is_found(bazel, tmp_path):
+    """A shim on PATH of a version that is not selected does not run."""
+    versions = tmp_path / "versions"
+    for patch in (9, 12):  # the newest counts
+        (versions / f"3.12.{patch}" / "bin").mkdir(parents=True)
+    (versions / "3.12.12" / "bin" / "python3.12").symlink_to("/bin/false")
+    options = ("--repo_env=HERMETIC_PYTHON_VERSION=3.12", f"--repo_env=PYENV_ROOT={tmp_path}")
+    shims = tmp_path / "shims"
+    shims.mkdir()
+    (shims / "python3.12").symlink_to("/bin/false")
+    built = bazel.build(*options, f"--repo_env=PATH={shims}:/usr/bin:/bin", *ALWAYS, PLUGIN)
+    assert built.status != 0
+    assert f"{versions}/3.12.12/bin/python3.12 does not run" in built.said
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

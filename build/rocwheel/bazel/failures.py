@@ -14,7 +14,7 @@ from rocwheel.base.errors import BazelError
 from rocwheel.base.values import Value, replace
 from rocwheel.base.yaml_file import FieldError
 
-SHOWN: Final = 160  # characters of a line
+SHOWN: Final = 320  # characters of a line
 # The start of what a compiler, a linker or Bazel calls an error; not a path with the word in it.
 _ERROR: Final = re.compile(
     r"(?:^|[\s:])(?:fatal )?error:|^(?:ERROR|FATAL|Traceback)\b", re.IGNORECASE

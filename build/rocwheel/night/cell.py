@@ -14,12 +14,13 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rocwheel import __version__
 from rocwheel.base import errors, git
@@ -49,9 +50,12 @@ from rocwheel.release.ledger.nights import (
     Phase,
 )
 
+_T = TypeVar("_T")
+
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
 POLL: Final = 0.05  # seconds
-SOON: Final = 5.0  # seconds until a lease that the store did not take is tried again
+SOON: Final = 5.0  # seconds until what the store did not take is tried again
+AWAY: Final = 900.0  # seconds that a store may be away before what is to be written is given up
 LEFT: Final = 3 * 86400  # seconds after which a wheelhouse that was never staged is removed
 MACHINE: Final = frozenset({FetchError.exit_code, StoreError.exit_code, HostError.exit_code})
 ROCM_OPTIONS: Final = frozenset({"--rocm", "--therock-path"})
@@ -192,15 +196,32 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         else:
             ended, log = attempt.work()
         if log:
-            ended = replace(ended, log=nights.keep_log(night, name, number, log))
+            keep = partial(nights.keep_log, night, name, number, log)
+            ended = replace(ended, log=_insist(keep, worker, signals))
         if signals and worker.engine == "slurm":  # which knows why: the next round asks it
             raise errors.InterruptError(f"{name}: {signals.reason}", hint="Slurm says why")
-        nights.end(night, number, ended)
+        _insist(partial(nights.end, night, number, ended), worker, signals)
     if ended.state is State.INFRA and _tells_of_host(cell):
         quarantine(nights, night, worker)
     if signals:
         raise errors.InterruptError(f"{name}: {signals.reason}", hint="run the night again")
     return ended
+
+
+def _insist(write: Callable[[], _T], worker: Worker, signals: Signals) -> _T:
+    """Write again while the store is away: hours of work are not lost for its minutes."""
+    here = worker.here
+    until = here.clock() + AWAY
+    while True:
+        try:
+            return write()
+        except errors.RefusedError:
+            raise
+        except StoreError as exc:
+            if signals.stops or here.clock() > until:
+                raise
+            here.console.warn(f"{exc}: trying again in {SOON:.0f} s")
+            here.sleep(SOON)
 
 
 def _begin(nights: Nights, night: str, begun: Begun, where: CellStanding) -> int:

@@ -19,7 +19,7 @@ from rocwheel.base.console import ConsoleMode, count, duration
 from rocwheel.base.errors import HostError, InterruptError, StoreError
 from rocwheel.base.process import Command
 from rocwheel.night import standing
-from rocwheel.night.cell import Signals, Worker, end_dead, lost
+from rocwheel.night.cell import AWAY, Signals, Worker, end_dead, lost
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger.nights import Book, Cell, Needs, Nights, Phase
@@ -59,6 +59,7 @@ class LocalScheduler:
     _paths: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, int] = field(default_factory=dict)  # cell -> starts that began nothing
     _said: bool = False  # that nothing new begins
+    _away: float = 0.0  # since when the store is
 
     def run(self) -> dict[str, CellStanding]:
         """Run what can be run.
@@ -86,7 +87,7 @@ class LocalScheduler:
                     if fresh and not self.signals:
                         self._start(standings)
                     fresh = False
-                    if not self._running:
+                    if not (self._running or (self._away and not self.signals)):
                         break
                     self._end()
                     if time.monotonic() - noted > every:
@@ -125,14 +126,20 @@ class LocalScheduler:
             self._stop()
 
     def _look_again(self, before: dict[str, CellStanding]) -> tuple[dict[str, CellStanding], bool]:
-        """Where all cells stand, and whether that is fresh: a store that is away ends nothing."""
+        """Where all cells stand, and whether that is fresh: a store that is away ends nothing.
+
+        Raises StoreError when it has been away for a quarter of an hour and nothing runs.
+        """
         try:
-            return self._look(), True
+            found = self._look()
         except StoreError as exc:
-            if not self._running:
+            self._away = self._away or time.monotonic()
+            if not self._running and time.monotonic() - self._away > AWAY:
                 raise
             self.worker.here.console.warn(f"{exc}: asking again in {LOOK:.0f} s")
             return before, False
+        self._away = 0.0
+        return found, True
 
     def _look(self, book: Book | None = None) -> dict[str, CellStanding]:
         self.book = book or self.nights.book(self.night)

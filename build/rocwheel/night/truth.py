@@ -151,6 +151,9 @@ class NightSummary(Value, frozen=True, kw_only=True):
             return "nothing was built"
         if self.red:
             return f"{self.red} red"
+        lost = sum(cell.cause is CauseClass.LOST for cell in self.cells)
+        if any(cell.phase in {*UNDER_WAY, Phase.OPEN} for cell in self.cells):
+            return f"{lost} lost, not finished" if lost else "not finished"
         words = {"good": "green", "warn": "yellow", "idle": "not finished"}
         return words.get(self.colour, "empty")
 
@@ -367,6 +370,8 @@ class Cause:
     def line(self, night: str) -> str:
         """Return the line to type."""
         first, stem = self.first, f"nightly retry {night} {self.first.name} --reason=WHY"
+        if first.phase is Phase.OPEN:
+            return f"nightly run {night}"
         if first.phase is Phase.ABSENT:
             return "nightly plan --dry-run --explain"
         if first.state is State.FLAKY:
@@ -381,8 +386,10 @@ def causes(summary: NightSummary) -> list[Cause]:
     """Group the cells that did not pass by the signature of their reason; reds come first."""
     made: dict[str, Cause] = {}
     by_name: dict[str, Cause] = {}
-    for cell in sorted(summary.cells, key=lambda c: (c.colour != "bad", c.phase is Phase.BARRED,
-                                                     c.kind == "promote")):  # fmt: skip
+    for cell in sorted(
+        summary.cells,
+        key=lambda c: (c.phase is Phase.BARRED, c.kind == "promote", c.colour != "bad"),
+    ):
         if cell.colour not in {"bad", "warn"} and cell.state is not State.NOT_RUN:
             continue
         root = by_name.get(cell.reason.partition(": ")[0])

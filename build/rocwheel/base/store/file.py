@@ -53,6 +53,7 @@ class FileStore:
         self.url = root.as_uri()
         self.connections = 4
         self.largest = sys.maxsize
+        self._device = self._seen()
 
     def locate(self, key: str, /) -> str:
         return f"{self.url}/{key}"
@@ -258,9 +259,19 @@ class FileStore:
             finally:
                 path.unlink(missing_ok=True)
 
+    def _seen(self) -> int | None:
+        """Return the device that the folder lies on; None where there is none."""
+        status = files.status(self.root)
+        return status.st_dev if status else None
+
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
-        where = self.locate(key)
+        where, device = self.locate(key), self._seen()
+        if self._device and device != self._device:  # else it would be made again, and be empty
+            raise StoreError(
+                f"{self.url}: the folder went away", hint="mount it, then run the same again"
+            )
+        self._device = device
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as exc:

@@ -67,6 +67,19 @@ def _probe(repository_ctx, interpreter):
     text, problem = _run(repository_ctx, [interpreter, "-I", "-c", _PROBE])
     return (None, problem) if problem else (json.decode(text), "")
 
+def _of_pyenv(repository_ctx, version):
+    """The newest interpreter of a version that pyenv has, selected or not; None without one."""
+    environ = repository_ctx.os.environ
+    root = environ.get("PYENV_ROOT") or environ.get("HOME", "") + "/.pyenv"
+    folder = repository_ctx.path(root).get_child("versions") if root.startswith("/") else None
+    names = [entry.basename for entry in folder.readdir()] if folder and folder.exists else []
+    patches = [name[len(version) + 1:] for name in names if name.startswith(version + ".")]
+    patches = sorted([int(patch) for patch in patches if patch.isdigit()])
+    if not patches:
+        return None
+    own = folder.get_child("{}.{}".format(version, patches[-1])).get_child("bin")
+    return str(own.get_child("python" + version))
+
 def _accepted_versions(repository_ctx):
     """The CPythons this tree has a requirements lock file for, such as ["3.10", "3.11"]."""
     folder = repository_ctx.path(repository_ctx.attr.anchor).dirname.get_child("build")
@@ -96,6 +109,8 @@ def _host_python_impl(repository_ctx):
     advice = "pass its interpreter with --repo_env={}=<path>".format(variable)
     asked = environ.get(variable) or environ.get("MINIATURE_PYTHON", "")
     interpreter = _find(repository_ctx, asked or "python" + version)
+    if not asked and (not interpreter or _probe(repository_ctx, interpreter)[1]):
+        interpreter = _of_pyenv(repository_ctx, version) or interpreter
     if not interpreter:
         fail("CPython {} is missing: no {} on PATH; install it, or {}".format(
             version,
