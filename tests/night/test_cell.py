@@ -201,6 +201,7 @@ def test_who_finds_an_attempt_lost_while_it_renews_its_lease_begins_nothing(tmp_
     assert not nights.take_over("one", NAME, 1, "mine")
     silent_for(nights, 4)
     assert nights.take_over("one", NAME, 1, "mine")
+    assert where(nights).word == "lost", "it never said how it ended, and has no lease"
     assert not nights.renew("one", NAME, 1, "other")
 
 

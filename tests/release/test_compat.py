@@ -80,7 +80,7 @@ def test_text_cannot_become_markup():
     html = compat.render([table], "html")
     assert "<b>" not in html
     assert "<i>" not in html
-    ET.fromstring(f"<body>{html[html.index('<h1>') : html.index('</html>')]}</body>")
+    ET.fromstring(f"<body>{html[html.index('<main>') : html.index('</body>')]}</body>")
     assert "| &#60;i&#62;&#124; |" in list(table.md())
 
 
@@ -101,6 +101,8 @@ def test_a_page_beside_the_index_says_what_is_released_and_the_index_leads_to_it
     assert cli.main(["yank", *where, "--reason=x"]) == 0
     page = (folder / "compat.html").read_text()
     assert "<td>smoke, unit</td>" in page
+    assert "unverified" not in page, "users are offered what somebody has tried"
+    assert "--link:" in page, "it has the colours of its siblings"
     assert cli.main(["rollback", *where, "--reason=x"]) == 0
     assert "smoke, unit" not in (folder / "compat.html").read_text()
     staging = next((tmp_path / "store" / "v2-staging").glob("*/index.html"))

@@ -43,6 +43,7 @@ class Unit(enum.Enum):
 
     BYTES = "bytes"
     ITEMS = "items"
+    CELLS = "cells"  # which take seconds or hours: their number says nothing of the time left
 
 
 class Progress:
@@ -181,7 +182,7 @@ class Console:
             bars.TextColumn("{task.description}", markup=False, table_column=cut()),
             bars.BarColumn(bar_width=BAR),
             *count,
-            bars.TimeRemainingColumn(compact=True),
+            *(() if unit is Unit.CELLS else (bars.TimeRemainingColumn(compact=True),)),
             bars.TextColumn("{task.fields[text]}", markup=False, table_column=cut(ratio=1)),
         )
         with bars.Progress(*columns, console=rich, transient=True, expand=True) as shown:
@@ -326,7 +327,7 @@ class _Lines(Progress):
             parts[0] += f" ({100 * done // self._total} %)"
         if self._unit is Unit.BYTES:
             parts.append(f"{size(rate)}/s")
-        if self._total and rate > 0:
+        if self._total and rate > 0 and self._unit is not Unit.CELLS:
             parts.append(f"{duration((self._total - done) / rate)} left")
         if text:
             parts.append(text)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from rocwheel.base.console import ConsoleMode, count, duration
+from rocwheel.base.console import ConsoleMode, Unit, count, duration
 from rocwheel.base.errors import HostError, InterruptError, StoreError
 from rocwheel.base.process import Command
 from rocwheel.night import standing
@@ -77,7 +77,10 @@ class LocalScheduler:
         noted, console = 0.0, self.worker.here.console
         every = 1.0 if console.mode is ConsoleMode.TERMINAL else NOTED
         total = len(book.plan.cells)
-        with self.signals.caught(), console.progress(self.night, total=total) as shown:
+        with (
+            self.signals.caught(),
+            console.progress(self.night, total=total, unit=Unit.CELLS) as shown,
+        ):
             try:
                 while True:
                     ended = self._reap()

@@ -88,10 +88,15 @@ def _range(versions: Iterable[object]) -> str:
     return ",".join(ordered)
 
 
-def buildable(ci: Path) -> Table:
-    """Return what can be built: the pins, newest first, with the ROCm that their sources take."""
+def buildable(ci: Path, *, is_offered: bool = False) -> Table:
+    """Return what can be built: the pins, newest first, with the ROCm that their sources take.
+
+    A page for users offers none that nobody has verified.
+    """
     rows, pins = [], source.pins_of(ci)
     for pin in reversed(pins.pins):
+        if is_offered and pin.unverified:
+            continue
         version_class = pins.layouts[pin.layout].version_class(Version(pin.version))
         mark = " (default)" if pin.default else " (unverified)" if pin.unverified else ""
         rows.append(
@@ -216,7 +221,8 @@ def refresh(place: Place, ci: Path) -> None:
             rows.append((name, known.jax, known.rocm, python, suites or NOT_KNOWN))
     table = Table(title="Released", header=HEADERS["Released"], rows=tuple(rows))
     families = [matrix.FAMILIES[name] for name in names if name in matrix.FAMILIES]
-    tables = (table, *((gpus(families),) if families else ()), buildable(ci))
+    offered = buildable(ci, is_offered=True)
+    tables = (table, *((gpus(families),) if families else ()), offered)
     previous = place.store.info(place.compat)
     body = f"{render(tables, 'html')}\n".encode()
     with suppress(ObjectStaleError):  # a command beside this one has just put one as new
@@ -241,7 +247,8 @@ def render(tables: Iterable[Table], form: str) -> str:
         from rocwheel.base import assets
 
         page = assets.template("base/assets/compat.html")
-        return page.render(tables=list(tables), style=assets.style())
+        css = assets.style("gate/report/assets/page.css")
+        return page.render(tables=list(tables), css=css, title="JAX and ROCm")
     return "\n".join(line for table in tables for line in getattr(table, form)()).rstrip("\n")
 
 

@@ -98,8 +98,8 @@ def test_missing_system_packages_are_named_with_the_command_for_others_than_root
 def test_installing_is_shown_as_commands_that_ask_nothing():
     shown = [str(command) for command in debian.install_commands(["isal"])]
     assert shown == [
-        "DEBIAN_FRONTEND=noninteractive apt-get update",
-        "DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends isal",
+        "DEBIAN_FRONTEND=noninteractive apt-get --option=DPkg::Lock::Timeout=600 update",
+        "DEBIAN_FRONTEND=noninteractive apt-get --option=DPkg::Lock::Timeout=600 install --yes --no-install-recommends isal",
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from rocwheel.base.errors import HostError
 from rocwheel.base.process import Command, Runner
 
+LOCKED: Final = 600  # seconds to wait for dpkg's lock
 # What Bazel needs to build the miniature workspace: Bazel, compilers, a ROCm to take apart.
 MINIATURE_PACKAGES: Final = (
     "bazel-bootstrap",
@@ -42,9 +43,14 @@ def missing(packages: Sequence[str], *, runner: Runner) -> tuple[str, ...]:
 
 
 def install_commands(packages: Sequence[str]) -> tuple[Command, ...]:
-    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    """Return the commands that install packages; they wait while another one holds dpkg's lock.
+
+    As on a fresh machine in a cloud, which installs its updates.
+    """
+    quiet, waits = {"DEBIAN_FRONTEND": "noninteractive"}, f"--option=DPkg::Lock::Timeout={LOCKED}"
     install = ("install", "--yes", "--no-install-recommends", *packages)
-    return tuple(Command(argv=("apt-get", *words), env=quiet) for words in (("update",), install))
+    lines = (("update",), install)
+    return tuple(Command(argv=("apt-get", waits, *words), env=quiet) for words in lines)
 
 
 def ensure(
@@ -70,6 +76,7 @@ def ensure(
             f"--no-install-recommends {' '.join(needed)}",
         )
     say(f"installing system packages: {' '.join(needed)}")
+    say(f"   (another installation is waited for, at most {LOCKED // 60} minutes)")
     for command in install_commands(needed):
         runner.run(command)
     return needed

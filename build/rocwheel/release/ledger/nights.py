@@ -379,11 +379,14 @@ class Nights:
         return False
 
     def _silence(self, night: str, cell: str, one: CellAttempt) -> timedelta:
-        """Return how long an attempt gave no sign: no lease was renewed since it began."""
-        began = self.key(night, f"cells/{cell}/{one.number}.begun.json")
-        keys = (self._lease(night, cell, one.number), began)
-        infos = (glance(self.store, key)[1] for key in keys)
-        return next((_silence(info) for info in infos if info), timedelta(0))
+        """Return how long an attempt gave no sign; for ever once another one took its lease."""
+        key = self._lease(night, cell, one.number)
+        data, info = glance(self.store, key)
+        if info and one.begun:
+            token = Lease.from_bytes(data, name=self.store.locate(key)).token
+            return _silence(info) if token == one.begun.token else timedelta.max
+        info = info or self.store.info(self.key(night, f"cells/{cell}/{one.number}.begun.json"))
+        return _silence(info) if info else timedelta(0)
 
     def _lease(self, night: str, cell: str, number: int) -> str:
         return self.key(night, f"cells/{cell}/{number}.lease")
