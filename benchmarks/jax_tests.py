@@ -49,7 +49,7 @@ from support import gate  # noqa: E402
 from rocwheel.base.values import replace  # noqa: E402
 from rocwheel.gate.engine.loop import TestRunner  # noqa: E402
 from rocwheel.gate.engine.plan import RunPlan, Watcher  # noqa: E402
-from rocwheel.gate.engine.worker.text import one_line  # noqa: E402
+from rocwheel.gate.engine.worker.channel import one_line  # noqa: E402
 from rocwheel.gate.suite import discovery, suites  # noqa: E402
 from rocwheel.gate.suite.discovery import Shard, SuiteFiles  # noqa: E402
 

@@ -59,13 +59,10 @@ TAIL = "\ndef test_after(): pass\n"
 LOG = "Path(os.readlink('/proc/self/fd/1'))"
 PASS, FAIL, CRASH, HANG = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT
 FINISH = (
-    'forged(event="finish", key="x", test="test_a.py::test_it", batch=0, offset=0, '
+    'forged(event="finish", test="test_a.py::test_it", batch=0, offset=0, '
     'outcome="passed", message="", detail="", seconds=0.1, evidence=[], left=[], going=True)'
 )
-BYE = (
-    'forged(event="bye", key="x", failed=0, ran={"passed": 2}, modules={}, backends=[], extra=[], '
-    "pytest_failed=0)"
-)
+BYE = 'forged(event="bye", failed=0, modules={}, backends=[], extra=[])'
 
 
 @dataclass(frozen=True)
@@ -165,13 +162,13 @@ KINDS = {
     "garbage": crash("say(b'\\xff\\x00garbage\\n'); time.sleep(5)", BROKE),
     "half a message": crash("say(b'{\"event\": \"finish\"'); time.sleep(0.2)", BROKE),
     "JSON of another kind": crash("say(b'[1, 2]\\n'); time.sleep(5)", BROKE),
-    "an unknown event": crash("say(forged(event='hello', key='x')); time.sleep(5)", BROKE),
+    "an unknown event": crash("say(forged(event='hello')); time.sleep(5)", BROKE),
     "deep JSON": crash("say(b'[' * 20000 + b'\\n'); time.sleep(5)", BROKE),
     "a number too large": crash("say(b'1' * 5000 + b'\\n'); time.sleep(5)", BROKE),
     "a forged finish": crash(f"say({FINISH}); time.sleep(5)", BROKE),
     "a forged finish, bye and a clean end": crash(f"say({FINISH} + {BYE}); os._exit(0)", BROKE),
     "an early bye": crash(f"say({BYE}); time.sleep(5)", BROKE),
-    "a forged ready": crash("say(forged(event='ready', key='x', pid=1, pytest='8')); time.sleep(5)",
+    "a forged ready": crash("say(forged(event='ready', pid=1, pytest='8')); time.sleep(5)",
                             BROKE),
     "all pipes closed": crash("os.closerange(3, 4096)", ""),
     "low descriptors closed": well("os.closerange(3, 256)", left="closed descriptors"),
@@ -322,6 +319,150 @@ KINDS = {
     "a report made a pass": fail(
         "def test_it(): assert 0, 'hidden'", "hidden", outside=True,
     ),
+    # what would make an outcome of its own: the witness and the digest
+    "CallInfo that holds no exception": fail(
+        "pytest.CallInfo.excinfo = property(lambda s: None, lambda s, v: None); assert 0",
+        "replaced pytest's CallInfo.excinfo",
+    ),
+    "from_call that calls nothing": fail(
+        "pytest.CallInfo.from_call = classmethod(lambda *a, **k: None)", "replaced pytest's",
+    ),
+    "Function.runtest that runs nothing": fail(
+        "@pytest.fixture(autouse=True)\ndef odd(monkeypatch, request):\n"
+        "    if 'test_it' in request.node.name:\n"
+        "        monkeypatch.setattr(pytest.Function, 'runtest', lambda self: None)\n"
+        "def test_it(): assert 0", "never ran", outside=True,
+    ),
+    "Function.runtest left replaced": fail(
+        "pytest.Function.runtest = lambda self: None", "replaced pytest's Function.runtest"
+    ),
+    "addFailure that adds nothing": fail(
+        "class Case(unittest.TestCase):\n    def test_it(self):\n"
+        "        from _pytest.unittest import TestCaseFunction\n"
+        "        TestCaseFunction.addFailure = lambda *_: None\n        self.fail('hid')",
+        "replaced pytest's TestCaseFunction.addFailure", outside=True,
+    ),
+    "a TestCase whose run hides what is raised": fail(
+        "class Case(unittest.TestCase):\n    def run(self, result=None):\n        try: self.test_it()\n"
+        "        except AssertionError: pass\n    def test_it(self): self.fail('seen')",
+        "its call raised AssertionError: seen", outside=True,
+    ),
+    "a TestCase whose run runs nothing": fail(
+        "class Case(unittest.TestCase):\n    def run(self, result=None): pass\n"
+        "    def test_it(self): self.fail('unseen')", "never ran", outside=True,
+    ),
+    "a fixture that swaps the function": fail(
+        "@pytest.fixture\ndef odd(request): request.node.obj = lambda odd: None\n"
+        "def test_it(odd): assert 0", "never ran", outside=True,
+    ),
+    "a fixture that wraps the function and hides what it raises": fail(
+        "@pytest.fixture\ndef odd(request):\n    own = request.node.obj\n"
+        "    def around(odd):\n        try: own(odd)\n        except AssertionError: pass\n"
+        "    request.node.obj = around\ndef test_it(odd): assert 0, 'seen'",
+        "its call raised AssertionError: seen", outside=True,
+    ),
+    "a fixture that wraps the function as it should": well(
+        "@pytest.fixture\ndef odd(request):\n    own = request.node.obj\n"
+        "    request.node.obj = lambda odd: own(odd)\ndef test_it(odd): pass", outside=True,
+    ),
+    "a plugin that calls tests": fail(
+        "def test_it(request):\n    class Odd:\n"
+        "        def pytest_pyfunc_call(self, pyfuncitem): return True\n"
+        "    request.config.pluginmanager.register(Odd())", "replaced pytest's hooks", outside=True,
+    ),
+    "a plugin that hears nothing of outcomes": well(
+        "def test_it(request):\n    class Odd:\n"
+        "        def pytest_report_header(self): return ''\n"
+        "    request.config.pluginmanager.register(Odd())", outside=True,
+    ),
+    "reports of its own beside": fail(
+        "def test_it(request):\n    item = request.node\n"
+        "    for when in ('setup', 'call', 'teardown'):\n"
+        "        item.ihook.pytest_runtest_logreport(report=pytest.TestReport(\n"
+        "            item.nodeid, item.location, {}, 'passed', None, when))\n    assert 0",
+        "assert 0", outside=True,
+    ),
+    "makereport that is another": fail(
+        "def test_it(request):\n    from _pytest import runner\n"
+        "    runner.pytest_runtest_makereport = None", "replaced pytest's runner", outside=True,
+    ),
+    "reports that never fail": fail(
+        "pytest.TestReport.from_item_and_call = None", "replaced pytest's TestReport"
+    ),
+    "an own assertRaises": fail(
+        "unittest.TestCase.assertEqual = lambda *_: None", "replaced pytest's TestCase.assertEqual"
+    ),
+    "a setting of TestCase": well("unittest.TestCase.maxDiff = None"),
+    "an exception in setup that is hidden": fail(
+        "@pytest.fixture\ndef odd(monkeypatch):\n"
+        "    monkeypatch.setattr(pytest.CallInfo, 'excinfo', None, raising=False)\n"
+        "def test_it(odd): assert 0, 'here'", "here", outside=True,
+    ),
+    "an expected failure of unittest": Kind(
+        "class Case(unittest.TestCase):\n    @unittest.expectedFailure\n"
+        "    def test_it(self): self.fail('x')", Outcome.XFAILED, outside=True, state=State.TOO_FEW_RAN,
+    ),
+    "a test that unittest awaits": well(
+        "class Case(unittest.IsolatedAsyncioTestCase):\n    async def test_it(self): pass",
+        outside=True,
+    ),
+    "a test that unittest awaits and that fails": fail(
+        "class Case(unittest.IsolatedAsyncioTestCase):\n    async def test_it(self): assert 0, 'as'",
+        "as", outside=True,
+    ),
+    "subtests of which one skips": well(
+        "class Case(unittest.TestCase):\n    def test_it(self):\n"
+        "        for n in range(3):\n            with self.subTest(n):\n"
+        "                if n == 1: self.skipTest('not this')", outside=True,
+    ),
+    "subtests of which the last fails": fail(
+        "class Case(unittest.TestCase):\n    def test_it(self):\n"
+        "        for n in range(3):\n            with self.subTest(n):\n"
+        "                if n == 1: self.skipTest('no')\n                if n == 2: self.fail('last')",
+        "last", outside=True,
+    ),
+    "a skip in a subtest and then a failure": fail(
+        "class Case(unittest.TestCase):\n    def test_it(self):\n"
+        "        with self.subTest(1): self.skipTest('not this')\n        self.fail('behind')",
+        "behind", outside=True,
+    ),
+    "a skip in setUp": Kind(
+        "class Case(unittest.TestCase):\n    def setUp(self): self.skipTest('no')\n"
+        "    def test_it(self): pass", Outcome.SKIPPED, outside=True, state=State.PASS,
+    ),
+    "the time in nanoseconds as a figure": well(
+        "def test_it(record_property): record_property('now', time.time_ns())", outside=True
+    ),
+    "a figure as large as can be": well(
+        "def test_it(record_property): record_property('most', 2**53 - 1)", outside=True
+    ),
+    "a message that begins with empty lines": fail(
+        "raise AssertionError('\\n\\n  Not equal to tolerance\\nMismatched elements: 3 / 12')",
+        "AssertionError: Not equal to tolerance … Mismatched elements: 3 / 12",
+    ),
+    "a message that is only a rule": fail("raise ValueError('-----\\nwhat it is')", "ValueError"),
+    # what it leaves to those after it
+    "another directory": well("os.chdir('/')", left="another working directory: '/'"),
+    "another umask": well("os.umask(0o123)", left="another umask"),
+    "blocked signals": well(
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])", left="another signal mask"
+    ),
+    "no collector": well("gc.disable()", left="another garbage collection"),
+    "no search path": well("sys.path.clear()", left="another sys.path"),
+    "no finders": well("sys.meta_path.clear()", left="other import hooks"),
+    "a changed variable": well("os.environ['HOME'] = '/nowhere'", left="another environment: HOME"),
+    "a new variable": well("os.environ['BRAND_NEW'] = '1'", left="another environment: BRAND_NEW"),
+    "another environment object": well("os.environ = {}"),
+    "the group of another": well(
+        "os.geteuid() or os.setegid(65534)", left="another group" if os.geteuid() == 0 else ""
+    ),
+    "a profiler": well("import cProfile; cProfile.Profile().enable()"),
+    "a trace function": well("sys.settrace(lambda *_: None); threading.settrace(lambda *_: None)"),
+    "a filter of warnings": well("warnings.filterwarnings('error', category=ResourceWarning)"),
+    "an import hook that fails": well(
+        "sys.meta_path.append(type('Odd', (), {'find_spec': lambda *_: None})())",
+        left="other import hooks",
+    ),
 }  # fmt: skip
 
 STATE_OF = {PASS: State.PASS, FAIL: State.FAIL, CRASH: State.CRASH, HANG: State.TIMEOUT}
@@ -337,7 +478,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def test_the_corpus_has_the_kinds_it_is_said_to_have():
-    assert len(KINDS) >= 110
+    assert len(KINDS) >= 150
 
 
 @pytest.fixture

@@ -789,6 +789,36 @@ def test_a_test_that_rewrites_another_is_no_pass(request_, host, console, checko
     assert "a file of the tests changed while tests ran: test_b.py" in gated.judged.message
 
 
+APPEARS = {  # what a test writes: where, and what it is a file of
+    "a conftest": ("Path(__file__).with_name('conftest.py')", "the tests", "conftest.py"),
+    "a module of an installed package": (
+        "Path(jaxlib.__file__).with_name('more.py')",
+        "the environment",
+        "jaxlib/more.py",
+    ),
+    "what Python runs at its start": (
+        "Path(jaxlib.__file__).parents[1] / 'odd.pth'",
+        "the environment",
+        "odd.pth",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", APPEARS.values(), ids=APPEARS)
+def test_a_file_that_appears_during_a_run_is_infra_and_who_wrote_it_is_named(
+    request_, host, console, checkout, case
+):
+    where, of, name = case
+    (checkout / "suites/own/test_a.py").write_text(
+        "import jaxlib\nfrom pathlib import Path\n"
+        f"def test_a(): ({where}).write_text('')\ndef test_data(): Path(__file__).with_name('x.txt').touch()\n"
+    )
+    gated = gate(replace(request_, skips=()), host, console)
+    assert gated.judged.state is State.INFRA
+    assert f"a file of {of} appeared while tests ran: " in gated.judged.message
+    assert f"{name}, during test_a.py::test_a" in gated.judged.message
+
+
 def test_what_failed_runs_again_with_the_same_packages(at, tmp_path, capsys):
     results = rich()
     line = ["gate", f"--wheels={tmp_path}", "--family=gfx90a", "--python=3.12", "--suite=smoke"]

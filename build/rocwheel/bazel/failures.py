@@ -1,6 +1,6 @@
-"""Failures that many builds share: recognised by a line of their output, told with the remedy.
+"""Failures that many builds or tests share: recognised by a line of output, told with the remedy.
 
-The patterns are data, `ci/known_failures.yaml`.
+The patterns are data: `ci/known_failures.yaml` of builds, `ci/device_errors.yaml` of the gate.
 """
 
 import re
@@ -36,6 +36,8 @@ class KnownFailure(Value, frozen=True, kw_only=True, rename={"example": "line"})
     pattern: re.Pattern[str]
     example: str
     remedy: str
+    # whose it is; after a `process` error the process can use its device no more
+    cause: Literal["wheels", "process", "machine", "inputs"] = "wheels"
 
     def __post_init__(self) -> None:
         """Refuse a pattern that misses its own example."""

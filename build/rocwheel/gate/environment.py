@@ -15,6 +15,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import machinery
 from pathlib import Path
 from typing import Final
 
@@ -294,20 +295,38 @@ def of_image(python: Path, *, env: Mapping[str, str], runner: Runner) -> Environ
     return Environment(python=python, site=Path(site), packages=tuple(packages.split()))
 
 
+IMPORTABLE: Final = (*machinery.all_suffixes(), ".pth")
+
+
 def states(folder: Path) -> dict[str, tuple[int, ...]]:
     """Return every file of a folder with what changes when it is written to.
 
-    Its inode and times tell: `ctime` cannot be set back.
+    Its times and inode tell; the first, `ctime`, cannot be set back.
     """
     start = len(str(folder)) + 1
     state_of: dict[str, tuple[int, ...]] = {}
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
             about = path.lstat()
-            if not stat.S_ISDIR(about.st_mode):
-                times = about.st_mtime_ns, about.st_ctime_ns
-                state_of[str(path)[start:]] = (about.st_ino, about.st_size, *times)
+            if not stat.S_ISDIR(about.st_mode) and path.parent.name != "__pycache__":
+                times = about.st_ctime_ns, about.st_mtime_ns
+                state_of[str(path)[start:]] = (*times, about.st_ino, about.st_size)
     return state_of
+
+
+def altered(folder: Path, were: Mapping[str, tuple[int, ...]]) -> tuple[str, str, float] | None:
+    """Return the first file that is another than it was, what became of it, and when in seconds.
+
+    A file that was not there counts where Python could import it, or reads it when it starts.
+    """
+    now = states(folder)
+    for name in sorted({**were, **now}):
+        when = now[name][0] / 1e9 if name in now else 0.0
+        if name not in were and name.endswith(IMPORTABLE):
+            return name, "appeared", when
+        if name in were and now.get(name) != were[name]:
+            return name, "changed", when
+    return None
 
 
 def _lines(lines: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from rocwheel.base.home import Home
 from rocwheel.base.process import HostRunner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import PythonVersion
+from rocwheel.bazel import KnownFailure
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.history import SuiteHistory
@@ -79,7 +80,7 @@ class GateRequest(GateOptions, frozen=True, kw_only=True):
     suite: Suite
     output: Path
     libraries: tuple[Library, ...] = ()
-    sticky: tuple[str, ...] = ()  # texts of errors that end the use of a device
+    device_errors: tuple[KnownFailure, ...] = ()
     skips: tuple[Skip, ...] = ()
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
     history: SuiteHistory | None = None

@@ -166,7 +166,6 @@ def _results(
                 patience=min(request.patience, left()),
             )
         )
-    made: Mapping[str, tuple[int, ...]] = {}
     with console.step("The environment", key="environment"):
         if request.installed:  # its files cannot be written: an image's root is read-only
             setup.environment = environment.of_image(
@@ -185,7 +184,6 @@ def _results(
             )  # fmt: skip
             seconds, number = host.clock() - started, len(setup.environment.packages)
             setup.prepared = f"made in {seconds:.1f} s: {number} packages"
-            made = environment.states(work / "environment")
     env = _env(request, allotted, provided, tests.variables)
     setup.env = {name: env[name] for name in request.suite.environment}
     setup.lanes = tuple(devices.lanes(allotted, tuple(taken) or allotted.allotment.devices, env))
@@ -201,20 +199,32 @@ def _results(
     with console.step(
         f"{count(len(tests.files), 'file')} on {count(len(setup.lanes), 'lane')}", key="run"
     ):
-        before = environment.states(tests.root)
+        installed = setup.environment.site if request.installed else work / "environment"
+        folders_ = {tests.root: "the tests", installed: "the environment"}
+        folders_ |= dict.fromkeys(filter(None, (tests.modules, *request.folders)), "its packages")
+        before = {folder: environment.states(folder) for folder in folders_}
+        began = host.now().timestamp()
         results = _run(plan, request, host, watcher, setup)
-    added = dict.fromkeys(environment.states(work / "environment"), ()) if made else {}
-    for what, root, were in (
-        ("the tests", tests.root, before),
-        ("the environment", work / "environment", {**added, **made}),
-    ):
-        now = environment.states(root)
-        # what ran is not what was named; what tests write beside them is none of these
-        if name := next((name for name in sorted(were) if now.get(name) != were[name]), ""):
-            message = f"a file of {what} changed while tests ran: {name}"
+    for folder, what in folders_.items():
+        # what ran is not what was named; data that tests write beside them is none of these
+        if found := environment.altered(folder, before[folder]):
+            name, how, when = found
+            message = f"a file of {what} {how} while tests ran: {name}{_by(results, when - began)}"
             fault = Fault(state=State.INFRA, message=message)
             results = replace(results, faults=(*results.faults, fault))
     return results
+
+
+def _by(results: Results, seconds: float) -> str:
+    """Name the tests that ran at that time of a run, where there are any."""
+    at = 1000 * seconds
+    ran = dict.fromkeys(
+        test.test
+        for test in results.tests
+        for attempt in test.attempts
+        if attempt.start_ms - 20 <= at <= attempt.start_ms + attempt.duration_ms + 20
+    )
+    return f", during {', '.join(ran)}" if ran else ""
 
 
 # --- before the tests ----------------------------------------------------------------------------
@@ -376,7 +386,7 @@ def _plan_run(
         modules=str(environment.python.parents[1]) if with_jax else "",
         alone=tests.alone,
         process_memory=devices.host_memory(len(setup.lanes)),
-        sticky=request.sticky,
+        device_errors=request.device_errors,
         hidden=hidden,
         estimates=estimates,
     )

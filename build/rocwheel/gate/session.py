@@ -85,7 +85,7 @@ def prepare(
             suite=suite,
             output=host.cwd / own,
             libraries=suites.libraries(options.home.ci),
-            sticky=suites.device_errors(options.home.ci),
+            device_errors=suites.device_errors(options.home.ci),
             skips=listed,
             known=suites.known(options.home, suite, listed),
             history=history.read(place, suite.name, host.cache),

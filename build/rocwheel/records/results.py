@@ -143,6 +143,7 @@ class Results(Value, frozen=True, kw_only=True):
     lanes: tuple[LaneRecord, ...] = ()
     processes: tuple[ProcessRecord, ...] = ()
     faults: tuple[Fault, ...] = ()
+    dropped: tuple[str, ...] = ()  # classes that look like tests and that pytest does not collect
     skips: Mapping[str, Count] = msgspec.field(default_factory=dict)  # by entry, `file:line`
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     duration_ms: Count = 0

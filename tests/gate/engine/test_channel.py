@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from rocwheel.base import values
 from rocwheel.gate.engine.worker import channel
 
 
@@ -13,7 +14,7 @@ from rocwheel.gate.engine.worker import channel
 def pipe():
     """The engine's end of the events, and the writer at the other."""
     reading, writing = os.pipe()
-    writer = channel.EventWriter(writing, "key")
+    writer = channel.EventWriter(writing)
     with os.fdopen(reading, "rb") as events:
         yield events, writer
 
@@ -53,3 +54,7 @@ def test_a_line_that_is_written_in_pieces_has_no_other_inside(pipe, monkeypatch)
     writer.emit("first")
     other.join()
     assert arrived(events, writer) == ["first", "other"]
+
+
+def test_worker_and_engine_have_one_limit_for_figures() -> None:
+    assert channel.MOST_FIGURE == values.MOST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rocwheel.gate.engine import outcomes
 from rocwheel.gate.engine.outcomes import Outcomes, Rerun
 from rocwheel.records.results import Attempt, Outcome
 
@@ -62,31 +63,78 @@ def test_more_failures_than_the_limit_are_not_tried_again():
     assert not book.waiting
 
 
-def test_a_suspicion_that_is_not_confirmed_leaves_flaky_tests():
-    book = outcomes_of("p", "t1", "t2")
-    book.attempted("p", attempt(PASSED))
-    for name in ("t1", "t2"):
-        book.attempted(name, attempt(FAILED))
-    book.streak({"t1": "p", "t2": "t1"})
-    for name in ("t1", "t2"):
+def search(history, guilty):
+    """Look for who left what the last test met; return the histories that were tried."""
+    book = outcomes_of(*history, "v")
+    for name in history:
+        book.attempted(name, attempt(PASSED))
+    book.attempted("v", attempt(FAILED), before=history)
+    book.rerun(frozenset({"gpu0"}), alone=True)
+    book.attempted("v", attempt(PASSED), retry=True)
+    tried = []
+    while rerun := book.rerun(frozenset(), alone=True):
+        assert rerun.tests[-1] == "v"
+        tried.append(len(rerun.tests) - 1)
+        book.searched(rerun, bad=guilty in rerun.tests)
+    return book, tried
+
+
+@pytest.mark.parametrize("number", [0, 1, 5, 63, 64, 98, 99])
+def test_who_left_something_is_found_by_halving_the_history(number):
+    history = [f"t{n}" for n in range(100)]
+    book, tried = search(history, history[number])
+    assert [name for name in history if outcome(book, name) is FAILED] == [history[number]]
+    assert outcome(book, "v") is PASSED
+    assert len(tried) < 12
+
+
+def test_what_a_history_does_not_bring_back_is_flaky_and_blames_nobody():
+    book, tried = search([f"t{n}" for n in range(100)], "none of them")
+    assert tried == [1, 4, 16, 64, 100]
+    assert outcome(book, "v") is Outcome.FLAKY
+    assert book.bad == 1
+
+
+def test_a_history_that_takes_too_long_is_tried_as_far_as_its_end(monkeypatch):
+    monkeypatch.setattr(outcomes, "MOST_HISTORY", 0.1025)
+    _, tried = search([f"t{n}" for n in range(100)], "t0")
+    assert tried == [1, 4, 16, 20], "a hundred milliseconds of tests that take five each"
+
+
+def test_a_second_victim_asks_for_the_one_that_is_known_first():
+    book = outcomes_of("leaves", "between", "v1", "v2")
+    for name in ("leaves", "between"):
+        book.attempted(name, attempt(PASSED))
+    book.attempted("v1", attempt(FAILED), before=["leaves", "between"])
+    book.attempted("v2", attempt(CRASHED), before=["leaves", "between", "v1"])
+    for name in ("v1", "v2"):
         book.rerun(frozenset({"gpu0"}), alone=True)
         book.attempted(name, attempt(PASSED), retry=True)
-    question = book.rerun(frozenset({"gpu0"}), alone=True)
-    assert question == Rerun(tests=("p", "t1"), confirms=True)
-    book.confirmed("p", "t1", failed=False)
-    assert outcome(book, "p") is PASSED
-    assert outcome(book, "t1") is Outcome.FLAKY
+    tried = []
+    while rerun := book.rerun(frozenset(), alone=True):
+        tried.append(rerun.tests)
+        book.searched(rerun, bad="leaves" in rerun.tests)
+    assert tried[-1] == ("leaves", "v2")
+    assert len(tried) == 3
+    assert outcome(book, "leaves") is CRASHED, "the worst that it did"
 
 
-def test_the_poisoner_is_the_test_before_the_first_innocent_one():
-    book = outcomes_of("t1", "t2", "t3")
-    for name in ("t1", "t2", "t3"):
-        book.attempted(name, attempt(FAILED))
-        book.rerun(frozenset({"gpu0"}), alone=True)
-    book.attempted("t1", attempt(FAILED), retry=True)
-    book.attempted("t2", attempt(PASSED), retry=True)
-    book.attempted("t3", attempt(PASSED), retry=True)
-    book.streak({"t1": "", "t2": "t1", "t3": "t2"})
-    assert book.rerun(frozenset({"gpu0"}), alone=True) == Rerun(tests=("t1", "t2"), confirms=True)
-    book.confirmed("t1", "t2", failed=True)
-    assert [outcome(book, name) for name in ("t1", "t2", "t3")] == [FAILED, PASSED, PASSED]
+GPU_HANG = "HW Exception by GPU node-4"
+
+
+@pytest.mark.parametrize(
+    ("second", "met", "final", "is_machines"),
+    [
+        (PASSED, "", PASSED, True),
+        (CRASHED, GPU_HANG, CRASHED, False),
+        (FAILED, "", CRASHED, True),
+    ],
+)
+def test_an_error_of_the_machine_is_one_unless_another_device_has_it_too(
+    second, met, final, is_machines
+):
+    book = outcomes_of("t")
+    book.attempted("t", attempt(CRASHED), before=["other"], machine=GPU_HANG)
+    book.attempted("t", attempt(second), retry=True, machine=met)
+    assert outcome(book, "t") is final
+    assert bool(book.of_machine) is is_machines

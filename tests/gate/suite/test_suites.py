@@ -204,7 +204,16 @@ def test_a_suite_demands_calls_only_of_libraries_that_a_trace_can_show():
 
 
 def test_errors_that_end_the_use_of_a_device_are_data():
-    assert "hipErrorIllegalAddress" in suites.device_errors(ROOT / "ci")
+    errors = suites.device_errors(ROOT / "ci")
+    met = {
+        text: next((error.cause for error in errors if error.pattern.search(text)), "")
+        for text in (
+            "hipErrorIllegalAddress",
+            "HW Exception by GPU node-4",
+            "hipErrorECCNotCorrectable",
+        )
+    }
+    assert list(met.values()) == ["process", "machine", "machine"]
 
 
 # --- the smoke suite's table of names ------------------------------------------------------------

@@ -107,7 +107,8 @@ def test_the_page_of_merged_shards_leads_to_the_logs_of_each(shop, manifest, log
             log = page / os.path.normpath(f"logs/{trails.place(test.test, attempt).log}")
             assert log.read_bytes() == b"said %d" % attempt.process
             assert f"shards/{attempt.lane[0]}-of-2" in str(log.resolve())
-        assert {p.ended for _, p in trails.of(test).ends} == {f"in {test.attempts[0].lane[0]}"}
+        own = {f"in {test.attempts[0].lane[0]}", ""}  # of the last test of a process alone
+        assert {place.ended for _, place in trails.of(test).ends} <= own
 
 
 def test_the_page_of_folders_that_were_merged_leads_to_their_logs(tmp_path, logs):

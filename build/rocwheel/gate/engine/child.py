@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import secrets
 import signal
 import tempfile
 from contextlib import suppress
@@ -180,8 +179,6 @@ class Child:
             for descriptor in theirs:
                 os.close(descriptor)
         self._unread, self._unsent = b"", b""
-        self._key = secrets.token_hex(8)
-        self.send(op="begin", key=self._key)
         self._pid: int | None = None
         self._exit_status: int | None = None
         try:
@@ -213,7 +210,7 @@ class Child:
                 chunks.append(chunk)
         *lines, self._unread = b"".join(chunks).split(b"\n")
         for line in lines:
-            yield protocol.parse(line, self._key)
+            yield protocol.parse(line)
         if len(self._unread) > protocol.LINE_LIMIT:
             raise BrokenProtocolError(f"wrote {len(self._unread)} bytes that are no message")
 

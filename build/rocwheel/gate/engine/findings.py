@@ -3,14 +3,13 @@
 Texts come from processes that may write anything; they are made printable here, once.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from rocwheel.gate.engine import protocol
-from rocwheel.gate.engine.lane_work import LaneWork
 from rocwheel.gate.engine.outcomes import Outcomes
-from rocwheel.gate.engine.plan import RunPlan, Watcher
-from rocwheel.gate.engine.protocol import Bye
 from rocwheel.records.results import (
     Attempt,
     CollectError,
@@ -22,6 +21,13 @@ from rocwheel.records.results import (
 )
 from rocwheel.records.verdict import State
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from rocwheel.bazel import KnownFailure
+    from rocwheel.gate.engine.lane_work import LaneWork
+    from rocwheel.gate.engine.plan import RunPlan, Watcher
+
 
 class Findings:
     """All that a run found so far; `outcomes` are its tests."""
@@ -30,6 +36,7 @@ class Findings:
         self.outcomes = Outcomes(retry_limit=plan.retry_limit)
         self._plan, self._clock, self._watcher = plan, clock, watcher
         self._started = clock()
+        self.dropped: tuple[str, ...] = ()  # what pytest said that it does not collect
         self._faults: list[Fault] = []
         self._processes: list[ProcessRecord] = []
 
@@ -89,36 +96,48 @@ class Findings:
     ) -> None:
         """Enter an attempt, of a rerun or not; a bad one is tried `again`."""
         rerun, bad = work.rerun, attempt.outcome.bad
-        if rerun and rerun.confirms:
-            suspect, victim = rerun.tests
-            if test == victim:
-                self.outcomes.confirmed(suspect, victim, failed=bad)
+        texts = attempt.message, attempt.detail, attempt.output
+        if rerun and rerun.searches:
+            if test == rerun.tests[-1]:
+                self.searched(work, bad=bad)
         else:
             self.outcomes.attempted(
                 test, attempt, evidence=evidence, retry=rerun is not None, again=again,
-                before=work.before,
+                before=work.history,
+                machine=self._of_machine(*texts) if bad else "",
             )  # fmt: skip
             if bad:
                 self._watcher.failed(test, attempt)
-        if rerun is None:
-            if bad:
-                work.streak.append((test, work.before))
-            else:
-                self.close_streak(work)
-            work.before = test
+        work.history.append(test)
+        work.streak = work.streak + 1 if bad and rerun is None else 0
+
+    def of_device(self, *texts: str) -> tuple[KnownFailure, str] | None:
+        """Return the error of a device that these texts of an attempt tell of, and its name."""
+        for error in self._plan.device_errors:
+            for text in texts:
+                if match := error.pattern.search(text):
+                    return error, match[0]
+        return None
+
+    def _of_machine(self, *texts: str) -> str:
+        """Return what an attempt met that is the machine's, and what to do about it; else ""."""
+        error = self.of_device(*texts)
+        return f"{error[1]}; {error[0].remedy}" if error and error[0].cause == "machine" else ""
+
+    def searched(self, work: LaneWork, *, bad: bool) -> None:
+        """Answer the search that a lane runs tests for, once."""
+        if work.rerun and work.unanswered:
+            work.unanswered = False
+            self.outcomes.searched(work.rerun, bad=bad)
 
     def amend(self, work: LaneWork, outcome: Outcome, message: str) -> None:
         """Make the test that ran last what its end, or a late failure, showed it to be."""
-        if outcome is Outcome.FAILED:
-            work.late += 1
-        if not (work.rerun and work.rerun.confirms):
+        if not (work.rerun and work.rerun.searches):
             output = work.process.output(work.offset) if outcome is Outcome.CRASHED else ""
-            self.outcomes.amend(work.last, outcome, protocol.one_line(message), output=output)
-
-    def close_streak(self, work: LaneWork) -> None:
-        """Tell of failures in a row, each with what ran before it."""
-        self.outcomes.streak(dict(work.streak))
-        work.streak = []
+            self.outcomes.amend(
+                work.last, outcome, protocol.one_line(message), output=output,
+                before=work.history[:-1], machine=self._of_machine(message, output),
+            )  # fmt: skip
 
     def check_exit(self, work: LaneWork, how: str, status: int, *, killed: bool) -> None:
         """Hold what a worker reported against how it ended: agreement is silent."""
@@ -128,8 +147,9 @@ class Findings:
             self.fault(state, f"{work.title} ended badly{last}: {how}")
         if work.bye is None:
             return
-        if not killed and (problem := _contradiction(work, work.bye, f"{how}{last}", status)):
-            self.fault(State.CRASH if status < 0 else State.FAIL, f"{work.title}: {problem}")
+        if not killed and status != int(work.bye.failed > 0):
+            what = f"{how}{last}, but {work.bye.failed} failures counted there"
+            self.fault(State.CRASH if status < 0 else State.FAIL, f"{work.title}: {what}")
         used, backend, folder = work.bye.backends, self._plan.backend, self._plan.modules
         if backend and used and backend not in used:
             self.fault(State.INFRA, f"{work.title} ran on {', '.join(used)}, not on {backend}")
@@ -157,6 +177,8 @@ class Findings:
     def results(self, works: Iterable[LaneWork], waiting: Mapping[str, str]) -> Results:
         """Return everything; `waiting` maps a file or test that did not run to the reason."""
         plan = self._plan
+        for test, why in self.outcomes.of_machine:
+            self.fault(State.INFRA, f"{test}: {why}")
         return Results(
             suite=plan.suite,
             shard=plan.shard,
@@ -174,24 +196,9 @@ class Findings:
             ),
             processes=tuple(self._processes),
             faults=tuple(self._faults),
+            dropped=tuple(map(protocol.one_line, self.dropped)),
             duration_ms=_ms(self.seconds),
         )
-
-
-def _contradiction(work: LaneWork, bye: Bye, end: str, status: int) -> str:
-    """Return how counts of engine, worker and pytest differ, "" where they agree."""
-    failed = work.ran["failed"] + work.late
-    if status != int(failed > 0) or bye.failed != failed:
-        return f"{end}, but {failed} failures heard of, {bye.failed} counted there"
-    if dict(bye.ran) != dict(+work.ran):
-        counts = (
-            ", ".join(f"{number} {name}" for name, number in sorted(ran.items())) or "none"
-            for ran in (work.ran, bye.ran)
-        )
-        return f"heard of {', counted there '.join(counts)}"
-    if bye.pytest_failed and not failed:
-        return f"pytest counted {bye.pytest_failed} failures, none was reported"
-    return ""
 
 
 def _ms(seconds: float) -> int:

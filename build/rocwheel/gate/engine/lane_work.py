@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +44,7 @@ class LaneWork:
     step: Step | None = None  # what comes next, and cannot begin yet
     rerun: Rerun | None = None
     left: list[str] = field(default_factory=list)  # tests of the rerun still to send
+    unanswered: bool = False  # whether the search that the rerun is for waits for its answer
     suspicion: int = STREAK  # failures in a row after which the process is replaced
     starts: int = 0  # that failed, in a row
     probe: subprocess.Popen[bytes] | None = None
@@ -62,10 +63,8 @@ class LaneWork:
     began: float = 0.0  # when the running test did
     offset: int = 0  # of the log, where it began
     last: str = ""  # the test that it finished last
-    before: str = ""  # the same, of those that are no rerun
-    ran: Counter[str] = field(default_factory=Counter)  # outcomes it reported
-    late: int = 0  # failures it reported later
-    streak: list[tuple[str, str]] = field(default_factory=list)  # failures in a row, with `before`
+    history: list[str] = field(default_factory=list)  # tests that it ran, in order
+    streak: int = 0  # failures in a row
     bye: Bye | None = None
     was: LaneMode = LaneMode.FREE  # what it did when it had to be stopped
     cause: str = ""  # why it had to be
@@ -85,7 +84,7 @@ class LaneWork:
     @property
     def spent(self) -> bool:
         """Whether another process is to begin what comes next; each runs one test at least."""
-        return self.full and bool(self.ran) and self.rerun is None
+        return self.full and bool(self.history) and self.rerun is None
 
     @property
     def busy(self) -> bool:

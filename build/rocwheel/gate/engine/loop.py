@@ -272,7 +272,8 @@ class TestRunner:
         else:
             # the file was collected before: what differs now is not to be trusted
             message = event.error or f"{step.test} was not collected again"
-            self._findings.collect_error(step.file, _said(message), event.error)
+            if not work.unanswered:
+                self._findings.collect_error(step.file, _said(message), event.error)
             if work.rerun is None:
                 self._scheduler.drop_file(work.lane.name)
             work.left = []
@@ -294,6 +295,7 @@ class TestRunner:
             for test in hidden:
                 self._outcomes.skip(test, event.skipped)
         self._outcomes.collected(file, tests, tags=event.tags)
+        self._findings.dropped += event.dropped
         self._outcomes.deselected(file, filter(plan.wanted, event.deselected))
         run = []
         for test in tests:
@@ -318,7 +320,6 @@ class TestRunner:
         )
         self._scheduler.measured(step.file, event.test, event.seconds)
         work.running, work.last = None, event.test
-        work.ran[event.outcome] += 1
         if outcome.bad or not event.going:  # what was sent after it is not run
             work.batch += 1
             self._supply.take_back(work)
@@ -326,21 +327,20 @@ class TestRunner:
             self._enter(work, LaneMode.READY if event.going else LaneMode.ENDING)
         self._findings.enter(work, event.test, attempt, event.evidence, again=not self._closing)
         if not outcome.bad:
-            if sum(work.ran.values()) == 1:  # the first of its process: replacing it helped
+            if len(work.history) == 1:  # the first of its process: replacing it helped
                 work.suspicion = STREAK
         elif work.mode is LaneMode.READY:
-            text = f"{attempt.message}\n{attempt.detail}"
             # an error that every later test of the process would meet
-            if error := next((error for error in self._plan.sticky if error in text), ""):
-                self._kill(work, f"its device is of no more use to it: {error}")
-            elif len(work.streak) >= work.suspicion:
+            if error := self._findings.of_device(attempt.message, attempt.detail):
+                self._kill(work, f"its device is of no more use to it: {error[1]}")
+            elif work.streak >= work.suspicion:
                 work.suspicion *= 2  # until a replacement proves right
-                self._kill(work, f"{len(work.streak)} failures in a row")
+                self._kill(work, f"{work.streak} failures in a row")
 
     def _tries_afresh(self, work: LaneWork, why: str) -> bool:
         """Return whether a fresh process is to collect a file again: once, after another's work."""
         file, key = work.wanted.file, (work.wanted.file, work.wanted.test is not None)
-        used = bool(work.ran) or len(work.process.collected) > 0
+        used = bool(work.history) or len(work.process.collected) > 0
         if not used or work.rerun or key in self._afresh:
             return False
         self._afresh.add(key)
@@ -353,9 +353,12 @@ class TestRunner:
     def _watch(self, work: LaneWork) -> None:
         """Act when what a worker does takes longer than it may."""
         plan, now = self._plan, self._system.clock()
+        rerun, most = work.rerun, plan.test_deadline
+        if rerun and work.running and work.running.test == rerun.tests[-1]:
+            most = min(most, rerun.patience)
         match work.mode:
-            case LaneMode.RUNNING if now - work.began > plan.test_deadline:
-                self._dump(work, f"no end after {plan.test_deadline:g} s")
+            case LaneMode.RUNNING if now - work.began > most:
+                self._dump(work, f"no end after {most:g} s")
             case LaneMode.COLLECTING if now - work.since > plan.test_deadline:
                 self._dump(work, f"no end of its import after {plan.test_deadline:g} s")
             case LaneMode.STARTING if now - work.since > START_SECONDS:
@@ -437,11 +440,9 @@ class TestRunner:
             if killed and work.process.stack():
                 how = f"{how}; its stacks: {work.process.stacks.name}"
             self._findings.check_exit(work, how, status, killed=killed)
-        self._findings.close_streak(work)
         if work.rerun and mode is not LaneMode.STARTING:
-            rerun, left, work.rerun, work.left = work.rerun, work.left, None, []
-            if rerun.confirms and left:  # the suspect itself did not get through
-                self._outcomes.confirmed(*rerun.tests, failed=False)
+            self._findings.searched(work, bad=False)  # those before the victim did not get through
+            work.rerun, work.left = None, []
 
     def _no_import(self, work: LaneWork, how: str) -> None:
         """Record that the import of a file ended its process, unless another is to try it."""

@@ -1,15 +1,16 @@
 """Outcomes: every test of a run with its attempts, and which tests must run again to know more.
 
-A test that failed, crashed or hung runs once more in a fresh process. When several tests in a row
-failed in one process and pass alone, the test before them is suspected of having poisoned the
-process; running it and its first victim together in a fresh process confirms it or not. Nothing
-here starts a process: the engine asks for the next `Rerun` and reports attempts.
+A test that failed, crashed or hung runs once more in a fresh process. Where it passes alone, the
+tests that ran before it in its process may have left something: they run again in their order, and
+the test behind them. The more recent ones are tried first, then all. Where it goes wrong again, the
+run is halved until one test is left without which it does not: that one is named, and the victim
+passed. Nothing here starts a process: the engine asks for the next `Rerun` and reports attempts.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.base.console import count
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 STREAK: Final = 2  # failures in a row that make a process suspect
+GROWTH: Final = 4  # how much longer each history is that is tried after another
+MOST_HISTORY: Final = 1800.0  # seconds of tests that are run again before a victim
+PATIENCE: Final = 30.0  # seconds for a victim to pass behind others, and ten times what it took
+_DID: Final = {Outcome.CRASHED: "crashed", Outcome.TIMED_OUT: "hung", Outcome.FAILED: "failed"}
 
 
 class Rerun(Plain, frozen=True, kw_only=True):
@@ -27,7 +32,8 @@ class Rerun(Plain, frozen=True, kw_only=True):
 
     tests: tuple[str, ...]
     avoid: str = ""  # the lane of the failed attempt: another device tells more
-    confirms: bool = False  # (suspect, victim), instead of a retry
+    searches: bool = False  # for who left what the last test met, instead of a retry
+    patience: float = float("inf")  # seconds for the last test of a search
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,12 +43,24 @@ class _Entry:
     line: int = 0
     attempts: tuple[Attempt, ...] = ()
     evidence: frozenset[str] = frozenset()
-    before: str = ""  # the test that ran before it in its process, where it crashed
+    before: tuple[str, ...] = ()  # the tests that ran before it in its process, where it went wrong
     outcome: Outcome | None = None  # decided without an attempt, or against them
     reason: str = ""
     retried: bool = False
-    streak: Mapping[str, str] = field(default_factory=dict)  # it failed in: see `streak`
     victims: int = 0
+    machine: str = ""  # what its first attempt met that is the machine's
+
+
+@dataclass(kw_only=True, slots=True)
+class _Search:
+    """For the test that left what `victim` met: the last start of `history` that shows it."""
+
+    victim: str
+    history: tuple[str, ...]
+    bad: int = -1  # a start behind which the victim goes wrong; -1: none is known
+    good: int  # the first start behind which it is known to pass
+    start: int  # of the run that was asked for
+    leaver: str = ""  # one that is known to leave something, tried by itself
 
 
 class Outcomes:
@@ -56,7 +74,9 @@ class Outcomes:
         self._limit = retry_limit
         self._entries: dict[str, _Entry] = {}
         self._retries: deque[Rerun] = deque()
-        self._victims: dict[str, tuple[str, ...]] = {}  # first victim -> all, while in question
+        self._search: dict[int, _Search] = {}  # by the process in which its victim went wrong
+        self._victims: dict[int, deque[str]] = {}  # of the same, still to be looked into
+        self._leavers: dict[int, str] = {}
 
     def collected(
         self, file: str, tests: Mapping[str, int], *, tags: Mapping[str, Sequence[str]]
@@ -90,68 +110,69 @@ class Outcomes:
         evidence: Iterable[str] = (),
         retry: bool = False,
         again: bool = True,
-        before: str = "",
+        before: Sequence[str] = (),
+        machine: str = "",
     ) -> None:
         """Record an attempt; a bad first one is tried `again` while there are few of them.
 
-        `before` is the test that ran before it in its process.
+        `before` are the tests that ran before it in its process, in order; `machine` is what it met
+        that is the machine's.
         """
         entry = self._entries[test]
-        if attempt.outcome is Outcome.CRASHED and not retry:
-            entry.before = before
+        if attempt.outcome.bad and not retry and self.bad < self._limit:
+            entry.before = tuple(before)
         if evidence:
             entry.evidence |= frozenset(evidence)
         entry.attempts = (*entry.attempts, attempt)
         if not attempt.outcome.bad:
             entry.reason = entry.reason or attempt.message
         if retry:
-            self._tried_again(test, entry)
+            self._tried_again(test, entry, machine)
             return
+        entry.machine = machine
         self.finished += 1
         if attempt.outcome.bad:
             self.bad += 1
             if again and self.bad <= self._limit:
                 self._retries.append(Rerun(tests=(test,), avoid=attempt.lane))
 
-    def amend(self, test: str, outcome: Outcome, message: str, *, output: str = "") -> None:
+    def amend(
+        self,
+        test: str,
+        outcome: Outcome,
+        message: str,
+        *,
+        output: str = "",
+        before: Sequence[str] = (),
+        machine: str = "",
+    ) -> None:
         """Make the last attempt at a test worse than it was reported: it broke something later."""
         entry = self._entries[test]
-        *before, last = entry.attempts
+        *earlier, last = entry.attempts
         worse = replace(
             last, outcome=outcome, message=last.message or message, output=last.output or output
         )
         if last.outcome.bad:  # it is counted and tried again already
-            entry.attempts = (*before, worse)
+            entry.attempts = (*earlier, worse)
             return
-        entry.attempts = tuple(before)
+        entry.attempts = tuple(earlier)
         self.finished -= not entry.retried
-        self.attempted(test, worse, retry=entry.retried)
+        self.attempted(test, worse, retry=entry.retried, before=before, machine=machine)
 
-    def streak(self, streak: Mapping[str, str]) -> None:
-        """Record failures in a row in one process; single ones say nothing.
-
-        Each test has the one that ran before it, "" where none did.
-        """
-        if len(streak) < STREAK:
-            return
-        for test in streak:
-            self._entries[test].streak = streak
-        self._suspect(streak)
-
-    def confirmed(self, suspect: str, victim: str, *, failed: bool) -> None:
-        """Take the answer to a suspicion: whether `victim` failed after `suspect` again."""
-        victims = self._victims.pop(victim)
-        if not failed:
-            return
-        guilty, crash = self._entries[suspect], bool(self._entries[victim].before)
-        guilty.outcome = Outcome.CRASHED if crash else Outcome.FAILED
-        guilty.victims = len(victims)
-        did, others = "crashed" if crash else "failed", count(len(victims), "test")
-        guilty.reason = f"poisons its process: {others} after it {did} there and pass alone"
-        for name in victims:
-            entry = self._entries[name]
-            entry.outcome = Outcome.PASSED
-            entry.reason = f"{did} after {suspect} in one process, passes alone"
+    def searched(self, rerun: Rerun, *, bad: bool) -> None:
+        """Take in how the last test of a search ended: whether it went wrong again."""
+        process = self._entries[rerun.tests[-1]].attempts[0].process
+        search = self._search[process]
+        if search.leaver:
+            if bad:
+                self._left(process, search.leaver)
+                return
+            search.leaver = ""
+        elif bad:
+            search.bad = search.start
+        else:
+            search.good = search.start
+        self._look(process)
 
     def rerun(self, near: frozenset[str], *, alone: bool) -> Rerun | None:
         """Take the next tests that need a fresh process, on another device than before.
@@ -167,6 +188,11 @@ class Outcomes:
     def put_back(self, rerun: Rerun) -> None:
         """Take back a rerun whose lane was lost before it ran."""
         self._retries.appendleft(rerun)
+
+    @property
+    def of_machine(self) -> list[tuple[str, str]]:
+        """Tests that met an error of the machine, each with what it was."""
+        return [(test, entry.machine) for test, entry in self._entries.items() if entry.machine]
 
     @property
     def waiting(self) -> bool:
@@ -208,26 +234,89 @@ class Outcomes:
             if not entry.attempts and entry.outcome is None
         )
 
-    def _tried_again(self, test: str, entry: _Entry) -> None:
+    def _tried_again(self, test: str, entry: _Entry, machine: str) -> None:
         if entry.retried:
             return
         entry.retried = True
-        if entry.streak:
-            self._suspect(entry.streak)
-        elif entry.before and entry.attempts[-1].outcome is Outcome.PASSED:
-            self._victims[test] = (test,)
-            self._retries.append(Rerun(tests=(entry.before, test), confirms=True))
+        passes = entry.attempts[-1].outcome is Outcome.PASSED
+        if entry.machine and passes:
+            entry.outcome, entry.reason = Outcome.PASSED, f"{entry.machine}; passes on another try"
+        elif machine:  # on two devices, or twice on one: it is the test that does it
+            entry.machine = ""
+        elif entry.before and passes:
+            process = entry.attempts[0].process
+            self._victims.setdefault(process, deque()).append(test)
+            if process not in self._search:
+                self._next_victim(process)
 
-    def _suspect(self, streak: Mapping[str, str]) -> None:
-        """Ask for a confirmation of a streak, once all of its tests have been tried again."""
-        entries = {test: self._entries[test] for test in streak}
-        if not all(entry.retried for entry in entries.values()):
+    def _next_victim(self, process: int) -> None:
+        """Begin to look for who left what the next victim of a process met."""
+        self._search.pop(process, None)
+        if not (victims := self._victims.get(process)):
             return
-        ends = {test: entry.attempts[-1].outcome for test, entry in entries.items()}
-        passing = tuple(test for test, outcome in ends.items() if outcome is Outcome.PASSED)
-        if len(passing) >= STREAK and streak[passing[0]]:
-            self._victims[passing[0]] = passing
-            self._retries.append(Rerun(tests=(streak[passing[0]], passing[0]), confirms=True))
+        victim = victims.popleft()
+        history, seconds = self._entries[victim].before, 0.0
+        for start in range(len(history) - 1, -1, -1):
+            attempts = self._entries[history[start]].attempts
+            seconds += attempts[0].duration_ms / 1000 if attempts else 0.0
+            if seconds > MOST_HISTORY:
+                history = history[start + 1 :]
+                break
+        known = self._leavers.get(process, "")
+        search = _Search(
+            victim=victim, history=history, good=len(history), start=len(history),
+            leaver=known if known in history else "",
+        )  # fmt: skip
+        self._search[process] = search
+        self._look(process)
+
+    def _look(self, process: int) -> None:
+        """Ask for the next run of a search, or draw its conclusion."""
+        search = self._search[process]
+        if search.leaver:
+            self._ask(search, (search.leaver,))
+            return
+        if search.bad < 0:  # not seen again yet
+            tried = len(search.history) - search.good
+            if not search.good:
+                self._next_victim(process)  # it was not they
+                return
+            search.start = max(0, len(search.history) - max(1, tried * GROWTH))
+        elif search.good - search.bad == 1:
+            self._left(process, search.history[search.bad])
+            return
+        else:
+            search.start = (search.bad + search.good) // 2
+        self._ask(search, search.history[search.start :])
+
+    def _ask(self, search: _Search, before: tuple[str, ...]) -> None:
+        entry = self._entries[search.victim]
+        alone = entry.attempts[-1].duration_ms / 1000
+        self._retries.append(
+            Rerun(
+                tests=(*before, search.victim),
+                avoid=entry.attempts[0].lane,
+                searches=True,
+                patience=PATIENCE + 10 * alone,
+            )
+        )
+
+    def _left(self, process: int, leaver: str) -> None:
+        """Name the test that left something, which the victim of a process met."""
+        victim = self._search[process].victim
+        self._leavers[process] = leaver
+        guilty, entry = self._entries[leaver], self._entries[victim]
+        first = entry.attempts[0].outcome
+        did = _DID[first]
+        guilty.victims += 1
+        guilty.outcome = min((_outcome(guilty), first), key=list(Outcome).index)
+        left = next((f" ({', '.join(item.left)})" for item in guilty.attempts if item.left), "")
+        others = count(guilty.victims, "test")
+        alone = "passes alone" if guilty.victims == 1 else "pass alone"
+        guilty.reason = f"poisons its process{left}: {others} after it {did} there and {alone}"
+        entry.outcome = Outcome.PASSED
+        entry.reason = f"{did} after {leaver} in one process, passes alone"
+        self._next_victim(process)
 
 
 def _outcome(entry: _Entry) -> Outcome:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rocwheel.base.process import Command, HostRunner
+    from rocwheel.bazel import KnownFailure
     from rocwheel.gate.engine.child import WorkerSpec
     from rocwheel.gate.machine.accelerators import Accelerator
     from rocwheel.records.results import Attempt
@@ -47,7 +48,7 @@ class RunPlan(Plain, frozen=True, kw_only=True):
     estimates: Estimates = Estimates()
     wanted: Callable[[str], bool] = lambda _test: True  # whether a test is looked at at all
     skip: Callable[[str], str] = lambda _test: ""  # the reason not to run a test
-    sticky: tuple[str, ...] = ()  # texts of errors after which a device is lost to its process
+    device_errors: tuple[KnownFailure, ...] = ()
     kill_deadline: float = 10.0
 
 

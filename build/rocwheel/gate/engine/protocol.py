@@ -2,7 +2,8 @@
 
 A test runs in the same process as the worker and can write to its pipe, so nothing that arrives
 is believed for its looks: `parse` refuses what has another form, the engine what comes at the
-wrong time. Text is made printable here, once, for every report.
+wrong time, as a second outcome of one test does. Text is made printable here, once, for every
+report.
 """
 
 import re
@@ -27,9 +28,7 @@ class BrokenProtocolError(Exception):
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
              tag_field="event"):  # fmt: skip
-    """What every message has: its tag, and the key that the worker was given for it."""
-
-    key: str
+    """What every message has: its tag."""
 
 
 class Ready(_Event, tag="ready", frozen=True, kw_only=True):
@@ -55,6 +54,7 @@ class Collected(_Event, tag="collected", frozen=True, kw_only=True):
     tags: dict[str, tuple[str, ...]]
     error: str
     skipped: str
+    dropped: tuple[str, ...]  # what pytest says that it does not collect, such as a class
     seconds: Seconds
 
 
@@ -99,29 +99,22 @@ class Bye(_Event, tag="bye", frozen=True, kw_only=True):
     """The session is over: what it counted and loaded."""
 
     failed: Count
-    ran: dict[Literal["passed", "failed", "skipped", "xfailed"], Count]
     modules: dict[str, str]
     backends: tuple[str, ...]
     extra: tuple[str, ...]  # modules that came from the tree of the tests, not from a wheel
-    pytest_failed: Count  # failures that pytest itself counted
 
 
 Event = Ready | Collecting | Collected | Started | Finished | Late | Stray | Bye
 _DECODER: Final = msgspec.json.Decoder(Event)
 
 
-def parse(line: bytes, key: str) -> Event:
-    """Parse one message of the worker that was given `key`.
-
-    Raises BrokenProtocolError that shows it.
-    """
+def parse(line: bytes) -> Event:
+    """Parse one message. Raises BrokenProtocolError that shows it."""
     try:
         event: Event = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         shown = one_line(line[:SHOWN].decode(errors="backslashreplace"))
         raise BrokenProtocolError(f"wrote {shown!r}: {exc}") from exc
-    if event.key != key:
-        raise BrokenProtocolError(f"wrote a message {type(event).__name__} of its own")
     if isinstance(event, Collected):
         if len(event.lines) != len(event.tests):
             raise BrokenProtocolError(f"wrote {len(event.lines)} lines of {len(event.tests)} tests")

@@ -34,6 +34,7 @@ class Supply:
             well = {item.lane.name for item in works if item.mode is not LaneMode.LOST}
             work.rerun = self._outcomes.rerun(near, alone=well <= near)
             work.left = list(work.rerun.tests) if work.rerun else []
+            work.unanswered = bool(work.rerun and work.rerun.searches)
         if not work.left:
             return None
         test = work.left.pop(0)
@@ -86,7 +87,9 @@ class Supply:
     def lose(self, work: LaneWork) -> None:
         """Give what a lost lane had to do to the others."""
         step, work.step = work.step, None
-        if work.rerun:
+        if work.rerun and work.rerun.searches and not work.unanswered:
+            work.rerun = None
+        elif work.rerun:
             self._outcomes.put_back(work.rerun)
         elif step and step.test:
             self.scheduler.put_back(work.lane.name, step.test)

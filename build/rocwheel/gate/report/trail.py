@@ -12,7 +12,7 @@ class AttemptPlace(Plain, frozen=True, kw_only=True):
 
     lane: str
     process: int
-    ended: str  # how the process did, "" when unknown
+    ended: str  # how the process did, where this was its last test; "" elsewhere
     log: str  # its file, in the folder `logs` beside the page
     number: int  # of the tests in its process, from 1
     before: str  # the test that ran there before it, "" for the first
@@ -39,6 +39,7 @@ class Trails:
         processes = {(item.lane, item.number): item for item in results.processes}
         ran = [(attempt, test.test) for test in results.tests for attempt in test.attempts]
         ran.sort(key=lambda item: item[0].start_ms)  # at the same millisecond in the file's order
+        last_of = {(item.lane, item.process): (item.start_ms, name) for item, name in ran}
         before: dict[tuple[str, int], tuple[int, str]] = {}  # in a process: number of a test, name
         for attempt, name in ran:
             where = attempt.lane, attempt.process
@@ -47,7 +48,7 @@ class Trails:
             self._places[attempt.lane, attempt.process, attempt.start_ms, name] = AttemptPlace(
                 lane=attempt.lane,
                 process=attempt.process,
-                ended=known.ended if known else "",
+                ended=known.ended if known and last_of[where] == (attempt.start_ms, name) else "",
                 log=known.log if known else "",
                 number=number + 1,
                 before=earlier,

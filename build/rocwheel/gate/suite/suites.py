@@ -19,12 +19,13 @@ from packaging.version import InvalidVersion, Version
 from rocwheel.base import files, yaml_file
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.home import SUITES, Home
-from rocwheel.base.values import Count, NonEmpty, Value, canonical_json, replace
+from rocwheel.base.values import Count, Value, canonical_json, replace
 from rocwheel.base.versions import suggest
 from rocwheel.base.yaml_file import FieldError
 from rocwheel.records.verdict import Demand, Demands, KnownSuite
 
 if TYPE_CHECKING:
+    from rocwheel.bazel import KnownFailure
     from rocwheel.gate.suite.skips import Skip
 
 FOLDER: Final = SUITES
@@ -205,13 +206,11 @@ def load_known(home: Home, *, today: date) -> dict[str, KnownSuite]:
     return {suite.name: known(home, suite, entries) for suite in load_all(home.ci)}
 
 
-class _DeviceErrors(Value, frozen=True, kw_only=True):
-    errors: tuple[NonEmpty, ...]
+def device_errors(ci: Path) -> tuple[KnownFailure, ...]:
+    """Read how errors of devices are recognised, and whose they are. Raises ConfigError."""
+    from rocwheel.bazel import load_failures  # the same form
 
-
-def device_errors(ci: Path) -> tuple[str, ...]:
-    """Read the texts of errors that end the use of a device. Raises ConfigError."""
-    return yaml_file.read(ci / DEVICE_ERRORS, _DeviceErrors).errors
+    return load_failures(ci / DEVICE_ERRORS)
 
 
 class _Libraries(Value, frozen=True, kw_only=True):

@@ -61,9 +61,10 @@ def with_unmet_skips(results: Results) -> Results:
 def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
     counts = results.counts
     if results.collect_errors:
-        number, first = len(results.collect_errors), results.collect_errors[0]
+        number = len(results.collect_errors)
         what = f"{number} files" if number > 1 else "a file"
-        message = f"{what} could not be collected: {first.file}: {first.message}"
+        each = "; ".join(f"{error.file}: {error.message}" for error in results.collect_errors)
+        message = f"{what} could not be collected: {each}"
         yield Fault(state=State.COLLECT_ERROR, message=message)
     for outcome, state in (
         (Outcome.CRASHED, State.CRASH),

@@ -102,6 +102,7 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
         lanes=tuple(lane for item in whole for lane in item.lanes),
         processes=tuple(process for item in whole for process in item.processes),
         faults=tuple(faults),
+        dropped=tuple(what for item in whole for what in item.dropped),
         skips=dict(met),
         environment=first.environment,
         duration_ms=max(results.duration_ms for results in shards.values()),

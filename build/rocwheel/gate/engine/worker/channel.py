@@ -1,17 +1,20 @@
-"""The two pipes to the engine: events out, commands in, whatever a test does to descriptors."""
+"""The two pipes to the engine, and text that every report can hold."""
 
 import fcntl
 import json
 import os
+import re
 import threading
 from typing import Any
 
 HIGH_DESCRIPTOR = 800  # a test that closes the first few hundred descriptors misses ours
 LOST_PIPE = 71  # exit status of a process whose pipe a test has closed or replaced
+MOST_FIGURE = (1 << 53) - 1  # as `rocwheel.base.values.MOST`: what every reader of JSON can hold
 
 # Tests replace what they like, `os.getpid` included: what the worker itself needs it keeps.
-_getpid, _write, _fstat, _exit, _dumps = os.getpid, os.write, os.fstat, os._exit, json.dumps
+_getpid, _write, _exit, _dumps, _fstat = os.getpid, os.write, os._exit, json.dumps, os.fstat
 _set_blocking = os.set_blocking
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class EventWriter:
@@ -20,11 +23,10 @@ class EventWriter:
     What is emitted with `hold` goes out with the next event: one write per test is enough.
     """
 
-    def __init__(self, descriptor: int, key: str) -> None:
-        self._key = key  # a test that writes to the pipe by accident does not know it
-        self._descriptor = descriptor = _high(descriptor)
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = _high(descriptor)
         self._pid = _getpid()
-        self._identity = _fstat(descriptor)[1:3]
+        self._pipe = _fstat(self._descriptor)[1:3]
         self._held = b""
         self._lock = threading.RLock()  # threads of a test emit, too, and handlers of signals
 
@@ -36,7 +38,7 @@ class EventWriter:
     def emit(self, event: str, *, hold: bool = False, **values: Any) -> None:
         if self.forked:
             return
-        line = _dumps({"event": event, "key": self._key, **values}).encode() + b"\n"
+        line = _dumps({"event": event, **values}).encode() + b"\n"
         with self._lock:
             self._held += line
             if not hold:
@@ -45,18 +47,16 @@ class EventWriter:
     def flush(self) -> None:
         """Send what was held."""
         with self._lock:
-            if self._held and not self.forked:
-                data, self._held = self._held, b""
-                self._send(data)
-
-    def _send(self, data: bytes) -> None:
-        try:
-            if _fstat(self._descriptor)[1:3] != self._identity:
+            if self.forked:
+                return
+            data, self._held = self._held, b""
+            try:
+                if _fstat(self._descriptor)[1:3] != self._pipe:
+                    _exit(LOST_PIPE)
+                while data:
+                    data = data[_write(self._descriptor, data) :]
+            except OSError:
                 _exit(LOST_PIPE)
-            while data:
-                data = data[_write(self._descriptor, data) :]
-        except OSError:
-            _exit(LOST_PIPE)
 
 
 class CommandReader:
@@ -83,3 +83,18 @@ def _high(descriptor: int) -> int:
         return descriptor
     os.close(descriptor)
     return high
+
+
+def valid(text: str) -> str:
+    """Replace what UTF-8 cannot hold: a lone surrogate of a test must not break the report."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def one_line(text: str) -> str:
+    """Return one line that any report can hold; node ids are made so once, here: two stay two."""
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], valid(str(text)))
+
+
+def readable(text: str) -> str:
+    """Return a text for people, on one line."""
+    return one_line(" ".join(str(text).split()))

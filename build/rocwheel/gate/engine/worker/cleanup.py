@@ -1,10 +1,12 @@
-"""What a test leaves in its process: found after it, and put right before the next one."""
+"""What a test leaves in its process: named after it, and put right where that is safe."""
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import builtins
 import faulthandler
+import gc
 import os
 import resource
 import signal
@@ -12,40 +14,35 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _pytest import reports, runner
-
+from .channel import readable
 from .supervisor import children, command_of, stat_of
-from .text import readable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from .channel import EventWriter
 
 DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all threads on request
-RECURSION, USER, IMPORT = "recursion limit", "user", "__import__"
 END_SECONDS = 10.0  # for killed processes to disappear
 THREAD_SECONDS = 5.0  # for threads to end that Python waits for
+NAMED = 3  # environment variables of a change
 TIMERS = (
     (signal.ITIMER_REAL, "an alarm"),
     (signal.ITIMER_VIRTUAL, "a timer of its CPU time"),
     (signal.ITIMER_PROF, "a profiling timer"),
 )
-KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
-LIMITS = (
-    (resource.RLIMIT_NOFILE, "open files"), (resource.RLIMIT_AS, "memory"),
-    (resource.RLIMIT_FSIZE, "file size"), (resource.RLIMIT_CPU, "CPU time"),
-)  # fmt: skip
-
 # Tests replace what they like: what is needed here is kept.
-_fstat, _getpid, _clock, _threads, _getsignal, _setsignal, _geteuid, _getegid = (
-    os.fstat, os.getpid, time.monotonic, threading.enumerate, signal.getsignal, signal.signal,
-    os.geteuid, os.getegid,
+_fstat, _getpid, _clock, _threads, _exit, _setsignal = (
+    os.fstat, os.getpid, time.monotonic, threading.enumerate, os._exit, signal.signal,
 )  # fmt: skip
-_start, _main_thread, _sleep, _exit = (
-    _thread.start_new_thread, threading.main_thread, time.sleep, os._exit,
+_start, _main_thread, _sleep, _set_umask = (
+    _thread.start_new_thread, threading.main_thread, time.sleep, os.umask,
 )  # fmt: skip
+_getcwd, _environ = os.getcwd, os.environ  # noqa: TID251 - the test's, not ours
 
 
 class Stacks:
@@ -75,43 +72,120 @@ class Stacks:
         return (status[1], status[2])
 
 
-class PytestCore:
-    """The parts of pytest that make an outcome of what a test raised, as they were at the start."""
+# --- the state of a process: what is read around each body, and how it is put back ----------------
 
-    def __init__(self) -> None:
-        owners: dict[Any, tuple[str, ...]] = {
-            runner: ("runtestprotocol", "call_and_report", "pytest_runtest_makereport"),
-            runner.CallInfo: ("from_call", "__init__"),
-            reports.TestReport: ("from_item_and_call", "__init__"),
-        }
-        self._parts = [
-            (owner, name, vars(owner)[name]) for owner, names in owners.items() for name in names
-        ]
 
-    def restore(self) -> list[str]:
-        """Put back what was replaced; return the names of it."""
-        changed = []
-        for owner, name, value in self._parts:
-            if vars(owner).get(name) is not value:
-                setattr(owner, name, value)
-                changed.append(f"{owner.__name__.rpartition('.')[2]}.{name}")
-        return changed
+def _cwd() -> str:
+    try:
+        return _getcwd()
+    except OSError:  # a folder that is gone
+        return ""
+
+
+def _umask() -> int:
+    mask = _set_umask(0o077)
+    _set_umask(mask)
+    return mask
+
+
+def _variables() -> dict[bytes, bytes]:
+    variables = dict(_environ._data)  # type: ignore[attr-defined]  # noqa: SLF001 - undecoded
+    variables.pop(b"PYTEST_CURRENT_TEST", None)
+    return variables
+
+
+def _put_variables(before: Mapping[bytes, bytes]) -> None:
+    """Put back variables that were removed or changed; a library may need those that it added."""
+    for name, value in before.items():
+        _environ[os.fsdecode(name)] = os.fsdecode(value)
+
+
+def _fill(target: list[Any]) -> Callable[[list[Any]], None]:
+    """Return what puts back the entries that a list has lost; a library may need what it added."""
+
+    def fill(before: list[Any]) -> None:
+        target[:] = [*before, *(item for item in target if item not in before)]
+
+    return fill
+
+
+def _limit(number: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return partial(resource.getrlimit, number), partial(resource.setrlimit, number)
+
+
+def _handler(number: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Return how a signal's handler is read and put back; one of C is left as it is.
+
+    `signal` makes an enum of each answer, which takes five times as long.
+    """
+    return partial(
+        _signal.getsignal, number
+    ), lambda old: old is not None and _setsignal(number, old)
+
+
+def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return lambda: getattr(owner, name, None), lambda value: setattr(owner, name, value)
+
+
+STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any] | None]] = {
+    "another sys.stdout": _attribute(sys, "stdout"),
+    "another sys.stderr": _attribute(sys, "stderr"),
+    "another __import__": _attribute(builtins, "__import__"),
+    "another recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
+    "another user": (os.geteuid, None),
+    "another group": (os.getegid, None),
+    "another working directory": (_cwd, os.chdir),
+    "another environment": (_variables, _put_variables),
+    "another signal mask": (
+        partial(_signal.pthread_sigmask, signal.SIG_BLOCK, ()),
+        partial(signal.pthread_sigmask, signal.SIG_SETMASK),
+    ),
+    "another umask": (_umask, _set_umask),
+    "another sys.path": (partial(list, sys.path), _fill(sys.path)),
+    "other import hooks": (partial(list, sys.meta_path), _fill(sys.meta_path)),
+    "other CPUs": (partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0)),
+    "another garbage collection": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    **{
+        f"a handler of {number.name}": _handler(number)
+        for number in (
+            signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE,
+        )
+    },
+    "another limit of open files": _limit(resource.RLIMIT_NOFILE),
+    "another limit of memory": _limit(resource.RLIMIT_AS),
+    "another limit of file size": _limit(resource.RLIMIT_FSIZE),
+    "another limit of CPU time": _limit(resource.RLIMIT_CPU),
+}  # fmt: skip
+_READERS = tuple((name, read) for name, (read, _) in STATE.items())
+JAX = (
+    "jax_enable_x64", "jax_default_device", "jax_default_dtype_bits",
+    "jax_default_matmul_precision", "jax_platforms",
+)  # fmt: skip
+
+
+def _state() -> dict[str, Any]:
+    """Return what tests share in this process, by what it is called when it is another."""
+    state = {name: read() for name, read in _READERS}
+    config = getattr(sys.modules.get("jax"), "config", None)
+    if config is not None:
+        state |= {f"another {name}": getattr(config, name, None) for name in JAX}
+    return state
 
 
 class Leftovers:
     """What a test leaves behind in its process, put right before the next one runs.
 
     Processes that the body of a test started are killed; those of fixtures and the helpers of
-    `multiprocessing` live on. An alarm is switched off; signal handlers and standard streams that
-    the body replaced are put back. Threads cannot be ended: what one of an
-    earlier test raises is reported as that, and not as a failure of the test that runs by then.
+    `multiprocessing` live on. An alarm is switched off, and what the body changed in `STATE` and no
+    fixture did is put back. Threads cannot be ended: what one of an earlier test raises is reported
+    as that, and not as a failure of the test that runs by then.
     """
 
     def __init__(self, channel: EventWriter, stacks: Stacks) -> None:
         self._channel, self._stacks = channel, stacks
         self._threads: dict[threading.Thread, str] = {}  # those of earlier tests -> the test
         self._test = ""
-        self._before: dict[str, Any] = {}
+        self._before: dict[str, Any] | None = None  # None: not known since a file was imported
         self._at_call: dict[str, Any] = {}
         self._processes: set[int] = set()
         self._hook = threading.excepthook
@@ -121,8 +195,8 @@ class Leftovers:
     def begin(self, test: str) -> None:
         """Note what there is before a test is set up."""
         self._threads = {thread: self._threads.get(thread, self._test) for thread in _threads()}
-        self._test, self.left = test, []
-        self._before, self._at_call = _state(), {}
+        self._test, self.left, self._at_call = test, [], {}
+        self._before = self._before or _state()
         self._hook = threading.excepthook
         threading.excepthook = self._raised
 
@@ -131,10 +205,15 @@ class Leftovers:
         self._processes = set(_children())
         self._at_call = _state()
 
+    def collected(self) -> None:
+        """Forget the state of before: the import of a file may have changed it."""
+        self._before = None
+
     def end(self) -> None:
         """Put right what the body of the test left."""
         threading.excepthook = self._hook
         if not self._at_call:  # its setup failed
+            self._before = None
             return
         for timer, name in TIMERS:
             if signal.getitimer(timer)[0]:
@@ -147,7 +226,7 @@ class Leftovers:
         if "pytest" not in sys.modules:
             self.left.append("no imported modules")
             self.spoiled = True
-        self._restore(_state())
+        self._put_back()
         self._kill()
         if not self.spoiled:
             self._stacks.listen()
@@ -169,33 +248,25 @@ class Leftovers:
 
         _start(end, ())
 
-    def _restore(self, after: dict[Any, Any]) -> None:
-        """Put back what the body changed and no fixture did."""
+    def _put_back(self) -> None:
+        """Name what the body changed and no fixture did, and put it back."""
+        before, after, at_call = self._before or {}, _state(), self._at_call
+        self._before = after
+        if after == at_call:
+            return
         for name, value in after.items():
-            expected = self._at_call[name]
-            if value in (expected, self._before[name]):
+            expected = at_call.get(name, value)  # of a JAX that the body imported nothing is known
+            if value in (expected, before.get(name, expected)):
                 continue
-            if isinstance(name, tuple):
-                self.left.append(f"another limit of {name[1]}")
-                try:
-                    resource.setrlimit(name[0], expected)
-                except (OSError, ValueError):  # a hard limit is for ever
-                    self.spoiled = True
-                continue
-            if name == RECURSION:
-                sys.setrecursionlimit(expected)
-            elif name == IMPORT:
-                builtins.__import__ = expected
-            elif name == USER:
-                self.spoiled = True
-            elif isinstance(name, str):
-                setattr(sys, name.removeprefix("sys."), expected)
-            else:
-                if expected is not None:
-                    _setsignal(name, expected)
-                    self.left.append(f"a handler of {signal.Signals(name).name}")
-                continue
-            self.left.append(f"another {name}")
+            self._before = None
+            self.left.append(f"{name}{_detail(expected, value)}")
+            _, put = STATE.get(name, (None, _jax(name.rpartition(" ")[2])))
+            try:
+                if put:
+                    put(expected)
+            except (OSError, ValueError, TypeError):  # a hard limit is for ever
+                put = None
+            self.spoiled = self.spoiled or put is None
 
     def _kill(self) -> None:
         """End processes the body started, and what those leave to us, their subreaper."""
@@ -226,14 +297,17 @@ class Leftovers:
         )  # fmt: skip
 
 
-def _state() -> dict[Any, Any]:
-    """Return signal handlers and standard streams of this process."""
-    state: dict[Any, Any] = {number: _getsignal(number) for number in KEPT_SIGNALS}
-    state["sys.stdout"], state["sys.stderr"] = sys.stdout, sys.stderr
-    state[RECURSION], state[USER] = sys.getrecursionlimit(), (_geteuid(), _getegid())
-    state[IMPORT] = builtins.__import__
-    state |= {limit: resource.getrlimit(limit[0]) for limit in LIMITS}
-    return state
+def _detail(expected: Any, value: Any) -> str:
+    """Name the variables of an environment that are others, and short values."""
+    if isinstance(expected, dict) and isinstance(value, dict):
+        both = [name for name in {**expected, **value} if expected.get(name) != value.get(name)]
+        names = [os.fsdecode(name) for name in both[:NAMED]]
+        return f": {', '.join(names)}{f' and {len(both) - NAMED} more' if both[NAMED:] else ''}"
+    return f": {value!r}" if isinstance(value, (str, bool, int)) else ""
+
+
+def _jax(name: str) -> Callable[[Any], None]:
+    return lambda value: sys.modules["jax"].config.update(name, value)
 
 
 def _children() -> list[int]:

@@ -5,22 +5,31 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter, deque
+import traceback
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .adaptations import Extra, QuietReporter, have_flags_parsed, support_subtests
-from .channel import CommandReader, EventWriter
-from .cleanup import Leftovers, PytestCore, Stacks
-from .library_watch import LibraryWatch
-from .outcome import FAILED_STATUS, SKIPS, TEXT_LIMIT, error_text, outcome_of, skip_reason
+from .adaptations import Extra, LibraryWatch, QuietReporter, have_flags_parsed, support_subtests
+from .channel import MOST_FIGURE, CommandReader, EventWriter, one_line, readable, valid
+from .cleanup import Leftovers, Stacks
+from .outcome import (
+    FAILED_STATUS,
+    SKIPS,
+    TEXT_LIMIT,
+    PartsDigest,
+    Witness,
+    error_text,
+    outcome_of,
+    skip_reason,
+)
 from .supervisor import adopt
-from .text import one_line, readable, valid
 
 if TYPE_CHECKING:
+    import warnings
     from collections.abc import Generator, Iterator, Sequence
 
 # Tests replace what they like: what is needed here is kept.
@@ -32,23 +41,20 @@ class Session:
 
     def __init__(self, settings: dict[str, Any], stacks: Stacks) -> None:
         self._commands = CommandReader(settings["commands"])
-        self._channel = EventWriter(settings["events"], self._commands.next()["key"])
+        self._channel = EventWriter(settings["events"])
         self._watch = settings["watch"]
         self._libraries = LibraryWatch(settings["libraries"])
         self.leftovers = Leftovers(self._channel, stacks)
-        self._core = PytestCore()
-        self._items: dict[str, pytest.Item] = {}
+        self._witness = Witness()
+        self._digest: PartsDigest | None = None
+        self._items: dict[str, tuple[pytest.Item, Any]] = {}  # each with its own function
         self._previous: tuple[pytest.Item, pytest.Item | None] | None = None
         self._reports: list[pytest.TestReport] = []
-        self._raised: dict[str, BaseException | None] = {}  # phase -> what it raised
         self._collect_reports: list[pytest.CollectReport] = []
         self._deselected: list[str] = []
-        self._patched: list[str] = []  # parts of pytest that the running test replaced
+        self._dropped: list[str] = []
         self._folders: dict[Path, Any] = {}
-        self._session: pytest.Session | None = None
         self._batch = 0
-        self._uncollected = 0  # files that pytest counts among its failures
-        self._ran: Counter[str] = Counter()
         self._reports_failed = False
         self.failed = 0
         self.over = False
@@ -63,6 +69,8 @@ class Session:
         if reporter:
             config.pluginmanager.unregister(reporter)
         config.pluginmanager.register(QuietReporter(config), "terminalreporter")
+        config.pluginmanager.register(self._witness)
+        self._digest = PartsDigest(config.pluginmanager.hook)
 
     def pytest_collection(self, session: pytest.Session) -> bool:
         """Collect nothing yet: looking at nothing, pytest 9 forgets the fixtures of a conftest."""
@@ -85,7 +93,6 @@ class Session:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._session = session
         self._channel.emit("ready", pid=_getpid(), pytest=pytest.__version__)
         waiting: deque[tuple[str, str | None]] = deque()
         while True:
@@ -123,6 +130,10 @@ class Session:
         if not report.passed:
             self._collect_reports.append(report)
 
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        if issubclass(warning_message.category, pytest.PytestCollectionWarning):
+            self._dropped.append(str(warning_message.message))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(report)
 
@@ -138,24 +149,20 @@ class Session:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Iterator[None]:
         self.leftovers.body()
-        self._patched += self._core.restore()
+        self._witness.stand()
         try:
             return (yield)
         finally:
             self._no_child()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Iterator[None]:
-        """Keep what a phase really raised: a conftest may have made something else of it."""
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
+        """Put a failure before the skips of a unittest's subtests."""
         caught = getattr(item, "_excinfo", None)
         if isinstance(caught, list) and len(caught) > 1:
             # of a unittest's subtests pytest 8 reports the first that went wrong, a skip as well
             caught.sort(key=lambda info: isinstance(info.value, SKIPS))
-        report = yield
-        self._raised[call.when] = call.excinfo.value if call.excinfo else None
-        return report
+        return (yield)
 
     def _no_child(self) -> None:
         """End a process that a test forked and that came back from the test."""
@@ -172,19 +179,16 @@ class Session:
         backends = sorted(map(str, getattr(bridge, "_backends", None) or ()))
         extra = [name for finder in sys.meta_path if isinstance(finder, Extra)
                  for name in finder.used]  # fmt: skip
-        counted = self._session.testsfailed if self._session else 0
         self._channel.emit(
-            "bye", failed=self.failed, ran=dict(self._ran), modules=modules, backends=backends,
-            extra=extra, pytest_failed=max(0, counted - self._uncollected),
-        )  # fmt: skip
+            "bye", failed=self.failed, modules=modules, backends=backends, extra=extra
+        )
 
     def _collect(self, session: pytest.Session, file: str) -> None:
-        self._collect_reports, self._deselected = [], []
+        self._collect_reports, self._deselected, self._dropped = [], [], []
         started = _clock()
         error = ""
         items: Sequence[pytest.Item] = ()
         self._channel.emit("collecting", file=file)
-        counted = session.testsfailed
         try:
             items = session.perform_collect([file])
         except pytest.UsageError as exc:
@@ -192,15 +196,18 @@ class Session:
         except (SystemExit, KeyboardInterrupt, pytest.exit.Exception) as exc:
             error = f"{type(exc).__name__} while the file was imported: {exc}"
         self._no_child()
-        self._uncollected += session.testsfailed - counted
         have_flags_parsed()
-        if (patched := self._core.restore()) and not error:
-            error = f"its import replaced pytest's {', '.join(patched)}"
+        self.leftovers.collected()
+        if self._digest is not None:
+            self._digest.collected()
+            if (replaced := self._digest.changed()) and not error:
+                error = f"its import replaced pytest's {', '.join(replaced)}"
         failures = [report for report in self._collect_reports if report.failed]
         if failures and not error:
             error = "\n".join(error_text(report) for report in failures)
         names = [one_line(item.nodeid) for item in items]
-        self._items.update(zip(names, items, strict=True))
+        own = [(item, getattr(item, "function", None) or item.runtest) for item in items]
+        self._items.update(zip(names, own, strict=True))
         if len(set(names)) < len(names) and not error:
             error = f"two tests share the id {max(names, key=names.count)}"
         tags = {name: self._libraries.tags(item) for name, item in zip(names, items, strict=True)}
@@ -213,20 +220,23 @@ class Session:
             tags={name: tagged for name, tagged in tags.items() if tagged},
             error=valid(error[:TEXT_LIMIT]),
             skipped=readable("; ".join(skip_reason(r) for r in self._collect_reports if r.skipped)),
+            dropped=[readable(text) for text in self._dropped],
             seconds=_clock() - started,
         )
 
     def _run(self, name: str, then: str | None, *, batch: int) -> bool:
         """Run one test; False when it asked the whole session to stop."""
-        item, following = self._items[name], self._items.get(then or "")
+        item, own = self._items.pop(name)  # it runs once in a process, and its memory is freed
+        following, _ = self._items.get(then or "", (None, None))
         if self._previous and self._previous[1] is not item:
             self._tear_down(item)
-        self._reports, self._raised, self._patched, going = [], {}, [], True
+        self._reports, going = [], True
         tags = self._libraries.tags(item)
         before = self._libraries.traced(tags)
         offset = _printed()
         self._channel.emit("start", test=name, offset=offset)
         self.leftovers.begin(name)
+        self._witness.begin(item, own)
         started = _clock()
         # without a next test the session's own fixtures are kept for the next file
         kept: Any = following or item.session
@@ -234,23 +244,26 @@ class Session:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=kept)
             self._no_child()
             self._previous = (item, following)
-            outcome, message, detail = outcome_of(self._reports, self._raised, item)
+            outcome, message, detail = outcome_of(self._reports, self._witness)
         except (KeyboardInterrupt, SystemExit, pytest.exit.Exception) as exc:
             self._no_child()
             outcome, detail, going = FAILED_STATUS, "", False
             message = f"the test stopped the whole session: {type(exc).__name__}: {exc}"
+        except Exception as exc:  # noqa: BLE001 - of pytest, of which the test has replaced a part
+            self._no_child()
+            outcome, detail, going = FAILED_STATUS, traceback.format_exc(), False
+            message = f"pytest failed: {type(exc).__name__}: {exc}"
         seconds = _clock() - started
         self.leftovers.end()
-        if patched := sorted({*self._patched, *self._core.restore()}):
-            what = f"{name} replaced pytest's {', '.join(patched)}: its outcome is none"
-            self._channel.emit("stray", test="", message=readable(what))
+        if self._digest is not None and (replaced := self._digest.changed()):
+            message = f"replaced pytest's {', '.join(replaced)}{f': {message}' * bool(message)}"
+            outcome, going = FAILED_STATUS, False
         if stopped := item.session.shouldstop or item.session.shouldfail:
             outcome, message = FAILED_STATUS, f"the test stopped the whole session: {stopped}"
             going = False
         registered = item.config.pluginmanager.is_registered(self)
         going = going and registered and not self.leftovers.spoiled
         self.failed += outcome == FAILED_STATUS
-        self._ran[outcome] += 1
         self._reports_failed = outcome == FAILED_STATUS
         self._channel.emit(
             "finish",
@@ -267,7 +280,7 @@ class Session:
             figures={
                 readable(str(name)): number
                 for name, number in item.user_properties
-                if type(number) is int and number >= 0
+                if type(number) is int and 0 <= number <= MOST_FIGURE
             },
             going=going,
         )
