@@ -11,6 +11,7 @@ from support import generations
 from support.generations import GENERATIONS
 
 from rocwheel import source
+from rocwheel.base.console import silent
 from rocwheel.base.errors import ConfigError, SourceError
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion
@@ -96,7 +97,7 @@ def test_a_lock_file_that_names_what_is_apart_is_for_one_of_the_two(tmp_path, ru
 
 def test_only_a_tree_that_was_looked_at_has_no_lock_file(tmp_path, runner):
     planned = source.plan(SourceRequest(jax_version="0.9.1"), pins=PINS, cache=tmp_path)
-    tree = source.preview(planned, pins=PINS, runner=runner)
+    tree = source.preview(planned, pins=PINS, runner=runner, console=silent())
     with pytest.raises(ConfigError, match=r"3\.15: the pin of JAX 0\.9\.1 does not name it"):
         tree.accept([PythonVersion.parse("3.15")])
 
@@ -110,7 +111,10 @@ def test_a_pin_whose_sources_are_not_here_is_as_its_wheels_say(
 ):
     asked = SourceRequest(jax_version=version, allow_unverified_pin=True)
     planned = source.plan(asked, pins=PINS, cache=tmp_path)
-    assert bool(source.preview(planned, pins=PINS, runner=runner).modules) is by_module
+    assert (
+        bool(source.preview(planned, pins=PINS, runner=runner, console=silent()).modules)
+        is by_module
+    )
 
 
 @pytest.mark.parametrize(

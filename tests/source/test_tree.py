@@ -353,7 +353,7 @@ def test_a_program_in_the_trees_own_git_configuration_is_not_run(bench, tmp_path
 def test_a_preview_of_a_folder_fetches_nothing(bench):
     asked = SourceRequest(jax_source_dir=bench.jax, xla_source_dir=bench.xla)
     planned = source.plan(asked, pins=bench.pins, cache=bench.cache)
-    tree = source.preview(planned, pins=bench.pins, runner=bench.runner)
+    tree = source.preview(planned, pins=bench.pins, runner=bench.runner, console=bench.console)
     assert bench.seen == []
     assert planned.commands == ()
     assert tree.xla_dir == bench.xla
