@@ -1,9 +1,12 @@
-"""What of a demo's night is an error: a cell that failed, but not one family's own of several."""
+"""A demo: what its dry run prints, and which cells of its night are errors."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from rocwheel import dist
 from rocwheel.base.store.opening import open_store
 from rocwheel.night.standing import CellStanding
 from rocwheel.records.verdict import State
@@ -49,3 +52,20 @@ def test_the_only_familys_failure_is_one(tmp_path):
     alone = tuple(cell for cell in CELLS if cell[1] != "b")
     error = demo.failure(stood("gate.x.a", cells=alone), open_store(tmp_path.as_uri()))
     assert str(error) == "gate.x.a: fail: because"
+
+
+@pytest.mark.integration
+@pytest.mark.needs("bazel", "dpkg-query")
+def test_the_dry_run_makes_the_tarball_that_its_later_lines_unpack(here):
+    asked = dist.Request(
+        therock="", wheelhouse=here.cwd / "wheelhouse", cache=here.cache, home=here.home,
+        cwd=here.cwd, environ={"PATH": os.environ["PATH"], "HOME": str(here.cwd)},
+    )  # fmt: skip
+    lines = list(demo.dry_run(asked, here, wheels_only=True))
+    making = next(n for n, line in enumerate(lines) if "make_therock.py" in line)
+    unpacking = next(n for n, line in enumerate(lines) if line.startswith("ROCM_ROOT="))
+    tarball = str(here.cache / "demo" / demo.TARBALL)
+    assert tarball in lines[making]
+    assert tarball in lines[unpacking]
+    assert making < unpacking < next(n for n, line in enumerate(lines) if " build " in line)
+    assert not (here.cache / "demo").exists()

@@ -330,9 +330,9 @@ def dry_run(base: dist.Request, here: Here, *, wheels_only: bool) -> Iterator[st
     tarball = wanted.cache / "demo" / TARBALL
     yield str(Command(argv=("mkdir", "-p", str(tarball.parent))))
     yield str(_making(miniature(base.home), tarball))
-    made = rocm.plan(
-        str(tarball), sha256=None, version=ROCM_VERSION, cache=wanted.cache, cwd=wanted.cwd
-    )
+    url = f"https://localhost/{TARBALL}"  # of a name that says all that the file's will
+    named = rocm.plan(url, sha256=None, version=ROCM_VERSION, cache=wanted.cache, cwd=wanted.cwd)
+    made = replace(named, origin=rocm.Origin.TARBALL, source=str(tarball))
     planned = dist.plan(replace(wanted, therock=str(tarball)), recorded=made)
     yield from dist.dry_run(planned, here, place=prepared.place)
     if not wheels_only and base.families:
