@@ -608,6 +608,58 @@ def test_a_forged_snapshot_of_staging_deletes_nothing(desk, action) -> None:
     assert desk.run("promote", "--manifest", manifest.sha256) == 0
 
 
+@pytest.mark.parametrize(
+    "reason",
+    ["caf\udce9", "a\0b", "two\nlines", "x" * 70_000],
+    ids=["no UTF-8", "NUL", "lines", "long"],
+)
+@pytest.mark.parametrize("option", ["--reason", "--by"])
+def test_a_reason_that_no_record_can_keep_is_refused(desk, option, reason) -> None:
+    """It was a traceback, or was kept."""
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    more = () if option == "--reason" else ("--reason", "x")
+    assert desk.run("rollback", "--manifest", manifest.sha256, *more, option, reason) == 3
+    error, hint = desk.capsys.readouterr().err.strip().splitlines()
+    assert error.startswith(f"error: {option}: ")
+    assert hint
+    assert log.read(desk.shop.release).number == 1
+
+
+def test_a_check_that_others_overtake_finds_nothing_wrong(desk, monkeypatch) -> None:
+    """It was told that the log ends before what its pages show."""
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    plain = operations.pages_of
+
+    def overtaken(*about, **options):
+        monkeypatch.setattr(operations, "pages_of", plain)
+        desk.shop.change(Action.YANK, manifest)
+        return plain(*about, **options)
+
+    state = log.read(desk.shop.release, None)
+    monkeypatch.setattr(operations, "pages_of", overtaken)
+    assert audit.check_pages(desk.shop.release, state) == []
+
+
+def test_families_of_ones_own_go_into_a_channel_of_this_machine(desk) -> None:
+    """A bucket of a server on loopback took them by `--store`, and refused them by `--channel`."""
+    own, file = desk.folder / "own.yaml", desk.folder / "channels.yaml"
+    own.write_text("families:\n  gfx9zz:\n    targets: [gfx9zz]\n    suites: [smoke]\n")
+    for where, code in (
+        (f"store: {desk.shop.store.url}", 0),
+        ("store: s3://bucket\n    endpoint: http://127.0.0.1:9", 0),
+        ("store: s3://bucket", 3),
+    ):
+        file.write_text(
+            f"channels:\n  mine:\n    {where}\n"
+            '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
+        )
+        line = ("compat", "--channel=mine", f"--channels-file={file}", f"--families={own}")
+        desk.capsys.readouterr()
+        main([*line, "--family=gfx90a"])
+        refused = "into a store of this machine only" in desk.capsys.readouterr().err
+        assert refused is (code == 3), where
+
+
 def test_a_clock_that_is_off_writes_nothing_into_a_log(desk, monkeypatch) -> None:
     manifest = desk.gated("a")
     later = datetime.now(tz=timezone.utc) + timedelta(hours=2)

@@ -64,13 +64,15 @@ class FamiliesOptions(StoreOptions):
         """Families of --family-file; none without it. Raises ConfigError where they may not go."""
         if self.family_file is None:
             return {}
-        named = (app.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+        chosen = self.open(app) if self.channel or self.store else None
+        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        named = (chosen.options.endpoint if chosen else "", *map(app.environ.get, names))
         endpoint = next(filter(None, named), "")
-        is_folder = not self.store or self.store.startswith("file:")
+        is_folder = chosen is None or chosen.store.startswith("file:")
         # a bucket of a server on loopback is on this machine, too
-        if self.channel or not (is_folder or urlsplit(endpoint).hostname in LOOPBACK):
+        if not (is_folder or urlsplit(endpoint).hostname in LOOPBACK):
             what = f"{self.family_file}: families of your own go into a store of this machine only"
-            hint = "give --store file:///folder in place of a channel or another store"
+            hint = "give --store file:///folder, or a channel whose store is on this machine"
             raise ConfigError(what, hint=hint)
         return families.load(self.family_file)
 

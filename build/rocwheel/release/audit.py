@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rocwheel.base import files
 from rocwheel.base.errors import ConfigError, ObjectMissingError, RocwheelError, WheelError
@@ -26,6 +26,8 @@ from rocwheel.release.index.publish import forms
 from rocwheel.release.ledger import log, manifests
 from rocwheel.release.ledger.state import Action, IndexState, Transition
 from rocwheel.release.operations import Who
+
+_AHEAD: Final = "the log ends with"  # of a page that shows a later entry
 
 
 class Checked(Plain, frozen=True, kw_only=True):
@@ -171,7 +173,11 @@ def check_pages(place: Place, state: IndexState) -> list[str]:
     folders = first is not None and first.key == place.key("")
     pages = operations.pages_of(place, state, sorted(state.projects))
     problems = place.each(lambda page: _check_page(place, page, folder_keys=folders), pages)
-    return list(dict.fromkeys(chain.from_iterable(problems)))
+    said = list(dict.fromkeys(chain.from_iterable(problems)))
+    if any(_AHEAD in text for text in said) and log.read(place).number > state.number:
+        # others went on while this looked, and pages show it
+        return check_pages(place, log.read(place, None))
+    return said
 
 
 def _check_log(place: Place, state: IndexState) -> Iterator[str]:
@@ -211,7 +217,7 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
             )
         if number is not None and number > form.number:
             problems.append(
-                f"{where}: shows entry {number}, the log ends with {form.number}: {again}; where "
+                f"{where}: shows entry {number}, {_AHEAD} {form.number}: {again}; where "
                 "the log lost its end, put it back first"
             )
     return problems

@@ -39,6 +39,7 @@ from rocwheel.wheel.metadata import WheelName
 
 ATTEMPTS: Final = 60  # commits that fail because another one was faster
 PUBLIC_SECONDS: Final = 300.0
+LONGEST: Final = 1000  # characters of a name or a reason
 CLOCKS_DIFFER: Final = timedelta(hours=1)
 
 
@@ -51,6 +52,16 @@ class Who:
     reason: str = ""
     is_checked: bool = False  # its clock is held against the store's before it is written down
     began: float = field(default_factory=monotonic, compare=False)  # when `now` was
+
+    def __post_init__(self) -> None:
+        """Refuse what no record can keep as one line. Raises ConfigError."""
+        for option, text in (("--by", self.by), ("--reason", self.reason)):
+            if not text.isprintable():  # nor is a byte that is no UTF-8
+                what = "one line of printable text is needed"
+                raise ConfigError(f"{option}: {what}", hint="say it in plain words")
+            if len(text) > LONGEST:
+                what = f"{len(text)} characters, {LONGEST} are kept"
+                raise ConfigError(f"{option}: {what}", hint="give a link to the rest")
 
     @property
     def time(self) -> str:
@@ -176,9 +187,12 @@ def damaged(
     way = f"`index repair {skip} --reason …`, which the log keeps"
     if not state.number and place.family != ALL:
         what, way = place.logs, "`index adopt` begins it anew with what the pages list"
+    lags = ""
+    if number > state.number:
+        lags = "where this is a copy of the bucket that is not up to date yet, wait for it; else "
     return StoreError(
         f"{place.location}: the log is damaged: {problems[number]}",
-        hint=f"put {what} back from a copy of the bucket; if it is lost for good: {way}",
+        hint=f"{lags}put {what} back from a copy of the bucket; if it is lost for good: {way}",
     )
 
 

@@ -280,6 +280,6 @@ def place_of(places: Sequence[Place], filename: str) -> Place:
 
 def with_reason(who: Who, reason: str) -> Who:
     """Return the same person with a reason. Raises ConfigError when there is none."""
-    if not reason.strip() or "\n" in reason:
+    if not reason.strip():
         raise ConfigError("--reason: one line is needed", hint="say why; people will read it")
     return replace(who, reason=reason.strip())

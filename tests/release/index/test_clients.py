@@ -7,6 +7,7 @@ a folder.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -19,8 +20,9 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urljoin
 
 import pytest
@@ -260,7 +262,18 @@ def test_resolving_reads_metadata_files_and_no_wheel(shop, tmp_path, clients) ->
         assert ".whl " not in asked
 
 
-def test_uv_sees_upload_times_where_json_is_served(shop, tmp_path, clients) -> None:
+@contextlib.contextmanager
+def static(store):
+    """Any web server on a folder: it knows HTML pages alone."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(store.root))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_address[1]}/")
+        server.shutdown()
+
+
+@pytest.mark.parametrize("serve", [serving, static])
+def test_uv_sees_upload_times_whatever_serves_them(shop, tmp_path, clients, serve) -> None:
     for number, month in ((0, 5), (1, 6)):
         who = replace(WHO, now=datetime(2026, month, 2, tzinfo=timezone.utc))
         folder = tmp_path / str(number)
@@ -268,7 +281,7 @@ def test_uv_sees_upload_times_where_json_is_served(shop, tmp_path, clients) -> N
         shop.stage(folder, who)
         pass_gate(shop.staging, manifest)
         shop.promote(manifest, who)
-    with serving(shop.store) as site:
+    with serve(shop.store) as site:
         index = f"{site.url}{shop.release.root}/"
         for before, expected in (("2026-05-15", "a0"), ("2026-06-15", "a1")):
             done = clients["uv"].install(
@@ -284,6 +297,19 @@ def test_uv_sees_upload_times_where_json_is_served(shop, tmp_path, clients) -> N
             index, tmp_path / "t", "--exclude-newer=2026-04-01T00:00:00Z", PLUGIN
         )
         assert done.returncode != 0
+
+
+def test_pip_takes_no_wheel_that_is_too_young_where_json_is_served(shop, tmp_path, clients) -> None:
+    """From HTML pages alone it takes nothing, and says so: docs/reference/clients.md."""
+    shop.released(tmp_path / "wh", pythons=(PYTHON,))
+    pip = clients["newest pip"]
+    for serve, day, code in (
+        (serving, "2026-06-01", 0), (serving, "2026-04-01", 1), (static, "2026-06-01", 1),
+    ):  # fmt: skip
+        with serve(shop.store) as site:
+            index = f"{site.url}{shop.release.root}/"
+            done = pip.install(index, tmp_path / "t", f"--uploaded-prior-to={day}", PLUGIN)
+        assert done.returncode == code, done.stderr
 
 
 @pytest.mark.parametrize("world", [NGINX], indirect=True)

@@ -235,6 +235,8 @@ def _row(entry: Entry, page: Page, index_url: str) -> str:
     attributes, note = f'href="{_url(entry, page.where(entry)[0])}"', ""
     if entry.requires_python:
         attributes += f' data-requires-python="{escape(entry.requires_python)}"'
+    if entry.uploaded:  # as uv reads it; pip asks JSON pages alone
+        attributes += f' data-upload-time="{escape(entry.uploaded)}"'
     if entry.metadata_sha256:
         attributes += f' data-core-metadata="sha256={entry.metadata_sha256}"'
     if provenance := page.provenance(entry, index_url):
