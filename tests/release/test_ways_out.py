@@ -660,6 +660,21 @@ def test_families_of_ones_own_go_into_a_channel_of_this_machine(desk) -> None:
         assert refused is (code == 3), where
 
 
+def test_a_store_that_was_moved_goes_on_after_a_repair(desk) -> None:
+    """As docs/how-to/buckets.md says."""
+    first = rolled_back(desk)
+    waiting = desk.gated("c", jax="0.9.3")
+    before = shown(desk)
+    shutil.copytree(desk.shop.store.root, desk.folder / "moved", copy_function=shutil.copy)
+    desk.shop = Shop((desk.folder / "moved").as_uri(), desk.shop.console)
+    for line in (("index", "repair", "--staging"), ("index", "repair"), ("index", "check")):
+        assert desk.run(*line) == 0, line
+    assert shown(desk) == before
+    assert desk.run("restore", "--manifest", first.sha256, "--reason", "x") == 0
+    assert desk.run("promote", "--manifest", waiting.sha256) == 0
+    assert desk.run("index", "check") == 0
+
+
 def test_a_clock_that_is_off_writes_nothing_into_a_log(desk, monkeypatch) -> None:
     manifest = desk.gated("a")
     later = datetime.now(tz=timezone.utc) + timedelta(hours=2)
