@@ -91,7 +91,7 @@ def test_whoever_completes_what_was_stopped_waits_as_long(shop, tmp_path, clock)
     shop.stage(tmp_path / "a")
     pass_gate(shop.staging, manifest)
     plan = shop.plan(manifest)
-    plan.operation.prepare(plan.before)
+    plan.operation.prepare(plan.before, None)
     clock.changes.clear()
 
     class Stopped(BaseException):

@@ -151,9 +151,10 @@ def delete(place, names) -> None:
 
 
 def deletes_first(patch) -> None:
-    def prepare(self, now) -> None:
+    def prepare(self, now, entry):
         for names in self.leaving(now).values():
             delete(self.place, names)
+        return entry
 
     patch.setattr(retention.Prune, "prepare", prepare)
 

@@ -103,7 +103,7 @@ def test_adoption_leaves_the_half_of_a_set_that_a_killed_promotion_put(desk) -> 
     plan = desk.shop.plan(manifest)
     plugin = next(item for item in plan.operation.copies if item.entry.project.endswith("plugin"))
     half = replace(plan.operation, copies=(plugin,))
-    half.prepare(plan.before)
+    half.prepare(plan.before, None)
     assert desk.run("index", "adopt", "--dry-run") == 0
     assert "of an unfinished operation" in desk.capsys.readouterr().out
     assert desk.run("index", "adopt") == 0

@@ -236,14 +236,14 @@ def save(place: Place, state: IndexState) -> IndexState:
 def _put(place: Place, snapshot: _Snapshot, held: bytes) -> None:
     """Store both halves of a snapshot, unless a newer one is there."""
     body, headers = msgspec.json.encode(snapshot, order="sorted"), Headers(content_type=JSON)
-    for _ in range(TRIES):
+    for tried in range(TRIES):
         data, info = glance(place.store, place.state)
         old = _parsed(place, data)
         is_newer = old and old.number > snapshot.number and _has(place, old.number, old.head)
         if is_newer or (data == body and glance(place.store, place.files)[0] == held):
             return
         with suppress(ObjectStaleError):
-            there = place.store.info(place.files)
+            there = place.store.info(place.files) if info or tried else None
             place.store.replace(place.files, held, previous=there, headers=headers)
             place.store.replace(place.state, body, previous=info, headers=headers)
             return
