@@ -208,7 +208,7 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
         number = mark(data, form.mark)
         if number is None or (number <= form.number and data != form.render(number)):
             elsewhere = number is not None and links(data) == links(form.render(number))
-            is_html = not form.key.endswith(".json")
+            is_html = not form.key.endswith(".json") and index.url.encode() not in data
             problems.append(
                 f"{index.store.locate(index.index)}: pages name another address than {index.url}: "
                 f"{again}"
