@@ -653,7 +653,7 @@ def test_families_of_ones_own_go_into_a_channel_of_this_machine(desk) -> None:
             f"channels:\n  mine:\n    {where}\n"
             '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
         )
-        line = ("compat", "--channel=mine", f"--channels-file={file}", f"--families={own}")
+        line = ("compat", "--channel=mine", f"--channels-file={file}", f"--family-file={own}")
         desk.capsys.readouterr()
         main([*line, "--family=gfx90a"])
         refused = "into a store of this machine only" in desk.capsys.readouterr().err
