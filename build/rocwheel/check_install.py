@@ -3,18 +3,22 @@
     python check_install.py [--json] [--no-run]
 
 Standard library only, so that users run it with the Python they installed the wheels for. Each line
-is ok, bad (with what to do) or not looked at (with why); the exit status is 8 where one is bad.
+is ok, bad (with what to do) or not looked at (with why); the last one says what to do first. The
+exit status is 8 where one is bad.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import mmap
 import os
 import re
 import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -24,8 +28,10 @@ BAD_STATUS = 8
 SECONDS = 300  # for JAX to import and to run one kernel
 PLUGIN = re.compile(r"jax-rocm(\d+)-(plugin|pjrt)$")
 ROCM_LIBRARY = re.compile(r"lib(amd|hip|hsa|roc|rccl|MIOpen)")  # librocm_sysdeps_* among them
-PT_LOAD, PT_DYNAMIC = 1, 2
-DT_NEEDED, DT_STRTAB, DT_RPATH, DT_RUNPATH = 1, 5, 15, 29
+GFX = re.compile(rb"hip(?:v4)?-amdgcn-amd-amdhsa-[a-z]*-(gfx[0-9a-f]+(?:-generic)?)")
+PACKED = b"CCOB"  # compressed GPU code
+AMD = "0x1002"  # vendor in PCI
+DISPLAYS = ("0x03", "0x12")  # classes in PCI: displays, accelerators
 KERNEL = """
 import json, jax, jax.numpy as jnp
 total = float((jnp.arange(8.0) * 2).sum())
@@ -36,6 +42,7 @@ FREE_SINCE = (0, 9, 1)  # the jaxlib from which on plugins of ROCm are not compa
 WSL = "dev/dxg"  # the GPU of Windows below WSL 2
 NODES = "sys/class/kfd/kfd/topology/nodes"  # where plugins count GPUs
 INSTALL = "install the whole set with the index's lines"
+ROCM = "install the ROCm that the wheels are for in /opt/rocm, or by pip"
 
 
 class Line(NamedTuple):
@@ -51,14 +58,33 @@ def look(root: Path, *, run: bool) -> Iterator[Line]:
     """Look at everything; `root` is the file system, "/" but in tests."""
     is_passed_through = any((root / NODES).glob("*/properties"))  # a GPU that WSL hands on
     nodes = list(wsl(root) if (root / WSL).exists() and not is_passed_through else devices(root))
-    yield from nodes
+    lines = [*nodes]
     versions = _versions()
-    yield from _packages(versions)
-    yield from _rocm(root)
+    lines += _packages(versions)
+    lines += _rocm()
+    lines += _code(root)
     if not run:
-        yield Line("not looked at", "backend", "--no-run was given", "drop it to start JAX")
-        return
-    yield from _backend(has_gpu=all(line.state == "ok" for line in nodes))
+        lines.append(Line("not looked at", "backend", "--no-run was given", "drop it to start JAX"))
+    elif any(line.state == "bad" and line.what in ("ROCm", "jaxlib", "jax") for line in lines):
+        why = "JAX cannot start before the lines above are ok"
+        lines.append(Line("not looked at", "backend", why))
+    else:
+        lines += _backend(has_gpu=all(line.state == "ok" for line in nodes))
+    yield from lines
+    yield _conclusion(lines)
+
+
+def _conclusion(lines: list[Line]) -> Line:
+    """Return the one thing to do first: what others follow from goes before them."""
+    wrong = [line for line in lines if line.state == "bad"]
+    if not wrong:
+        unseen = [line.what for line in lines if line.state != "ok"]
+        if unseen:
+            return Line("not looked at", "conclusion", f"nothing bad; see {', '.join(unseen)}")
+        return Line("ok", "conclusion", "JAX runs on this machine's GPUs")
+    first = min(wrong, key=lambda line: line.what == "backend")
+    more = f"; {len(wrong) - 1} more after it" if len(wrong) > 1 else ""
+    return Line("bad", "conclusion", f"{first.what}: {first.found}{more}", first.todo)
 
 
 def wsl(root: Path) -> Iterator[Line]:
@@ -73,6 +99,9 @@ def wsl(root: Path) -> Iterator[Line]:
 
 def devices(root: Path) -> Iterator[Line]:
     """Look at the driver and the files by which a user reaches GPUs."""
+    if _has_no_card(root):
+        yield Line("bad", "AMD GPU", "no AMD card in PCI", "run on a machine that has one")
+        return
     driver = root / "sys/module/amdgpu"
     if driver.is_dir():
         version = driver / "version"
@@ -97,6 +126,16 @@ def devices(root: Path) -> Iterator[Line]:
         yield Line("bad", "/dev/dri", told, "give the container --device=/dev/dri")
 
 
+def _has_no_card(root: Path) -> bool:
+    """Return whether PCI is visible and none of its displays or accelerators is AMD's."""
+    cards = list((root / "sys/bus/pci/devices").glob("*/vendor"))
+    return bool(cards) and not any(
+        vendor.read_text().strip() == AMD
+        and (vendor.parent / "class").read_text().startswith(DISPLAYS)
+        for vendor in cards
+    )
+
+
 def _node(node: Path, name: str, good: str, groups: str) -> Line:
     if os.access(node, os.R_OK | os.W_OK):
         return Line("ok", name, good)
@@ -117,28 +156,39 @@ def _packages(versions: dict[str, str]) -> Iterator[Line]:
     numbers = sorted({match[1] for match in map(PLUGIN.match, versions) if match})
     kinds = [f"jax-rocm{number}-{kind}" for number in numbers for kind in ("plugin", "pjrt")]
     wanted = ["jax", "jaxlib", *(kinds or ["jax-rocm<major>-plugin", "jax-rocm<major>-pjrt"])]
+    missing = [name for name in wanted if name not in versions]
+    for name in (name for name in wanted if name in versions):
+        yield Line("ok", name, versions[name])
+    if missing:
+        major = "; <major> is your ROCm's, see `rocwheel compat`" if "<" in missing[-1] else ""
+        what = missing[0] if len(missing) == 1 else "packages"
+        text = "not installed" if len(missing) == 1 else f"{', '.join(missing)} not installed"
+        yield Line("bad", what, text, INSTALL + major)
     base = _release(versions.get("jaxlib", ""))
-    for name in wanted:
-        version = versions.get(name)
-        if version is None:
-            major = "; <major> is your ROCm's, see `rocwheel compat`" if "<" in name else ""
-            yield Line("bad", name, "not installed", INSTALL + major)
-        elif name != "jax" and base and not _goes_with(_release(version), base):
-            text = f"{version}, and jaxlib is {versions['jaxlib']}"
-            yield Line("bad", name, text, "install the versions of one set together")
-        else:
-            yield Line("ok", name, version)
+    others = [
+        name
+        for name in wanted[2:]
+        if base and name in versions and not _goes_with(_release(versions[name]), base)
+    ]
     for number in numbers:
         pair = [versions.get(f"jax-rocm{number}-{kind}") for kind in ("plugin", "pjrt")]
-        if None not in pair and pair[0] != pair[1]:
+        if None not in pair and pair[0] != pair[1] and not others:
             text = f"plugin {pair[0]}, pjrt {pair[1]}"
             yield Line("bad", f"rocm{number}", text, "install the two of one set")
+    if others:
+        text = ", ".join(f"{name} {versions[name]}" for name in ["jaxlib", *others])
+        yield Line("bad", "versions", text, "install the versions of one set together")
     if len(numbers) > 1:
         text = f"plugins for {', '.join(f'rocm{number}' for number in numbers)}"
         yield Line("bad", "plugins", text, "uninstall all but those of your ROCm")
     if "jax" in versions and base and _release(versions["jax"]) < base:
         text = f"jax {versions['jax']} is older than jaxlib {versions['jaxlib']}"
-        yield Line("bad", "jax", text, f"pip install jax=={versions['jaxlib'].partition('+')[0]}")
+        yield Line(
+            "bad",
+            "jax and jaxlib",
+            text,
+            f"pip install jax=={versions['jaxlib'].partition('+')[0]}",
+        )
 
 
 def _goes_with(plugin: tuple[int, ...], jaxlib: tuple[int, ...]) -> bool:
@@ -155,79 +205,145 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
-def _rocm(root: Path) -> Iterator[Line]:
-    """Find the HIP runtime as the loader will: LD_LIBRARY_PATH, RUNPATH, then its cache."""
-    roots = [Path(path) for path in sys.path if path]
-    plugins = [
-        item for folder in roots for item in sorted(folder.glob("jax_plugins/xla_rocm*/*.so"))
-    ]
+def _rocm() -> Iterator[Line]:
+    """Find ROCm for each plugin as the loader does."""
+    plugins = [item for item in _libraries() if item.match("jax_plugins/xla_rocm*/*.so")]
     if not plugins and any(name.endswith("-pjrt") for name in _versions()):
-        yield Line("bad", "ROCm", "pjrt's files are gone", "install the pjrt wheel again")
+        yield Line("bad", "pjrt", "its files are gone", "install the pjrt wheel again")
     elif not plugins:
         yield Line("not looked at", "ROCm", "no pjrt plugin is installed to say where it looks")
     for plugin in plugins:
+        argv = ["ldd", str(plugin)]
+        env = {**os.environ, "LC_ALL": "C"}
         try:
-            needed, runpath = dynamic(plugin.read_bytes())
-        except (OSError, ValueError, StopIteration, RuntimeError, struct.error):
-            yield Line("bad", "ROCm", f"{plugin}: no ELF library", "install the pjrt wheel again")
-            continue
-        folder = str(plugin.parent)
-        places = os.environ.get("LD_LIBRARY_PATH", "").split(":") + runpath
-        places = [p.replace("$ORIGIN", folder).replace("${ORIGIN}", folder) for p in places if p]
-        places = [p if p.startswith(folder) else str(root / p.lstrip("/")) for p in places]
-        lines = [_library(name, places, root) for name in needed if ROCM_LIBRARY.match(name)]
-        if len(lines) > 1 and all(line.state == "bad" for line in lines):  # there is no ROCm at all
-            text = f"none of {len(lines)} libraries, such as {lines[-1].what}: {lines[-1].found}"
-            lines = [lines[-1]._replace(what="ROCm", found=text)]
-        yield from (x for x in lines if x.state == "bad" or x.what.startswith("libamdhip64"))
+            done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
+        except OSError:
+            yield Line("not looked at", "ROCm", "no `ldd` here to ask the loader")
+            return
+        found = [line.split() for line in done.stdout.splitlines() if "=>" in line]
+        if found:
+            yield from _loaded(found)
+        else:
+            why = "".join((done.stderr or done.stdout).strip().splitlines()[-1:])
+            yield Line("bad", "pjrt", f"{plugin}: {why}", "install the pjrt wheel again")
 
 
-def _library(name: str, places: list[str], root: Path) -> Line:
-    where = next((place for place in places if Path(place, name).is_file()), "")
-    if where:
-        base = Path(where).resolve().parent
-        version = base / ".info/version"
-        text = version.read_text().strip() if version.is_file() else "of unknown version"
-        return Line("ok", name, f"ROCm {text}, {base}")
-    if root == Path("/"):
-        try:
-            listing = ["/sbin/ldconfig", "-p"]
-            cache = subprocess.run(listing, capture_output=True, text=True, check=False).stdout
-        except OSError:  # a system without it
-            cache = ""
-        line = next((line for line in cache.splitlines() if line.split()[:1] == [name]), "")
-        if line:
-            return Line("ok", name, f"{line.rpartition('=> ')[2]}, by the loader's cache")
-    todo = "install the ROCm that the wheels are for in /opt/rocm, or by pip"
-    if name.startswith("librocm_sysdeps"):
-        todo += "; where that lacks it, a set built for another ROCm: 7.13.0 goes with JAX 0.11.1"
-    shown = f"in none of {len(places)} places, the last is {places[-1]}" if places else "nowhere"
-    return Line("bad", name, shown, todo)
+def _loaded(found: list[list[str]]) -> Iterator[Line]:
+    """Judge what ldd found: `name => path (address)`, or `name => not found`."""
+    lost = list(dict.fromkeys(words[0] for words in found if words[-2:] == ["not", "found"]))
+    rocm = [name for name in lost if ROCM_LIBRARY.match(name)]
+    runtime = [x for x in found if x[0].startswith("libamdhip64") and x[0] not in lost]
+    if rocm and not runtime:
+        more = f" and {len(rocm) - 1} more" if rocm[1:] else ""
+        yield Line("bad", "ROCm", f"the loader does not find {rocm[0]}{more}", ROCM)
+    for words in runtime[:1]:
+        yield _runtime(words[0], Path(words[2]))
+    for name in lost:
+        todo = ROCM if name in rocm else "install the system's package that has it"
+        if name.startswith("librocm_sysdeps"):
+            todo += "; where that lacks it, a set built for another ROCm: "
+            todo += "7.13.0 goes with JAX 0.11.1"
+        if runtime or name not in rocm:
+            yield Line("bad", name, "not found by the loader", todo)
 
 
-def dynamic(data: bytes) -> tuple[list[str], list[str]]:
-    """Return DT_NEEDED and the places of RUNPATH (or RPATH) of an ELF file of 64 bits.
+def _runtime(name: str, library: Path) -> Line:
+    version = library.resolve().parent.parent / ".info/version"
+    text = version.read_text().strip() if version.is_file() else "of unknown version"
+    return Line("ok", name, f"ROCm {text}, {library}")
 
-    Raises ValueError, struct.error.
+
+def _libraries() -> list[Path]:
+    """Return the libraries of plugin and pjrt that this Python finds."""
+    places = [Path(path) for path in sys.path if path]
+    patterns = ("jax_plugins/xla_rocm*/*.so", "jax_rocm*_plugin/*.so")
+    return [x for place in places for pattern in patterns for x in sorted(place.glob(pattern))]
+
+
+def _code(root: Path) -> Iterator[Line]:
+    """Compare the GPUs of this machine with those that the wheels have code for."""
+    gpus: dict[str, str] = {}
+    for node in sorted((root / NODES).glob("*/properties")):
+        found = re.search(r"^gfx_target_version (\d+)$", node.read_text(), re.MULTILINE)
+        number = int(found[1]) if found else 0
+        if number:
+            name = f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
+            gpus.setdefault(name, node.parent.name)
+    if not gpus:
+        return
+    for library in _libraries():
+        targets = gpu_code(library)
+        if targets and (
+            missing := [x for x in gpus if x not in targets and not _generic(x, targets)]
+        ):
+            text = f"{library.name} has no code for {', '.join(missing)}, but for "
+            text += ", ".join(sorted(targets)[:6]) + (" …" if targets[6:] else "")
+            todo = "install a set whose family has your GPU: `rocwheel compat`"
+            yield Line("bad", "GPU code", text, todo)
+            return
+    device = sorted(x for x in _installed() if x.startswith("rocm-sdk-device-"))
+    lacking = [x for x in gpus if device and f"rocm-sdk-device-{x}" not in device]
+    if lacking:
+        text = f"{', '.join(device)}: none for {', '.join(lacking)}"
+        todo = f"install the device package of your GPU: rocm[device-{lacking[0]}]"
+        yield Line("bad", "device packages", text, todo)
+        return
+    yield Line("ok", "GPU code", f"for {', '.join(gpus)}")
+
+
+def _generic(gpu: str, targets: list[str]) -> bool:
+    """Return whether code for a whole series runs on a GPU."""
+    series = {
+        "gfx9-generic": "gfx90[0-9c]", "gfx9-4-generic": "gfx94.|gfx950",
+        "gfx11-generic": "gfx11..", "gfx10-1-generic": "gfx101.",
+        "gfx10-3-generic": "gfx103.", "gfx12-generic": "gfx120.",
+    }  # fmt: skip
+    return any(re.fullmatch(series.get(target, "-"), gpu) for target in targets)
+
+
+def gpu_code(library: Path) -> list[str]:
+    """Return the targets that a library's first bundle of GPU code names.
+
+    [] where there is none, or where it is compressed by zstd and the system has no libzstd.
     """
-    if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("not ELF of 64 bits, little endian")
-    start, size, count = struct.unpack_from("<Q14xHH", data, 32)
-    headers = [struct.unpack_from("<IIQQQQ", data, start + i * size) for i in range(count)]
-    table = next((header for header in headers if header[0] == PT_DYNAMIC), None)
-    if table is None:
-        raise ValueError("no dynamic section")
-    entries = [struct.unpack_from("<qQ", data, table[2] + i) for i in range(0, table[5], 16)]
-    strings = next(value for tag, value in entries if tag == DT_STRTAB)
-    load = next(h for h in headers if h[0] == PT_LOAD and h[3] <= strings < h[3] + h[5])
-    offset = strings - load[3] + load[2]
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        targets = {match[1].decode() for match in GFX.finditer(data)}
+        at = data.find(PACKED) if not targets else -1
+        while at >= 0 and not targets:
+            version, method = struct.unpack_from("<HH", data, at + 4)
+            start = at + {1: 20, 2: 24, 3: 32}.get(version, 0)
+            if at % 4096 == 0 and start > at and method in (0, 1):
+                table = _unpacked(data[start : start + (192 << 10)], method)
+                targets = {match[1].decode() for match in GFX.finditer(table)}
+            at = data.find(PACKED, at + 1)
+    return sorted(targets)
 
-    def text(value: int) -> str:
-        return data[offset + value : data.index(b"\0", offset + value)].decode()
 
-    paths = {tag: text(value).split(":") for tag, value in entries if tag in (DT_RPATH, DT_RUNPATH)}
-    needed = [text(value) for tag, value in entries if tag == DT_NEEDED]
-    return needed, paths.get(DT_RUNPATH, paths.get(DT_RPATH, []))
+def _unpacked(body: bytes, method: int) -> bytes:
+    """Return the first bytes of a bundle; b"" where they are damaged, or nothing here unpacks."""
+    if method == 0:
+        try:
+            return zlib.decompressobj().decompress(body, 1 << 16)
+        except zlib.error:
+            return b""
+    try:
+        zstd = ctypes.CDLL("libzstd.so.1")
+    except OSError:
+        return b""
+    zstd.ZSTD_createDStream.restype = ctypes.c_void_p
+    out = ctypes.create_string_buffer(1 << 16)
+    stream = ctypes.c_void_p(zstd.ZSTD_createDStream())
+    into = (ctypes.c_size_t * 3)(ctypes.addressof(out), len(out), 0)
+    source = ctypes.create_string_buffer(body, len(body))
+    of = (ctypes.c_size_t * 3)(ctypes.addressof(source), len(body), 0)
+    zstd.ZSTD_decompressStream(stream, into, of)
+    zstd.ZSTD_freeDStream(stream)
+    return out.raw[: into[2]]
+
+
+def _installed() -> set[str]:
+    names = (item.metadata.get_all("Name") or [""] for item in metadata.distributions())
+    return {re.sub(r"[-_.]+", "-", each[0]).lower() for each in names}
 
 
 def _backend(*, has_gpu: bool) -> Iterator[Line]:
@@ -244,12 +360,12 @@ def _backend(*, has_gpu: bool) -> Iterator[Line]:
     said = done.stderr.strip().splitlines()
     if done.returncode:
         reason = said[-1] if said else f"JAX ended with {done.returncode}"
-        yield Line("bad", "backend", reason, "mend the lines above first")
+        yield Line("bad", "backend", reason, "look into the whole error: JAX_PLATFORMS=rocm")
         return
     backend, kinds, total = json.loads(done.stdout.splitlines()[-1])
     if backend not in ("rocm", "gpu"):
         why = "start JAX with JAX_PLATFORMS=rocm to see its error"
-        why = why if has_gpu else "mend the lines above"
+        why = why if has_gpu else "give JAX a GPU: see the lines above"
         yield Line("bad", "backend", f"JAX fell back to {backend} without an error", why)
         yield Line("not looked at", "kernel", f"it would run on {backend}")
         return

@@ -52,7 +52,9 @@ def test_a_set_is_published_whole_and_current_points_to_it(tmp_path):
     path, is_new = make(tmp_path / "house")
     assert is_new
     assert path.name == manifest().sha256[:12]
-    assert sorted(item.name for item in path.iterdir()) == ["build.json", NAME, "manifest.json"]
+    assert sorted(item.name for item in path.iterdir()) == [
+        "build.json", NAME, "manifest.json", "requirements.txt",
+    ]  # fmt: skip
     assert (tmp_path / "house" / "current").resolve() == path
     assert Manifest.load(tmp_path / "house" / "current") == manifest()
     assert json.loads((path / "build.json").read_bytes())["manifest"] == manifest().sha256

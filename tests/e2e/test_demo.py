@@ -31,7 +31,7 @@ def test_it_ends_with_a_complete_wheelhouse_that_pip_installed(demo):
     assert (world.wheelhouse / "current").resolve() == house.resolve()
     files = {path.name for path in house.iterdir()}
     names = {wheel["filename"] for wheel in document["wheels"]}
-    assert files == names | {"manifest.json", "build.json"}
+    assert files == names | {"manifest.json", "build.json", "requirements.txt"}
     pythons = [item["python"] for item in document["installed"]]
     assert pythons
     assert len(names) == 2 * len(pythons) + 1

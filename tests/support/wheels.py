@@ -24,7 +24,7 @@ from rocwheel.base.versions import WheelKind
 from rocwheel.records.manifest import ON_DISK, Manifest, RocmSource, WheelEntry
 from rocwheel.wheel.code_object import MACH
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.loader import gnu_hash, sysv_hash
+from rocwheel.wheel.verify.stub import sysv_hash
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
 if TYPE_CHECKING:
@@ -163,6 +163,13 @@ def make_elf(
     ):  # fmt: skip
         image[at : at + len(data)] = data
     return bytes(image)
+
+
+def gnu_hash(name: bytes) -> int:
+    value = 5381
+    for byte in name:
+        value = (value * 33 + byte) & 0xFFFFFFFF
+    return value
 
 
 def _verneed(versions, string) -> bytes:

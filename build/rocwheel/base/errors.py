@@ -17,6 +17,8 @@ ANOTHER_CACHE: Final = (
     "name a cache that can be written: ROCWHEEL_CACHE_DIR, or --cache-dir where it was given"
 )
 
+DIFFERENT: Final = 13  # the status of a comparison that found a difference: no failure
+
 
 class RocwheelError(Exception):
     """A failure with a remedy: `str(error)` is what happened, `hint` what to do next."""

@@ -52,6 +52,9 @@ def moment(text: str) -> datetime:
     return when
 
 
+_ROCM_PROJECT: Final = re.compile(r"jax-rocm([0-9]+)-(plugin|pjrt)\Z")
+
+
 class WheelKind(enum.Enum):
     """The wheels of a set; jaxlib and plugin exist per CPython, pjrt once."""
 
@@ -176,6 +179,14 @@ def rocm_number(*, jax: Version | None, rocm: RocmVersion) -> str:
 def project_name(kind: WheelKind, number: str) -> str:
     """Return the project name (PEP 503) of a wheel kind; `number` as from `rocm_number`."""
     return "jaxlib" if kind is WheelKind.JAXLIB else f"jax-rocm{number}-{kind.value}"
+
+
+def kind_of(project: str) -> tuple[WheelKind, str] | None:
+    """Return the kind and ROCm number of a normalised project name; None for another project."""
+    if project == WheelKind.JAXLIB.value:
+        return WheelKind.JAXLIB, ""
+    match = _ROCM_PROJECT.match(project)
+    return (WheelKind(match[2]), match[1]) if match else None
 
 
 def module_name(kind: WheelKind, number: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rocwheel.base.download import shown_setting
+from rocwheel.base.errors import DIFFERENT
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import (
     ALLOW_DIRTY,
@@ -30,8 +31,6 @@ from rocwheel.records.build_options import BuildOptions
 
 if TYPE_CHECKING:  # `rocwheel.dist` is imported where it is used: --help is three times as quick
     from rocwheel import dist
-
-DIFFERENT = 13  # the status of `wheel diff --exit-code`, too
 
 
 def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Request:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from rocwheel.base import parallel, yaml_file
-from rocwheel.base.errors import ConfigError, WheelError, named
+from rocwheel.base.errors import DIFFERENT, ConfigError, WheelError, named
 from rocwheel.base.versions import gfx_target
 from rocwheel.cli import known
 from rocwheel.cli.app import App
@@ -19,10 +19,9 @@ from rocwheel.cli.options import PATH, dry_run, group, option, option_set
 from rocwheel.records import families
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
+    from rocwheel.records.manifest import Manifest
     from rocwheel.wheel import rename
     from rocwheel.wheel import wheel_policy as policies
-
-DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has
 
 
 def _there(wheels: tuple[Path, ...]) -> list[Path]:
@@ -120,6 +119,11 @@ def inspect(app: App, wheels: list[Path]) -> None:
     is_flag=True,
     help="Also install them with pip and with uv, into scratch folders.",
 )
+@option(
+    "--runs",
+    is_flag=True,
+    help="Also run their code, in a sandbox: import every module, start the plugin, compute.",
+)
 @click.pass_obj
 def verify(
     app: App,
@@ -131,6 +135,7 @@ def verify(
     rocm_root: Path | None,
     thorough: bool,
     installs: bool,
+    runs: bool,
 ) -> int:
     """Say whether wheels or a wheelhouse may ship, and why not.
 
@@ -144,12 +149,17 @@ def verify(
     wanted = _gpu_code(asked["family"], asked["family_file"], gfx_targets)
     if rocm_root:
         wanted["rocm_sonames"] = judging.sonames_below(rocm_root)
+        wanted["rocm_symbols"] = judging.symbols_of(rocm_root, wheels)
         wanted["compilers"] = judging.compilers_of(rocm_root, app.runner)
     if thorough:
         wanted["code"] = LIMITS.code
     expected = judging.Expectation(**wanted)
     tried = judging.Installers(app.runner) if installs else None
-    verdicts = judging.verify_given(wheels, _policy(app, policy), expected, installers=tried)
+    rules = _policy(app, policy)
+    run = judging.Running(app.runner, rules) if runs else None
+    verdicts = judging.verify_given(wheels, rules, expected, installers=tried, runs=run)
+    if not run:
+        app.console.info("not looked at: whether modules import and the plugin starts (--runs)")
     text = "\n".join(show.verdict_lines(verdicts, tried))
     app.emit(show.verdict_document(verdicts, tried), text)
     return 0 if show.ships(verdicts) else WheelError.exit_code
@@ -192,14 +202,18 @@ def retag(
 ) -> None:
     """Give wheels other tags.
 
-    Everything but WHEEL and RECORD is copied as it is compressed.
+    Everything but WHEEL and RECORD is copied as it is compressed. Of a wheelhouse the result is
+    one, too.
     """
     from rocwheel.wheel import rename
 
     if not (python_tag or abi_tag or platform_tag):
         raise click.UsageError("give --platform-tag, --python-tag or --abi-tag")
+    parent, wheels = _set_of(wheels)
+    if parent and (python_tag or abi_tag):
+        raise click.UsageError("a set keeps its CPythons: give --platform-tag alone")
     plans = rename.plan_retag(wheels, python=python_tag, abi=abi_tag, platform=platform_tag)
-    _rename(app, plans, folder, dry_run=dry_run)
+    _rename(app, plans, folder, "retag", parent=parent, dry_run=dry_run)
 
 
 @wheel.command("reversion")
@@ -222,7 +236,8 @@ def reversion(
 ) -> None:
     """Give wheels of a set another version; all or none.
 
-    The pins of the wheels on each other follow; everything else is copied as it is compressed.
+    The pins of the wheels on each other follow; everything else is copied as it is compressed. Of a
+    wheelhouse the result is one, too: its manifest names the parent and proves the same content.
     """
     from rocwheel.wheel import rename
 
@@ -230,7 +245,9 @@ def reversion(
     if given.count(True) != 1:
         raise click.UsageError("give one of --version, --post-release and --local")
     change = rename.NewVersion(version, post_release, local)
-    _rename(app, rename.plan_reversion(wheels, change), folder, dry_run=dry_run)
+    parent, wheels = _set_of(wheels)
+    plans = rename.plan_reversion(wheels, change)
+    _rename(app, plans, folder, "reversion", parent=parent, dry_run=dry_run)
 
 
 @wheel.command("repair")
@@ -283,8 +300,31 @@ def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
     return DIFFERENT if differences and exit_code else 0
 
 
-def _rename(app: App, plans: tuple[rename.Rename, ...], folder: Path, *, dry_run: bool) -> None:
-    """Show or carry out what `retag` and `reversion` plan."""
+def _set_of(wheels: list[Path]) -> tuple[Manifest | None, list[Path]]:
+    """Return the manifest of a wheelhouse that was named, and its wheels. Raises WheelError."""
+    folders = [path for path in wheels if path.is_dir()]
+    if not folders:
+        return None, wheels
+    if len(wheels) > 1:
+        raise click.UsageError(f"{folders[0]}: name one wheelhouse, or wheels")
+    from rocwheel.dist import wheelhouse
+    from rocwheel.records.manifest import Manifest
+
+    manifest = Manifest.load(folders[0])
+    wheelhouse.check(folders[0], manifest)
+    return manifest, [folders[0] / entry.filename for entry in manifest.built]
+
+
+def _rename(
+    app: App,
+    plans: tuple[rename.Rename, ...],
+    folder: Path,
+    by: Literal["reversion", "retag"],
+    *,
+    parent: Manifest | None,
+    dry_run: bool,
+) -> None:
+    """Show or carry out what `retag` and `reversion` plan; a set becomes a set."""
     from rocwheel.wheel import rename
 
     for note in (note for plan in plans for note in plan.notes):
@@ -294,4 +334,21 @@ def _rename(app: App, plans: tuple[rename.Rename, ...], folder: Path, *, dry_run
         rename.apply(plans, folder, keep=False)
         text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)
         return app.emit({"dry_run": True, "wheels": documents}, text)
-    return app.emit({"wheels": documents}, "\n".join(map(str, rename.apply(plans, folder))))
+    if not parent:
+        return app.emit({"wheels": documents}, "\n".join(map(str, rename.apply(plans, folder))))
+    from rocwheel.dist import wheelhouse
+    from rocwheel.records.install import Install
+    from rocwheel.wheel.derive import derived
+
+    with wheelhouse.assembling(folder) as scratch:
+        rename.apply(plans, scratch)
+        manifest = derived(parent, plans, scratch, by)
+        made, _ = wheelhouse.publish(scratch, manifest, None)
+    lines = Install.of(manifest, "", folder=str(made)).pip
+    document = {
+        "wheelhouse": str(made),
+        "manifest_sha256": manifest.sha256,
+        "wheels": [plan.document(made) for plan in plans],
+        "install": [*lines],
+    }
+    return app.emit(document, "\n".join([str(made), *lines]))

@@ -15,7 +15,7 @@ from rocwheel import bazel, source
 from rocwheel.base import files, git, parallel
 from rocwheel.base.console import Console
 from rocwheel.base.container import Mount
-from rocwheel.base.errors import WheelError
+from rocwheel.base.errors import HostError, WheelError
 from rocwheel.base.git import Source
 from rocwheel.base.here import Here
 from rocwheel.base.process import Runner
@@ -36,6 +36,8 @@ from rocwheel.wheel.verify import compilers_of, verify
 from rocwheel.wheel.verify.installs import Installers, installs
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import Finding, Severity
+from rocwheel.wheel.verify.runs import Running
+from rocwheel.wheel.verify.runs import runs as run_all
 
 LLVM: Final = "https://github.com/llvm/llvm-project"
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
@@ -104,6 +106,18 @@ def _wheels(
     console.info(f"   installing with {by}")
     for path, wrong in installs([scratch / entry.filename for entry in entries], by).items():
         _refuse(path.name, wrong)
+    paths = [scratch / entry.filename for entry in entries]
+    try:
+        ran = run_all(
+            paths, Running(by.runner, inputs.planned.policy, folder=scratch, online=False)
+        )
+    except HostError as exc:
+        console.info(f"   not run: {exc}")
+        ran = {}
+    for path, found in ran.items():
+        _refuse(path.name, found)
+        for item in found:
+            console.info(f"   {path.name}: {item.severity.value}: {item.message}")
     if WheelKind.JAXLIB not in spec.kinds:
         entries += _upstream_jaxlib(tree, spec.pythons)
     findings = tuple(item for _, of_wheel in judged for item in of_wheel)

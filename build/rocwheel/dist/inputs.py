@@ -197,7 +197,10 @@ def _own(request: Request, tree: source.SourceTree, runner: Runner) -> Source:
     tool = home.tool(request.home, partial(git.identify, runner=runner))
     dirty = [*tree.dirty, *(["rocwheel"] if tool.dirty else [])]
     if dirty and not request.allow_dirty:
-        no_git = "XLA" in dirty and not tree.xla.commit
+        no_git = any(
+            name in dirty and not each.commit
+            for name, each in (("JAX", tree.jax), ("XLA", tree.xla))
+        )
         how = "make its folder a git checkout" if no_git else "commit them"
         raise ConfigError(
             f"{' and '.join(dirty)}: changes that no commit has",

@@ -19,6 +19,7 @@ from rocwheel.dist.build_request import Plan
 from rocwheel.dist.executor import BuildEnvironment
 from rocwheel.dist.inputs import ROCM_LATER, Inputs, gather
 from rocwheel.records.build_record import BUILD_RECORD
+from rocwheel.records.install import REQUIREMENTS, Install
 from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.rocm import by_pip
 
@@ -56,7 +57,7 @@ def dry_run(planned: Plan, here: Here, *, place: BuildEnvironment | None = None)
         for python in spec.pythons if kind.per_python else (None,):
             tag = f"{python.interpreter}-{python.abi}" if python else "py3-none"
             yield f"# write {folder}/{project}-{joined}-{tag}-<platform>.whl"
-    for name in (MANIFEST, BUILD_RECORD):
+    for name in (MANIFEST, REQUIREMENTS, BUILD_RECORD):
         yield f"# write {folder}/{name}"
     yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
 
@@ -150,6 +151,7 @@ def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
         "rocm_version": manifest.rocm.version,
         **({"families": list(manifest.families)} if manifest.families else {}),
         "wheels": to_builtins(manifest.wheels),
+        "install": [*Install.of(manifest, "", folder=str(folder)).pip],
     }
 
 
@@ -179,3 +181,4 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
     )
     state = "new" if result.is_new else "the same set was there already, nothing changed"
     yield f"manifest {manifest.sha256} ({state})"
+    yield from Install.of(manifest, "", folder=str(result.wheelhouse)).pip

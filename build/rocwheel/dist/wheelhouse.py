@@ -1,9 +1,9 @@
 """Wheelhouses: folders with a wheel set and its manifest, which appear whole or not at all.
 
-`<folder>/<first 12 of the manifest's SHA-256>/` holds the wheels, `manifest.json` and
-`build.json`; `<folder>/current` is a symbolic link to the newest complete one and moves last.
-What is being made lies in `<folder>/.unfinished/`, marked with the process that makes it: the next
-one removes what killed ones left.
+`<folder>/<first 12 of the manifest's SHA-256>/` holds the wheels, `requirements.txt` with their
+digests, `manifest.json` and `build.json`; `<folder>/current` is a symbolic link to the newest
+complete one and moves last. What is being made lies in `<folder>/.unfinished/`, marked with the
+process that makes it: the next one removes what killed ones left.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 from rocwheel.base import container, files
 from rocwheel.base.errors import HostError, WheelError, named
 from rocwheel.records.build_record import BUILD_RECORD, BuildRecord
+from rocwheel.records.install import REQUIREMENTS, Install
 from rocwheel.records.manifest import MANIFEST, Manifest
 
 CURRENT: Final = "current"
@@ -40,7 +41,7 @@ def assembling(folder: Path) -> Iterator[Path]:
         yield scratch
 
 
-def publish(scratch: Path, manifest: Manifest, record: BuildRecord) -> tuple[Path, bool]:
+def publish(scratch: Path, manifest: Manifest, record: BuildRecord | None) -> tuple[Path, bool]:
     """Turn a scratch folder with the set's wheels into a wheelhouse; move `current` to it.
 
     Returns its path, and whether it is new: the same wheels from the same sources are the same
@@ -56,8 +57,11 @@ def publish(scratch: Path, manifest: Manifest, record: BuildRecord) -> tuple[Pat
             hint="this is a bug: the files and the manifest must agree",
         )
     target = folder / manifest.sha256[:IDENTITY_LENGTH]
-    (scratch / BUILD_RECORD).write_bytes(record.to_bytes())
+    if record:  # a derived set was not built
+        (scratch / BUILD_RECORD).write_bytes(record.to_bytes())
     (scratch / MANIFEST).write_bytes(manifest.to_bytes())
+    lines = Install.of(manifest, "", folder=".").requirements
+    (scratch / REQUIREMENTS).write_text(lines, encoding="utf-8")
     try:
         scratch.rename(target)
         is_new = True

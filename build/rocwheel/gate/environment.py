@@ -6,7 +6,6 @@ those in its wheels. The wheels bring no ROCm: its root is linked to where their
 it, so that no LD_LIBRARY_PATH hides a wrong one.
 """
 
-import base64
 import csv
 import re
 import shlex
@@ -31,6 +30,7 @@ from rocwheel.base.values import Plain, replace
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.release.ledger import manifests
+from rocwheel.wheel.metadata import record_digest
 
 BROUGHT: Final = "wheels"  # the folder into which those of a store are brought
 CACHE: Final = "gate/uv"  # in the cache: packages that uv keeps
@@ -271,10 +271,9 @@ def _damaged(env: Path, wheels: WheelsUnderTest, brought: Path) -> Iterator[str]
 def _digest(path: Path) -> str:
     """Return the digest of a file as a RECORD spells it, "" where there is none."""
     try:
-        digest = bytes.fromhex(files.sha256(path))
+        return record_digest(bytes.fromhex(files.sha256(path)))
     except OSError:
         return ""
-    return f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
 def of_image(python: Path, *, env: Mapping[str, str], runner: Runner) -> Environment:

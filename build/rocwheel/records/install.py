@@ -16,10 +16,11 @@ from typing import Any, Final
 from packaging.version import Version
 
 from rocwheel.base.values import Plain
-from rocwheel.base.versions import WheelKind, project_name
+from rocwheel.base.versions import WheelKind, kind_of, project_name
 from rocwheel.records.manifest import Manifest
 
 NO_DEPS: Final = "--no-deps"
+REQUIREMENTS: Final = "requirements.txt"  # of a wheelhouse: its wheels by hash
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -42,7 +43,8 @@ class Package:
 class Install(Plain, frozen=True, kw_only=True):
     """How users install one wheel set: from which index, with which jax, jaxlib and ROCm."""
 
-    index: str  # URL
+    index: str  # URL; "" for a wheelhouse
+    folder: str = ""  # of a wheelhouse, in which `REQUIREMENTS` lies
     ours: tuple[Package, ...]
     jax: str
     upstream: tuple[Package, ...] = ()  # a jaxlib of the package index
@@ -53,8 +55,10 @@ class Install(Plain, frozen=True, kw_only=True):
     pythons: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, manifest: Manifest, index: str, *, targets: tuple[str, ...] = ()) -> Install:
-        """Return how the set of a manifest is installed from an index.
+    def of(
+        cls, manifest: Manifest, index: str, *, targets: tuple[str, ...] = (), folder: str = ""
+    ) -> Install:
+        """Return how the set of a manifest is installed from an index, or from its wheelhouse.
 
         `targets` are those of the GPUs it is for, where the set has code for more.
         """
@@ -67,6 +71,7 @@ class Install(Plain, frozen=True, kw_only=True):
             packages[is_upstream].append(package)
         return cls(
             index=index,
+            folder=folder,
             ours=tuple(packages[0]),
             upstream=tuple(packages[1]),
             jax=manifest.jax_version,
@@ -85,10 +90,10 @@ class Install(Plain, frozen=True, kw_only=True):
 
         With them comes the set's own jaxlib, which has the same version, where it has one.
         """
-        number = project.removeprefix("jax-rocm").partition("-")[0]
+        _, number = kind_of(project) or (None, "")
         pair = (project_name(kind, number) for kind in (WheelKind.PJRT, WheelKind.PLUGIN))
         own = ("jaxlib",) if has_jaxlib else ()
-        names = (*pair, *own) if project.startswith("jax-rocm") else (project,)
+        names = (*pair, *own) if number else (project,)
         return cls(
             index=index,
             ours=tuple(Package(project=name, version=version) for name in names),
@@ -97,15 +102,25 @@ class Install(Plain, frozen=True, kw_only=True):
 
     @property
     def pip(self) -> tuple[str, ...]:
+        ours = self._from_folder or ("--index-url", self.index, *map(str, self.ours))
         return (
-            _line("pip", "install", NO_DEPS, "--index-url", self.index, *map(str, self.ours)),
+            _line("pip", "install", NO_DEPS, *ours),
             _line("pip", "install", *self._others),
         )
 
     @property
+    def _from_folder(self) -> tuple[str, ...]:
+        """Return the words that take the wheels of a wheelhouse, whatever an index has."""
+        if not self.folder:
+            return ()
+        by_hash = ("--require-hashes", "-r", f"{self.folder}/{REQUIREMENTS}")
+        return ("--no-index", "--find-links", self.folder, *by_hash)
+
+    @property
     def uv(self) -> tuple[str, ...]:
         """Return uv's lines for an environment; a project's are in the docs."""
-        ours = (NO_DEPS, "--default-index", self.index, *map(str, self.ours))
+        by_name = ("--default-index", self.index, *map(str, self.ours))
+        ours = (NO_DEPS, *(self._from_folder or by_name))
         return _line("uv", "pip", "install", *ours), _line("uv", "pip", "install", *self._others)
 
     @property
@@ -128,7 +143,8 @@ class Install(Plain, frozen=True, kw_only=True):
     @property
     def requirements(self) -> str:
         """Return the file of the set's wheels by hash, for every CPython of the set."""
-        return _file(f"--index-url {self.index}", *(item.hashed for item in self.ours))
+        index = (f"--index-url {self.index}",) if self.index else ()
+        return _file(*index, *(item.hashed for item in self.ours))
 
     @property
     def upstream_requirements(self) -> str:

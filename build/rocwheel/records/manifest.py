@@ -76,6 +76,23 @@ class WheelEntry(Value, frozen=True, kw_only=True):
     compilers: tuple[NonEmpty, ...] | UnsetType = UNSET  # of its GPU code, as they stamp it
 
 
+class DerivedWheel(Value, frozen=True, kw_only=True):
+    """Which wheel of the parent one was made from, and what both have alike."""
+
+    filename: WheelFile
+    sha256: Sha256
+    rewritten: tuple[NonEmpty, ...]  # members with other content, as the new wheel names them
+    content: Sha256  # of all others, see `wheel.derive`
+
+
+class Derivation(Value, frozen=True, kw_only=True):
+    """How a set was made from another one without building it."""
+
+    manifest: Sha256  # the parent's
+    by: Literal["reversion", "retag"]
+    wheels: Mapping[WheelFile, DerivedWheel]
+
+
 class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     """A wheel set: wheels, sources and normalised options."""
 
@@ -92,6 +109,7 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     wheels: Annotated[tuple[WheelEntry, ...], Meta(min_length=1)]
     # that it is for, sorted; a set of one family names none, and its bytes stay what they were
     families: tuple[NonEmpty, ...] = ()
+    parent: Derivation | None = None  # of a set that was derived, not built
     schema: Literal[1, 2] = field(default_factory=lambda: SCHEMA)  # written, unlike a default
 
     def __post_init__(self) -> None:

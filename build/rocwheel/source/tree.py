@@ -72,8 +72,12 @@ class SourceTree(Plain, frozen=True, kw_only=True):
 
     @property
     def dirty(self) -> tuple[str, ...]:
-        """Which sources no commit has: with changes, or an XLA folder that is no checkout."""
-        changed = (("JAX", self.jax.dirty), ("XLA", self.xla.digest))
+        """Which sources no commit has: with changes, or a folder that is no checkout.
+
+        A JAX of no release, as the miniature, takes no release's name and may be any folder.
+        """
+        unknown = bool(self.release and self.jax.digest and not self.jax.commit)
+        changed = (("JAX", self.jax.dirty or unknown), ("XLA", self.xla.digest))
         return tuple(name for name, is_changed in changed if is_changed)
 
     @property

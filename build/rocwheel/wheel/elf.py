@@ -16,12 +16,11 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Final
+from typing import Final, NamedTuple
 
-from rocwheel.base.values import Plain, replace
-from rocwheel.wheel import hip, loader
+from rocwheel.base.values import Plain
+from rocwheel.wheel import hip
 from rocwheel.wheel.limits import LIMITS
-from rocwheel.wheel.loader import PT_DYNAMIC, PT_LOAD, Segment
 
 _Range = tuple[int, int]  # offsets in the file, the second one exclusive
 
@@ -33,7 +32,6 @@ MACHINES: Final = {62: "x86_64", 183: "aarch64", 3: "i686", 224: GPU_MACHINE}
 FRONT: Final = 2 << 20  # bytes kept from the front: lld puts all dynamic tables there
 WINDOW: Final = 32 << 20  # bytes one table may have
 SEGMENTS: Final = 64  # of one file; linkers make 14
-PROBLEMS: Final = 20  # of one file that are kept
 NAME: Final = 4096  # bytes of a library's name or a version's: PATH_MAX
 
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -43,18 +41,35 @@ _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _DYNAMIC: Final = struct.Struct("<qQ")
 _NEED: Final = struct.Struct("<HHIII")
 _AUX: Final = struct.Struct("<IHHII")
+_DEFINITION: Final = struct.Struct("<HHHHIII")
 _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH = 1, 5, 6, 10, 14, 15
 _DT_RUNPATH = 29
-_DT_VERSYM, _DT_VERNEED = 0x6FFFFFF0, 0x6FFFFFFE
-_SHT_DYNSYM, _SHT_GNU_HASH, _SHT_VERNEED = 11, 0x6FFFFFF6, 0x6FFFFFFE
+_DT_VERSYM, _DT_VERDEF, _DT_VERNEED = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE
+_SHT_DYNSYM, _SHT_VERDEF, _SHT_VERNEED = 11, 0x6FFFFFFD, 0x6FFFFFFE
+_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
 _WEAK: Final = 2
 _GLOBAL_BINDINGS: Final = frozenset({1, _WEAK, 10})  # global, weak, GNU unique
 _NO_VERSION: Final = itertools.repeat(1)
-_SHN_ABS: Final = 0xFFF1
-_IFUNC: Final = 10  # a symbol whose value says, when called, where the function is
 _VISIBLE: Final = frozenset({0, 3})  # default, protected
 _VERSION: Final = re.compile(r"([A-Z]+)_([0-9]+(?:\.[0-9]+)*)\Z")
 _RELR: Final = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}  # the version that glibc got it in
+
+
+class Segment(NamedTuple):
+    """One program header."""
+
+    type: int
+    flags: int
+    offset: int
+    address: int
+    physical: int
+    filesz: int
+    memsz: int
+    align: int
+
+    def holds(self, address: int, size: int) -> bool:
+        """Return whether these bytes of memory come from the file."""
+        return self.address <= address and address + size <= self.address + self.filesz
 
 
 class ElfError(Exception):
@@ -88,9 +103,10 @@ class ElfFacts(Plain, frozen=True, kw_only=True):
     versions: Mapping[str, tuple[str, ...]] = {}  # SONAME -> versions
     exports: tuple[str, ...] = ()
     bundles: tuple[hip.Bundle, ...] = ()
+    executable_stack: bool = False  # which newer glibc refuses
     wrappers: int = 0  # by which bundles are handed to HIP
-    imports: Mapping[str, bool] = {}  # name -> whether it has a version
-    problems: tuple[str, ...] = ()  # why glibc cannot load it
+    imports: Mapping[str, str] = {}  # name -> `library:version` that it wants, "" for no version
+    defines: Mapping[str, str] = {}  # exported name -> its version, of libraries that have some
 
     def highest(self, prefix: str) -> tuple[int, ...]:
         """Return the highest version that is needed of `GLIBC`, `CXXABI` …; () for none."""
@@ -291,58 +307,46 @@ class _Scan:
     def _decoded(self) -> ElfFacts:
         header = _Header(self._get(0, min(_HEADER.size, self.size)))
         if not header.supported:
-            facts = ElfFacts(path=self.path, size=self.size, machine=header.machine)
-            return replace(facts, problems=("not of 64 bits, or big-endian",))
+            return ElfFacts(path=self.path, size=self.size, machine=header.machine)
         sections_at = (header.shoff, header.shoff + header.shnum * _SECTION.size)
         raw = self._get(header.phoff, header.phnum * _SEGMENT.size)
         segments = [Segment(*each) for each in _SEGMENT.iter_unpack(raw)]
         self._want(sections_at)
-        loads = [item for item in segments if item.type == PT_LOAD]
-        dynamic = self._dynamic([item for item in segments if item.type == PT_DYNAMIC])
+        loads = [item for item in segments if item.type == _PT_LOAD]
+        dynamic = self._dynamic([item for item in segments if item.type == _PT_DYNAMIC])
         sections = self._get(sections_at[0], sections_at[1] - sections_at[0])
-        problems = [*loader.problems(header.identity, segments, dynamic, self.size)]
         places = [
             self._described(sections, _SHT_VERNEED, dynamic.get(_DT_VERNEED), loads),
+            self._described(sections, _SHT_VERDEF, dynamic.get(_DT_VERDEF), loads),
             self._described(sections, _SHT_DYNSYM, dynamic.get(_DT_SYMTAB), loads),
-            self._described(sections, _SHT_GNU_HASH, dynamic.get(loader.DT_GNU_HASH), loads),
             (_offset(loads, dynamic.get(_DT_STRTAB, [0])[-1]), dynamic.get(_DT_STRSZ, [0])[-1]),
         ]
-        count = places[1][1] // _SYMBOL.size
-        at = 0 if problems else _offset(loads, dynamic.get(_DT_VERSYM, [0])[-1])
+        count = places[2][1] // _SYMBOL.size
+        at = _offset(loads, dynamic.get(_DT_VERSYM, [0])[-1])
         places.append((at, count * 2 if at else 0))
-        for tag, length in loader.RELOCATIONS if header.machine == "x86_64" else ():
-            if not problems and 0 < (size := dynamic.get(length, [0])[-1]) <= WINDOW:
-                places.append((_offset(loads, dynamic[tag][-1]), size))
         for start, size in places:  # what has passed, they wait for together
             self._want((start, start + size))
-        needs, symbols, hashes, names, chosen, *relocations = itertools.starmap(self._get, places)
+        needs, definitions, symbols, names, chosen = itertools.starmap(self._get, places)
         self._budget.take("elf_entries", header.shnum + count)
         strings = _Strings(bytes(names), self._budget)
-        versions, misfits, numbers = _versions(needs, strings)
-        needed = tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, []))
-        problems += misfits
-        problems += (
-            f"needs versions of {name}, but not {name}" for name in versions.keys() - {*needed}
-        )
-        imports: dict[str, bool] = {}
-        if not problems:
-            imports, problems = _imports(symbols, strings, chosen, numbers)
-            for table in relocations:
-                problems += loader.misplaced(table, count, loads)
+        versions, numbers = _versions(needs, strings)
+        numbers |= _definitions(definitions, strings)
+        imports, defines = _symbols(symbols, strings, chosen, numbers)
         return ElfFacts(
             path=self.path,
             size=self.size,
             machine=header.machine,
             soname="".join(strings.at(value) for value in dynamic.get(_DT_SONAME, [])[-1:]),
-            needed=needed,
+            needed=tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, [])),
             rpath=_path_list(strings, dynamic.get(_DT_RPATH, [])[-1:]),
             runpath=_path_list(strings, dynamic.get(_DT_RUNPATH, [])[-1:]),
             versions=versions,
-            exports=self._exports(symbols, strings, hashes, loads),
+            exports=tuple(sorted(defines)),
             bundles=tuple(sorted(self._bundles, key=lambda bundle: bundle.offset)),
+            executable_stack=any(x.type == _PT_GNU_STACK and x.flags & 1 for x in segments),
             wrappers=self._wrappers,
             imports=imports,
-            problems=tuple(problems[:PROBLEMS]),
+            defines=defines if any(defines.values()) else {},
         )
 
     def _described(
@@ -357,36 +361,6 @@ class _Scan:
         if not places or places[0][0] != _offset(loads, address[-1]):
             raise ElfError("symbols or version needs that no section describes (was it stripped?)")
         return places[0]
-
-    def _exports(
-        self, raw: memoryview, strings: _Strings, hashes: memoryview, loads: list[Segment]
-    ) -> tuple[str, ...]:
-        """Return the names that other files may use, sorted.
-
-        What JAX and Python call counts only as code that dlsym() finds.
-        """
-        raw = raw[: len(raw) - len(raw) % _SYMBOL.size]
-        exports = set()
-        for number, fields in enumerate(_SYMBOL.iter_unpack(raw)):
-            name, info, other, section, value, _ = fields
-            if info >> 4 in _GLOBAL_BINDINGS and name and section and other & 3 in _VISIBLE:
-                text = strings.at(name)
-                if not text.startswith((MODULE_ENTRY, PJRT_ENTRY)) or (
-                    section != _SHN_ABS
-                    and info & 15 != _IFUNC
-                    and self._finds(hashes, text, number)
-                    and any(item.flags & 1 and item.holds(value, 1) for item in loads)
-                ):
-                    exports.add(text)
-        return tuple(sorted(exports))
-
-    def _finds(self, hashes: memoryview, name: str, number: int) -> bool:
-        """Return whether the hash table has a name, and for it the symbol of this number."""
-        for other in loader.lookup(hashes, name.encode("utf-8", "backslashreplace")):
-            self._budget.take("elf_entries", 1)  # chains may be as long as the table
-            if other == number:
-                return True
-        return False
 
     def _dynamic(self, segments: list[Segment]) -> dict[int, list[int]]:
         values: dict[int, list[int]] = {}
@@ -413,10 +387,7 @@ class _Header:
     def __init__(self, raw: memoryview) -> None:
         if len(raw) < _HEADER.size:
             raise ElfError("cut short in its header")
-        ident, kind, machine, version, _, self.phoff, self.shoff, _, *counts, _ = _HEADER.unpack(
-            raw
-        )
-        self.identity: tuple[bytes, int, int] = ident, kind, version
+        ident, _, machine, _, _, self.phoff, self.shoff, _, *counts, _ = _HEADER.unpack(raw)
         size, phsize, self.phnum, shsize, self.shnum = counts
         self.supported = ident[4] == 2 and ident[5] == 1  # noqa: PLR2004  # 64 bits, little-endian
         if not self.supported:
@@ -468,59 +439,66 @@ def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
     return tuple(part for text in lists if text for part in text.split(":"))
 
 
-def _imports(
-    raw: memoryview, strings: _Strings, chosen: memoryview, numbers: set[int]
-) -> tuple[dict[str, bool], list[str]]:
-    """Return the names that another library must define, and of which of them glibc dies.
+def _symbols(
+    raw: memoryview, strings: _Strings, chosen: memoryview, numbers: Mapping[int, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the names that another library must define, and those that others may use.
 
-    `chosen` has the number of each symbol's version, `numbers` those that are needed.
+    `chosen` has the number of each symbol's version, `numbers` what it stands for.
     """
-    names: dict[str, bool] = {}
-    problems: list[str] = []
+    imports: dict[str, str] = {}
+    exports: dict[str, str] = {}
     versions = itertools.chain((each for (each,) in struct.iter_unpack("<H", chosen)), _NO_VERSION)
+    raw = raw[: len(raw) - len(raw) % _SYMBOL.size]
     for number, fields in zip(versions, _SYMBOL.iter_unpack(raw), strict=False):
         name, info, other, section, _, _ = fields
-        if section or not any(fields):
+        if not name or info >> 4 not in _GLOBAL_BINDINGS:
             continue
-        text, version = strings.at(name), number & 0x7FFF
-        if info >> 4 not in _GLOBAL_BINDINGS or other & 3:
-            problems.append(f"{text} is undefined, and local or hidden")
-        elif version > 1 and version not in numbers:
-            problems.append(f"{text} has a version that is not needed of any library")
-        elif info >> 4 != _WEAK:
-            names[text] = version > 1
-    return names, problems
+        version = numbers.get(number & 0x7FFF, "")
+        if section and other & 3 in _VISIBLE:
+            exports[strings.at(name)] = version
+        elif not section and info >> 4 != _WEAK:
+            imports[strings.at(name)] = version
+    return imports, exports
 
 
 def _versions(
     raw: memoryview, strings: _Strings
-) -> tuple[dict[str, tuple[str, ...]], list[str], set[int]]:
-    """Return SONAME -> the symbol versions needed of it, what glibc refuses, and their numbers."""
+) -> tuple[dict[str, tuple[str, ...]], dict[int, str]]:
+    """Return SONAME -> the symbol versions needed of it, and `SONAME:version` by their numbers."""
     wanted: dict[str, list[str]] = {}
-    misfits: list[str] = []
-    numbers: set[int] = set()
+    numbers: dict[int, str] = {}
     left = len(raw) // _NEED.size  # records, of both kinds: they are equally long
     at = 0
     while raw:  # `following` only leads forward, so a chain ends or leaves the table
-        version, count, file, aux, following = _NEED.unpack_from(raw, at)
-        names = wanted.setdefault(strings.at(file), [])
-        misfits += [f"version needs of format {version}"] * (version != 1)
-        position, step = at + aux, count
-        first = left
-        while step:  # glibc follows the steps and does not look at the count
-            digest, _, number, name, step = _AUX.unpack_from(raw, position)
-            left -= 1
-            if left <= 0:
-                raise ElfError("version needs that overlap")
-            numbers.add(number & 0x7FFF)
+        _, count, file, aux, following = _NEED.unpack_from(raw, at)
+        library = strings.at(file)
+        names = wanted.setdefault(library, [])
+        position = at + aux
+        left -= count + 1
+        if left < 0:
+            raise ElfError("version needs that overlap")
+        for _ in range(count):
+            _, _, number, name, step = _AUX.unpack_from(raw, position)
             names.append(strings.at(name))
-            if digest != loader.sysv_hash(names[-1].encode("utf-8", "backslashreplace")):
-                misfits.append(f"a wrong hash for {names[-1]}")
+            numbers[number & 0x7FFF] = f"{library}:{names[-1]}"
             position += step
-        if first - left != count:
-            raise ElfError("version needs that are not as many as they say")
-        left -= 1
         if not following:
             break
         at += following
-    return {library: tuple(sorted(names)) for library, names in wanted.items()}, misfits, numbers
+    return {library: tuple(sorted(names)) for library, names in wanted.items()}, numbers
+
+
+def _definitions(raw: memoryview, strings: _Strings) -> dict[int, str]:
+    """Return the symbol versions that a library defines, by their numbers; the first is its own."""
+    numbers: dict[int, str] = {}
+    at, left = 0, len(raw) // _DEFINITION.size
+    while raw and left:
+        _, _, number, _, _, aux, following = _DEFINITION.unpack_from(raw, at)
+        (name,) = struct.unpack_from("<I", raw, at + aux)
+        if number > 1:
+            numbers[number & 0x7FFF] = strings.at(name)
+        if not following:
+            break
+        at, left = at + following, left - 1
+    return numbers

@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rocwheel.base import files
-from rocwheel.base.versions import WheelKind
+from rocwheel.base.versions import kind_of
 from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.wheel import metadata
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, GpuCode, scan
 from rocwheel.wheel.hip import in_all, sum_of_objects
 from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName
-from rocwheel.wheel.python_source import Compiled, compile_members
 from rocwheel.wheel.sbom import Component, read
 from rocwheel.wheel.zip_reader import CHUNK, Stamp, ZipArchive, ZipMember
 
 LIBRARIES: Final = ".libs"  # ending of the folder that `auditwheel repair` grafts into
-_ROCM_PROJECT: Final = re.compile(r"jax-rocm([0-9]+)-(plugin|pjrt)\Z")
 _GRAFT_HASH: Final = re.compile(r"-[0-9a-f]{8}(?=\.so)")
 _SUMMARY_ROCM: Final = re.compile(r"\(ROCm:([^)]+)\)|\b(Legacy ROCm [0-9.]+)")
 _GIT_HASH: Final = re.compile(r"^_git_hash\b[^=\n]*=\s*['\"]([0-9a-f]{7,40})['\"]", re.MULTILINE)
@@ -60,7 +58,6 @@ class WheelReport(NamedTuple):
     sboms: Mapping[str, tuple[Component, ...]]  # below dist-info: `sboms/…` -> what it lists
     rows: tuple[str, ...]  # files that RECORD lists wrongly or not at all; () if not compared
     digests: tuple[str, ...]  # files whose content is not what RECORD says
-    compiled: Compiled  # empty unless checked, and of one of JAX's wheels
 
     @property
     def project(self) -> str:
@@ -119,14 +116,6 @@ METADATA_FIELDS: Final = (
 WHEEL_FIELDS: Final = ("Wheel-Version", "Generator", "Root-Is-Purelib", "Tag", "Build")
 
 
-def kind_of(project: str) -> tuple[WheelKind, str] | None:
-    """Return the kind and ROCm number of a normalised project name; None for another project."""
-    if project == WheelKind.JAXLIB.value:
-        return WheelKind.JAXLIB, ""
-    match = _ROCM_PROJECT.match(project)
-    return (WheelKind(match[2]), match[1]) if match else None
-
-
 def inspect(path: Path, *, hashes: bool = False, code: int = 0) -> WheelReport:
     """Read a wheel; with `hashes` every byte of it, compared with RECORD.
 
@@ -175,7 +164,6 @@ def inspect(path: Path, *, hashes: bool = False, code: int = 0) -> WheelReport:
         sboms=sboms,
         rows=tuple(metadata.row_problems(archive.by_name, rows, folder)) if hashes else (),
         digests=tuple(reader.problems),
-        compiled=compile_members(path) if hashes and kind_of(filename.project) else Compiled(),
     )
 
 
@@ -249,7 +237,7 @@ class _Reader:
         is_now = metadata.record_digest(digest.digest(), algorithm=row.algorithm)
         if is_now != row.digest:
             self.problems.append(f"{member.name}: is {is_now}, RECORD says {row.digest}")
-        elif row.size != str(member.size):
+        elif row.size not in ("", str(member.size)):  # PEP 376: a row may leave out its size
             what = f"has {member.size} bytes, RECORD says {row.size}"
             self.problems.append(f"{member.name}: {what}")
 

@@ -21,16 +21,15 @@ class Limits(NamedTuple):
     sbom: int = 256 << 10  # bytes of one file below dist-info/sboms; of 120 repositories: 42 KiB
     specifier: int = 4096  # characters of a version or a requirement; 100 were published
     brackets: int = 16  # of a requirement: packaging's time doubles with each; 2 were published
-    # Python sources, compiled by a child process.
-    sources: int = 16 << 20  # bytes of all; jaxlib has 5 MiB
-    compile_seconds: int = 8  # of CPU time; jaxlib takes 1.3
-    compile_memory: int = 192 << 20  # bytes of address space; jaxlib needs 128 MiB
     # Tables of all ELF files together.
     elf_entries: int = 500_000  # dynamic entries, symbols, needed versions
     elf_names: int = 64 << 20  # bytes of all names; triton has 15 MB
     bundle_fronts: int = 10_000  # places that look like a bundle of GPU code
     code_objects: int = 200_000  # in bundles
     code: int = 64 << 30  # bytes of unpacked GPU code, with --thorough; pjrt 0.11.2 has 3.8 GB
+    # Code of the wheel that is run (--runs).
+    run_memory: int = 32 << 30  # bytes of address space
+    step_seconds: int = 30  # of CPU time for one module, or for one call
 
 
 LIMITS: Final = Limits()

@@ -16,6 +16,7 @@ from packaging.version import Version
 from rocwheel.base import parallel
 from rocwheel.base.console import brief
 from rocwheel.base.errors import ConfigError, WheelError
+from rocwheel.base.versions import kind_of
 from rocwheel.wheel import metadata, requirements
 from rocwheel.wheel.metadata import KeyValueText, RecordRow, WheelName, normal_name, row_of
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
@@ -36,7 +37,6 @@ _TAGS: Final = {
         "manylinux_2_28_x86_64",
     ),
 }
-_SET: Final = r"jax-rocm([0-9]+)-(?:plugin|pjrt)\Z"
 
 
 class Rename(NamedTuple):
@@ -215,7 +215,8 @@ class _Draft:
             is_info = member.name.startswith(f"{self.folder}/")
             if row is None or not row.digest or not (is_info or member.size <= TEXT):
                 continue
-            if row_of(member.name, archive.stream(member), algorithm=row.algorithm) != row:
+            now = row_of(member.name, archive.stream(member), algorithm=row.algorithm)
+            if now != row._replace(size=row.size or now.size):  # PEP 376: it may be left out
                 archive.refuse(f"{member.name}: differs from RECORD, it was changed after packing")
 
     def edit(self, member: str, content: bytes) -> None:
@@ -242,7 +243,7 @@ class _Draft:
             release = requirements.version(text or "")
             if text == "" or (release and release.base_version == old.base_version):
                 self.edit(member.name, metadata.with_release(content, str(new)))
-            elif re.match(_SET, self.name.project):
+            elif _rocm_number(self.name.project):
                 yield f"{member.name} keeps {text or 'no version'}: it is not of {old}"
 
     def rename(self, after: WheelName, *, notes: tuple[str, ...] = ()) -> Rename:
@@ -267,6 +268,11 @@ class _Draft:
         return plan
 
 
+def _rocm_number(project: str) -> str:
+    """Return the ROCm number of a plugin or pjrt; "" for another project."""
+    return (kind_of(project) or ("", ""))[1]
+
+
 def _tags(text: str, kind: str) -> tuple[str, ...]:
     """Split tags of a kind that dots join, each once. Raises ConfigError for one that is none."""
     pattern, example = _TAGS[kind]
@@ -285,16 +291,16 @@ def _pins(
     requires: Iterable[str], name: WheelName, versions: Mapping[str, tuple[Version, Version]]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return old requirement -> new one, within the set; and its projects that were not given."""
-    own_set = re.match(_SET, name.project)
+    own_set = _rocm_number(name.project)
     changed: dict[str, str] = {}
     alone: list[str] = []
     for text in requires:
         match = re.match(_REQUIRED, text)
         project = normal_name(match[0]) if match else ""
-        theirs = re.match(_SET, project)
+        theirs = _rocm_number(project)
         if project in versions:
             old, new = versions[project]
-        elif own_set and theirs and own_set[1] == theirs[1]:
+        elif own_set and own_set == theirs:
             old, new = versions[name.project]
         else:
             continue

@@ -22,10 +22,10 @@ from rocwheel.base.console import Console, brief, count
 from rocwheel.base.errors import WheelError
 from rocwheel.base.git import Source
 from rocwheel.base.process import Command, Runner
-from rocwheel.base.versions import WheelKind
+from rocwheel.base.versions import WheelKind, kind_of
 from rocwheel.wheel import metadata, requirements, sbom
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
-from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect, kind_of
+from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect
 from rocwheel.wheel.metadata import KeyValueText, WheelName, sound_mode, with_release
 from rocwheel.wheel.sbom import Component
 from rocwheel.wheel.verify.libraries import is_found

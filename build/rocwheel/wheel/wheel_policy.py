@@ -3,9 +3,10 @@
 Every mistake in the file is a ConfigError with file, line, key and the nearest valid name.
 """
 
+import fnmatch
 import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -61,12 +62,21 @@ class AllowedRequirement(Value, frozen=True, kw_only=True):
         return f"and must admit {self.admits} and refuse {self.refuses}"
 
 
+class Registers(Value, frozen=True, kw_only=True):
+    """What `initialize()` of a pjrt must register with JAX, and what else it must call."""
+
+    platform: str
+    options: Mapping[str, str]
+    calls: tuple[str, ...]  # where the plugin's own package is installed, too
+
+
 class RequiredMembers(Value, frozen=True, kw_only=True):
     """What wheels of these JAX versions must have inside."""
 
     jax: SpecifierSet
     members: tuple[str, ...]  # `{rocm}` is the ROCm number
     pythons: tuple[str, ...] = ()  # minor versions of CPython 3 that must be admitted
+    registers: Registers | None = None  # what starting the plugin tells JAX
 
 
 class KindPolicy(Value, frozen=True, kw_only=True):
@@ -79,7 +89,6 @@ class KindPolicy(Value, frozen=True, kw_only=True):
     gpu_code: bool
     tag: Literal["cpython", "py3-none"]  # cp312-cp312, cp314-cp314t; or interpreter and ABI
     required: tuple[RequiredMembers, ...]  # those that have the JAX version count
-    functions: Mapping[str, tuple[str, ...]]  # module -> what JAX calls in it
     names: Mapping[str, tuple[str, ...]]  # module -> what JAX takes from it
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
     requires: Mapping[str, AllowedRequirement]  # by normalised name
@@ -136,9 +145,8 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
     other_libraries: frozenset[str]  # that wheels outside JAX may need, too
     rocm_libraries: Mapping[str, tuple[str, ...]]  # name -> the ABI numbers of its SONAMEs
     other_rocm: Mapping[str, tuple[str, ...]]  # ROCm number -> SONAMEs of other numbers
-    undefined: tuple[str, ...]  # patterns of names that libraries from outside define
+    rocm_names: tuple[str, ...]  # patterns of the names that ROCm's libraries define
     defined_by: Mapping[str, tuple[str, ...]]  # library -> patterns of names that it alone has
-    python_names: Mapping[str, SpecifierSet]  # name -> CPythons that export it
     runpath: Runpath
     kinds: Mapping[WheelKind, KindPolicy]
 
@@ -181,7 +189,20 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
         uses = [each for each in self.kinds[kind].required if each.jax.contains(base)]
         members = dict.fromkeys(name for each in uses for name in each.members)
         pythons = next((each.pythons for each in uses), ())
-        return RequiredMembers(jax=SpecifierSet(), members=tuple(members), pythons=pythons)
+        registers = next((each.registers for each in uses if each.registers), None)
+        return RequiredMembers(
+            jax=SpecifierSet(), members=tuple(members), pythons=pythons, registers=registers
+        )
+
+    def is_of_rocm(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, each) for each in self.rocm_names)
+
+    def homes(self, name: str, needed: Sequence[str]) -> list[str]:
+        """Return which of ROCm's libraries that a file NEEDs may define a name without version."""
+        for library, patterns in self.defined_by.items():
+            if any(fnmatch.fnmatchcase(name, each) for each in patterns):
+                return [each for each in needed if each.startswith(f"{library}.")]
+        return [*needed] if self.is_of_rocm(name) else []
 
     def level(self, platform: str) -> str:
         """Return the level of a tag such as manylinux_2_28_x86_64, "" where it has none."""

@@ -243,7 +243,7 @@ class ZipArchive:
         if disk or first_disk or here != count:
             self.refuse("spans several disks")
         if U32 in (size, offset) or count == U16:
-            self.refuse("of 4 GiB or 65535 members, which no wheel has")
+            self.refuse("of 4 GiB or 65535 members: rocwheel reads smaller ones")
         if offset + size != start + at:
             self.refuse("its central directory does not lie where its end record says")
         if size > LIMITS.directory:
@@ -300,7 +300,7 @@ class ZipArchive:
         if disk:
             self.refuse("spans several disks")
         if U32 in (size, compressed, offset):
-            self.refuse(f"{name}: of 4 GiB, or behind them, which no wheel has")
+            self.refuse(f"{name}: of 4 GiB, or behind them: rocwheel reads smaller wheels")
         extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]
         self._check_wide(name, self._zip64(name, extra), 0)
         self._check_type(name, attributes)

@@ -4,8 +4,9 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import amdgpu_family_matrix as matrix
@@ -13,16 +14,21 @@ from rocwheel.base import parallel
 from rocwheel.base.errors import CommandError, HostError, RocmError, WheelError
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import replace
-from rocwheel.base.versions import PythonVersion, WheelKind
+from rocwheel.base.versions import PythonVersion, WheelKind, kind_of
 from rocwheel.records.manifest import MANIFEST, Manifest, WheelEntry
-from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
+from rocwheel.wheel.derive import content_of
+from rocwheel.wheel.elf import ElfError, scan
+from rocwheel.wheel.inspect import WheelReport, inspect
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.installs import Installers as Installers
 from rocwheel.wheel.verify.installs import installs
 from rocwheel.wheel.verify.libraries import Expectation as Expectation
 from rocwheel.wheel.verify.one_wheel import Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
+from rocwheel.wheel.verify.runs import Running as Running
+from rocwheel.wheel.verify.runs import runs as run_all
 from rocwheel.wheel.wheel_policy import WheelPolicy
+from rocwheel.wheel.zip_reader import CHUNK
 
 
 def verify_given(
@@ -31,10 +37,12 @@ def verify_given(
     expected: Expectation,
     *,
     installers: Installers | None = None,
+    runs: Running | None = None,
 ) -> Mapping[str, tuple[Finding, ...]]:
     """Judge what a person named, name -> findings: wheelhouses by their manifest, the rest as sets.
 
-    With `installers` each set is installed, too. Raises WheelError for a folder without wheels.
+    With `installers` each set is installed, with `runs` its code is run. Raises WheelError for a
+    folder without wheels, HostError where there is no sandbox.
     """
     verdicts: dict[Path, tuple[Finding, ...]] = {}
     for folder in (path for path in paths if path.is_dir()):
@@ -45,9 +53,10 @@ def verify_given(
             judged = verify_set(inside, policy=policy, expected=expected, whole=True)
         else:
             raise WheelError(f"{folder}: no wheels in it", hint="name a wheelhouse or wheels")
-        verdicts |= _tried(judged, installers)
+        verdicts |= _tried(judged, installers, runs)
     files = [path for path in paths if not path.is_dir()]
-    verdicts |= _tried(verify_set(files, policy=policy, expected=expected), installers)
+    judged = verify_set(files, policy=policy, expected=expected)
+    verdicts |= _tried(judged, installers, runs)
     names = Counter(path.name for path in verdicts)
     return {
         path.name if names[path.name] == 1 else str(path): findings
@@ -56,15 +65,19 @@ def verify_given(
 
 
 def _tried(
-    verdicts: Mapping[Path, tuple[Finding, ...]], installers: Installers | None
+    verdicts: Mapping[Path, tuple[Finding, ...]],
+    installers: Installers | None,
+    runs: Running | None,
 ) -> Mapping[Path, tuple[Finding, ...]]:
-    """Add what the clients make of a set, of those wheels that are sound archives."""
-    if installers is None:
-        return verdicts
+    """Add what the clients and CPython make of a set, of those wheels that are sound archives."""
     bad = {"archive", "set.manifest"}
     sound = [path for path, each in verdicts.items() if not bad & {x.rule for x in each}]
-    installed = installs(sound, installers) if sound else {}
-    return {path: (*each, *installed.get(path, ())) for path, each in verdicts.items()}
+    installed = installs(sound, installers) if sound and installers else {}
+    ran = run_all(sound, runs) if sound and runs else {}
+    return {
+        path: (*each, *installed.get(path, ()), *ran.get(path, ()))
+        for path, each in verdicts.items()
+    }
 
 
 def sonames_below(root: Path) -> frozenset[str]:
@@ -73,6 +86,28 @@ def sonames_below(root: Path) -> frozenset[str]:
     if not names:
         raise RocmError(f"{root}: no shared library below lib/", hint="name a ROCm tree")
     return names
+
+
+def symbols_of(root: Path, paths: Iterable[Path]) -> Mapping[str, Mapping[str, str]]:
+    """Return what those libraries of a ROCm define that wheels need, by SONAME: name -> version."""
+    wheels = [path for each in paths for path in (each.glob("*.whl") if each.is_dir() else [each])]
+    needed = set[str]()
+    for path in wheels:
+        with suppress(WheelError):  # `verify` will say so
+            needed |= {name for item in inspect(path).elf for name in item.needed}
+    found: dict[str, Mapping[str, str]] = {}
+    for library in sorted(root.glob("lib/**/*.so*")):
+        if library.name not in needed - found.keys() or not library.is_file():
+            continue
+        with suppress(ElfError):
+            facts = scan(library.name, library.stat().st_size, partial(_pieces, library))
+            found[library.name] = facts.defines or dict.fromkeys(facts.exports, "")
+    return found
+
+
+def _pieces(library: Path) -> Iterator[bytes]:
+    with library.open("rb") as file:
+        yield from iter(lambda: file.read(CHUNK), b"")
 
 
 def compilers_of(root: Path, runner: Runner) -> frozenset[str]:
@@ -214,4 +249,7 @@ def _verify_entry(
         )
         if is_now != was
     ]
+    origin = manifest.parent.wheels.get(entry.filename) if manifest.parent else None
+    if origin and content_of(folder / entry.filename, origin.rewritten) != origin.content:
+        differs.append(finding("set.manifest", f"is not the content of {origin.filename}"))
     return (*verify(report, policy=policy, expected=expected), *differs)

@@ -2,9 +2,10 @@
 
 import fnmatch
 import re
-import sys
 from collections.abc import Iterator
 from typing import Final
+
+from packaging.version import Version
 
 from rocwheel.base.versions import WheelKind
 from rocwheel.wheel import requirements
@@ -16,12 +17,14 @@ from rocwheel.wheel.wheel_policy import KindPolicy, RequiredMembers
 PATCHES: Final = 10  # releases that each CPython has; a bound above them excludes all there are
 _CPYTHON: Final = re.compile(r"cp3[0-9]+\Z")
 _THREADED: Final = re.compile(r"(cp31[3-9]|cp3[2-9][0-9])-\1t\Z")
-_MODULE: Final = re.compile(  # importlib.machinery: what a name is imported from
-    r"(.+?)(?:/__init__)?\.(?:(?:[^./]*cpython[^./]*\.|abi3t?\.)?so|py|pyc)\Z"
-)
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _NAME: Final = re.compile(r"[a-z_]+")
 _JUDGED: Final = frozenset({"extra", "python_version", "and", "or", "in", "not"})
+
+
+def _series(version: Version) -> tuple[object, ...]:
+    """Return what post-releases and builds of one release have alike."""
+    return version.base_version, version.pre, version.dev
 
 
 class Contents(JudgedWheel, frozen=True, kw_only=True):
@@ -31,8 +34,8 @@ class Contents(JudgedWheel, frozen=True, kw_only=True):
 
     def findings(self) -> Iterator[Finding]:
         for check in (
-            self._tag, self._pythons, self._members, self._shadows, self._sources,
-            self._bindings, self._versions, self._entry_points, self._requires,
+            self._tag, self._pythons, self._members, self._versions, self._entry_points,
+            self._requires,
         ):  # fmt: skip
             yield from check()
 
@@ -84,55 +87,6 @@ class Contents(JudgedWheel, frozen=True, kw_only=True):
             elif member.endswith(".so") and member not in libraries:
                 yield finding("layout.required", f"{member} is no shared object")
 
-    def _shadows(self) -> Iterator[Finding]:
-        """Find members that some CPython imports by the name of a required one.
-
-        A package goes before a module, a suffix with the ABI before `.so`, that before `.py`.
-        """
-        modules: dict[str, list[str]] = {}
-        for member in self.report.members:
-            if match := _MODULE.match(member.name):
-                modules.setdefault(match[1], []).append(member.name)
-        for name in map(self._named, self._required.members):
-            match = _MODULE.match(name)
-            stem = match[1] if match else ""
-            for other in modules.get(stem, ()):
-                if other not in (name, f"{stem}.py", f"{stem}.pyc"):
-                    yield finding("layout.shadow", f"{other}: may be imported instead of {name}")
-
-    def _sources(self) -> Iterator[Finding]:
-        functions = {self._named(name): each for name, each in self._rules.functions.items()}
-        result = self.report.compiled
-        ours = "CPython {}.{}".format(*sys.version_info)
-        for name, problem in result.problems.items():
-            newer = problem.startswith("SyntaxError") and name not in functions
-            newer = newer and sys.version_info.minor < min(map(int, self._minors), default=0)
-            yield finding("layout.python", f"{name}: {problem} ({ours})", warn=newer)
-        for name, wanted in functions.items():
-            missing = [each for each in wanted if each not in result.functions.get(name, wanted)]
-            if missing:
-                what = f"{name} has no function {', '.join(missing)} that can be called as it is"
-                yield finding("layout.required", what)
-        for name, taken in self._rules.names.items():
-            if missing := [each for each in taken if each not in result.taken.get(name, taken)]:
-                yield finding("layout.required", f"{name} has no {', '.join(missing)}")
-
-    def _bindings(self) -> Iterator[Finding]:
-        own = self.report.filename.version
-        for name, times in self.report.compiled.bindings.items():
-            for twice in (each for each, number in times.items() if number > 1):
-                yield finding("version.module", f"{name}: binds {twice} more than once")
-            said = self.report.releases.get(name)
-            stated = dict(self.report.compiled.stated[name])
-            if said != "":  # then the base version is not used
-                stated.pop("_version", None)
-            for text in sorted({*stated.values()} - {said}):
-                version = requirements.release(text)
-                if version is None or version.base_version != own.base_version:
-                    yield finding("version.module", f"{name}: is of {text!r}, the wheel of {own}")
-            if times["__version__"] < 1 and self.kind is not WheelKind.PJRT:
-                yield finding("version.module", f"{name}: has no __version__, which JAX reads")
-
     def _versions(self) -> Iterator[Finding]:
         own = self.report.filename.version
         for name, text in self.report.releases.items():
@@ -140,7 +94,7 @@ class Contents(JudgedWheel, frozen=True, kw_only=True):
             if text == "":
                 what = f"_release_version is None, so it calls itself {own.base_version}.dev<today>"
                 yield finding("version.module", f"{name}: {what}", warn=True)
-            elif release is None or release.base_version != own.base_version:
+            elif release is None or _series(release) != _series(own):
                 shown = "sets no _release_version" if text is None else f"is of {text!r}"
                 yield finding("version.module", f"{name}: {shown}, the wheel of {own}")
             elif release != own:

@@ -88,17 +88,17 @@ def _command(
 def installs(paths: Sequence[Path], by: Installers) -> Mapping[Path, tuple[Finding, ...]]:
     """Install wheels that belong together, for each Python they are for; path -> findings."""
     names = {path: WheelName.parse(path.name) for path in paths}
-    targets = {target for name in names.values() if (target := _target(name))}
+    targets = {target for name in names.values() if (target := target_of(name))}
     problems: dict[Path, list[Finding]] = defaultdict(list)
     own = InstallTarget(sys.version_info.minor, f"cp3{sys.version_info.minor}")
     for target in sorted(targets) or [own]:
-        fitting = [path for path, name in names.items() if _target(name) in (None, target)]
+        fitting = [path for path, name in names.items() if target_of(name) in (None, target)]
         for path, item in _tried(fitting, target, by):
             problems[path].append(item)
     return {path: tuple(dict.fromkeys(problems[path])) for path in paths}
 
 
-def _target(name: WheelName) -> InstallTarget | None:
+def target_of(name: WheelName) -> InstallTarget | None:
     """Return the one CPython a wheel is for; None where it is for several."""
     match = _CPYTHON.match(name.pythons[0])
     if match and name.abis[0].startswith("cp"):

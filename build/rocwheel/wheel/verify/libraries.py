@@ -1,7 +1,5 @@
 """What `verify` asks of shared objects: symbols, RUNPATH, NEEDED, entry functions, GPU code."""
 
-import fnmatch
-import itertools
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,6 +33,8 @@ class Expectation(Plain, frozen=True, kw_only=True):
     gfx_targets: frozenset[str] | None = None
     families: Mapping[str, Collection[str]] = {}  # name -> gfx targets
     rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
+    # SONAME -> exported name -> its version, of the libraries of that ROCm that wheels need
+    rocm_symbols: Mapping[str, Mapping[str, str]] | None = None
     compilers: frozenset[str] = frozenset()  # of GPU code, as they stamp it
     code: int = SOME_CODE  # bytes of unpacked GPU code that are read
     siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
@@ -56,8 +56,8 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
 
     def findings(self) -> Iterator[Finding]:
         for check in (
-            self._manylinux, self._machines, self._loads, self._runpaths, self._needed,
-            self._names, self._python, self._pjrt, self._gfx, self._code,
+            self._manylinux, self._machines, self._sonames, self._runpaths, self._needed,
+            self._symbols, self._python, self._pjrt, self._gfx, self._code,
         ):  # fmt: skip
             yield from check()
 
@@ -99,14 +99,12 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
                     "elf.machine", f"{item.path}: for {item.machine}, tagged {', '.join(machines)}"
                 )
 
-    def _loads(self) -> Iterator[Finding]:
-        if self.kind is None:  # programs and data of other projects need not be loadable
-            return
-        for item in self._own_elf:
-            for problem in item.problems:
-                yield finding("elf.loads", f"{item.path}: {problem}")
+    def _sonames(self) -> Iterator[Finding]:
+        for item in self._own_elf if self.kind else ():
             if item.soname in self.policy.outside(self.kind):
-                yield finding("elf.loads", f"{item.path}: calls itself {item.soname}")
+                yield finding("elf.soname", f"{item.path}: calls itself {item.soname}")
+            if item.executable_stack:
+                yield finding("elf.stack", f"{item.path}: wants an executable stack")
 
     def _runpaths(self) -> Iterator[Finding]:
         templates = self.policy.runpaths(self.report.filename.version)
@@ -162,27 +160,26 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
                 elif present is not None and name not in present:
                     yield finding("elf.needed-rocm", f"{item.path}: needs {name}")
 
-    def _names(self) -> Iterator[Finding]:
-        """Find undefined names that no library has: that is an ImportError, or a later death."""
-        exports = {posixpath.basename(item.path): item.exports for item in self.report.elf}
-        outside = _matching(*self.policy.undefined)
-        tags = self.report.filename.pythons
-        pythons = [f"3.{each[3:]}" for each in tags if each.startswith("cp3")]
-        every = self.policy.python_names.items()
-        other = [name for name, of in every if not all(map(of.contains, pythons))]
-        for item in self._own_elf if self.kind else ():
-            near = (posixpath.basename(item.path), *item.needed)
-            defined = {name for library in near for name in exports.get(library, ())}
-            names = {name for name, versioned in item.imports.items() if not versioned} - defined
-            not_needed = (
-                patterns
-                for library, patterns in self.policy.defined_by.items()
-                if not any(each.startswith(f"{library}.") for each in item.needed)
-            )
-            nowhere = _matching(*other, *itertools.chain(*not_needed))
-            if lost := sorted(n for n in names if not outside.match(n) or nowhere.match(n)):
+    def _symbols(self) -> Iterator[Finding]:
+        """Find names that the ROCm at hand does not define, or not in the version wanted."""
+        rocm = self.expected.rocm_symbols
+        if rocm is None:
+            return
+        for item in self.report.elf:
+            libraries = [name for name in item.needed if name in rocm]
+            lost = []
+            for name, version in item.imports.items():
+                library, _, number = version.partition(":")
+                if library in rocm and rocm[library].get(name) != number:
+                    lost.append(f"{name}@{number} of {library}")
+                elif not version and self.policy.is_of_rocm(name) and libraries:
+                    homes = self.policy.homes(name, libraries)
+                    if not any(name in rocm[each] for each in homes):
+                        lost.append(f"{name} of {' or '.join(homes) or 'a library it NEEDs'}")
+            if lost:
                 more = f" and {count(len(lost) - 1, 'other name')}" if len(lost) > 1 else ""
-                yield finding("elf.undefined", f"{item.path}: nothing defines {lost[0]}{more}")
+                what = f"needs {lost[0]}{more}, which this ROCm lacks"
+                yield finding("elf.needed-rocm", f"{item.path}: {what}")
 
     def _python(self) -> Iterator[Finding]:
         if self.kind not in (WheelKind.PLUGIN, WheelKind.JAXLIB):
@@ -232,7 +229,7 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
         if not self._needs_rocm:
             return
         for item in self.report.elf:
-            if item.bundles and not item.problems and REGISTERS not in item.imports:
+            if item.bundles and REGISTERS not in item.imports:
                 yield finding("gfx.code", f"{item.path}: has GPU code and never registers it")
             elif item.wrappers < len(item.bundles):
                 what = f"hands {item.wrappers} of {count(len(item.bundles), 'bundle')} to HIP"
@@ -248,10 +245,6 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
         if unread:
             what = f"{len(unread)} of {count(len(bundles), 'bundle')} ({size(sum(unread))})"
             yield finding("gfx.unread", f"{what} of GPU code were not unpacked")
-
-
-def _matching(*patterns: str) -> re.Pattern[str]:
-    return re.compile("|".join(map(fnmatch.translate, ("", *patterns))))
 
 
 def is_found(item: ElfFacts, name: str, sonames: Mapping[str, str]) -> bool:

@@ -9,9 +9,9 @@ from msgspec import structs
 from packaging.requirements import Requirement
 
 from rocwheel.base.console import count
-from rocwheel.base.versions import WheelKind, project_name
+from rocwheel.base.versions import WheelKind, kind_of, project_name
 from rocwheel.wheel import requirements
-from rocwheel.wheel.inspect import LIBRARIES, kind_of
+from rocwheel.wheel.inspect import LIBRARIES
 from rocwheel.wheel.metadata import canonical_platform, normal_name, sound_mode
 from rocwheel.wheel.verify.contents import Contents
 from rocwheel.wheel.verify.libraries import JudgedWheel, Libraries

@@ -1,0 +1,87 @@
+"""Sets that come from sets: other versions or tags, the same content, and a manifest to prove it.
+
+`reversion` and `retag` copy what they do not change as it is compressed. So each wheel of a derived
+set names its parent's, what was rewritten, and a digest of everything else that anybody can compute
+from either wheel: nothing but RECORD is read for it, whose rows `verify` holds against the bytes.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Literal
+
+from packaging.version import Version
+
+from rocwheel.base import files
+from rocwheel.base.errors import WheelError
+from rocwheel.base.values import replace
+from rocwheel.records.manifest import Derivation, DerivedWheel, Manifest, WheelEntry
+from rocwheel.wheel import metadata
+from rocwheel.wheel.inspect import inspect
+from rocwheel.wheel.rename import Rename
+from rocwheel.wheel.zip_reader import ZipArchive
+
+
+def content_of(path: Path, rewritten: Collection[str]) -> str:
+    """Return the SHA-256 of what a wheel has besides the members that were rewritten.
+
+    The name of the dist-info folder, which has the version in it, does not count.
+    """
+    with ZipArchive(path) as archive:
+        folder = metadata.dist_info(archive.by_name, path=path)
+        record, number = archive.read(f"{folder}/RECORD"), len(archive.members)
+    rows = metadata.read_record(record, name=f"{path}: RECORD", files=number)
+    lines = sorted(
+        f"{row.path.replace(folder, 'dist-info', 1)},{row.algorithm}={row.digest},{row.size}\n"
+        for row in rows
+        if row.path not in rewritten and row.digest
+    )
+    return files.sha256("".join(lines).encode())
+
+
+def derived(
+    parent: Manifest,
+    plans: Sequence[Rename],
+    folder: Path,
+    by: Literal["reversion", "retag"],
+) -> Manifest:
+    """Return the manifest of what plans made of a set, in a folder.
+
+    Raises WheelError where anything but a rewritten text differs.
+    """
+    entries = {entry.filename: entry for entry in parent.built}
+    made: dict[str, WheelEntry] = {}
+    proofs: dict[str, DerivedWheel] = {}
+    for plan in plans:
+        entry = entries[plan.source.name]
+        path = folder / str(plan.after)
+        report = inspect(path)
+        rewritten = tuple(sorted(plan.path(name) for name in plan.edits))
+        content = content_of(path, rewritten)
+        if content != content_of(plan.source, plan.edits):
+            raise WheelError(
+                f"{path.name}: has other content than {plan.source.name}",
+                hint="this is a bug: only texts may change",
+            )
+        proofs[path.name] = DerivedWheel(
+            filename=entry.filename, sha256=entry.sha256, rewritten=rewritten, content=content
+        )
+        made[entry.filename] = replace(
+            entry,
+            filename=path.name,
+            version=report.version,
+            tags=report.tags,
+            size=report.size,
+            sha256=report.sha256,
+        )
+    was, now = (
+        {re.sub(r"\.post[0-9]+", "", Version(each.version).public) for each in wheels}
+        for wheels in (entries.values(), made.values())
+    )
+    jax = parent.jax_version if was == now or len(now) > 1 else now.pop()
+    return replace(
+        parent,
+        jax_version=jax,
+        wheels=tuple(made.get(entry.filename, entry) for entry in parent.wheels),
+        parent=Derivation(manifest=parent.sha256, by=by, wheels=proofs),
+    )

@@ -1,0 +1,206 @@
+"""Runs in the wheel's own CPython, in a sandbox: imports its modules and starts it as JAX does.
+
+    python -I -S probe.py PLAN FIRST
+
+Standard library only. PLAN is JSON that `runs` writes. Each step says on standard output that it
+begins, and what is wrong, so that the caller knows which one ended the process.
+"""
+
+import ctypes
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import os
+import re
+import signal
+import sys
+import types
+from pathlib import Path
+from typing import Any, ClassVar
+
+RTLD_NOW = 2
+
+
+class WrongError(Exception):
+    """What a step found; the message says it."""
+
+
+class Recorder(types.ModuleType):
+    """A module of JAX's of which every name is there; it records what is called."""
+
+    calls: ClassVar[list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Recorder(f"{self.__name__}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        name = self.__name__.rpartition(".")[2]
+        self.calls.append((name, args, kwargs))
+        if name == "num_available_amd_gpus":
+            return 1
+        if name == "get_shm_size_in_mb":
+            return 1 << 20
+        return {} if name.startswith("generate_") else self
+
+
+class OfJax(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds every module of JAX's, as a recorder."""
+
+    def find_spec(self, fullname: str, *_: Any) -> Any:
+        if fullname.partition(".")[0] in ("jax", "jaxlib"):
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> Any:
+        return Recorder(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        """Leave it empty: it answers for every name."""
+
+
+def record() -> None:
+    """Let every module of JAX's be a recorder from now on."""
+    if not isinstance(sys.meta_path[0], OfJax):
+        sys.meta_path.insert(0, OfJax())
+        for name in [each for each in sys.modules if each.partition(".")[0] in ("jax", "jaxlib")]:
+            del sys.modules[name]
+
+
+def imported(plan: dict[str, Any], module: str, member: str, must: bool) -> None:  # noqa: FBT001
+    """Import a module; one that `must` be there must be the file that was meant."""
+    if module.startswith("jax_plugins."):
+        record()
+    found = importlib.import_module(module)
+    file = getattr(found, "__file__", None)
+    if must and (file is None or Path(file) != Path(plan["site"], member)):
+        place = os.path.relpath(file, plan["site"]) if file else "a folder"
+        raise WrongError(f"{place} is imported in its place")
+
+
+def named(_: dict[str, Any], module: str, names: list[str]) -> None:
+    """Look up names that JAX takes from a module."""
+    found = importlib.import_module(module)
+    missing = [name for name in names if not hasattr(found, name)]
+    if missing:
+        raise WrongError(f"has no {', '.join(missing)}, which JAX takes")
+
+
+def versioned(_: dict[str, Any], module: str, release: str, needs: str) -> None:
+    """Compare the versions that a module says with the wheel's; `needs` is one it must have."""
+    if module.startswith("jax_plugins."):
+        record()
+    found = importlib.import_module(module)
+    for name in ("__version__", "_release_version"):
+        said = getattr(found, name, None)
+        if said is None and name != needs:
+            continue
+        numbers = re.match(r"[0-9]+(\.[0-9]+)*", said) if isinstance(said, str) else None
+        if not numbers or numbers[0] != release:
+            raise WrongError(f"says {name} {said!r}, the wheel is of {release}")
+
+
+def loaded(plan: dict[str, Any], member: str, entry: str) -> None:
+    """Load a library with all its names, and call its entry function."""
+    library = ctypes.CDLL(str(Path(plan["site"], member)), mode=RTLD_NOW)
+    function = getattr(library, entry)
+    function.restype = ctypes.c_void_p
+    address = function()
+    if not address or not ctypes.c_size_t.from_address(address).value:
+        raise WrongError(f"{entry}() returns no table of functions")
+
+
+def started(plan: dict[str, Any], module: str, member: str, wanted: dict[str, Any]) -> None:
+    """Call what JAX calls of a plugin, against a recorder of JAX."""
+    record()
+    found = importlib.import_module(module)
+    initialize = found.initialize
+    if not callable(initialize) or inspect.iscoroutinefunction(initialize):
+        raise WrongError("initialize is no function to be called")
+    inspect.signature(initialize).bind()
+    if inspect.isgeneratorfunction(initialize):
+        raise WrongError("initialize yields: calling it does nothing")
+    if not wanted:
+        return
+    Recorder.calls.clear()
+    initialize()
+    registered = [each for each in Recorder.calls if each[0] == "register_plugin"]
+    if len(registered) != 1:
+        raise WrongError(f"initialize() registers {len(registered)} plugins with JAX, not one")
+    _, args, kwargs = registered[0]
+    platform = kwargs.get("plugin_name", args[0] if args else None)
+    if platform != wanted["platform"]:
+        raise WrongError(f"initialize() registers {platform!r}, JAX needs {wanted['platform']!r}")
+    path = kwargs.get("library_path", "")
+    if not isinstance(path, str) or Path(path) != Path(plan["site"], member):
+        raise WrongError(f"initialize() registers the library {path!r}, the wheel has {member}")
+    options = kwargs.get("options")
+    for name, value in wanted["options"].items():
+        if not isinstance(options, dict) or options.get(name) != value:
+            raise WrongError(f"initialize() registers options {options!r} without {name}={value}")
+    done = {name for name, _, _ in Recorder.calls}
+    if plan["plugin"] and (missing := [each for each in wanted["calls"] if each not in done]):
+        raise WrongError(f"initialize() never calls {', '.join(missing)}")
+
+
+def computed(plan: dict[str, Any]) -> None:
+    """Let JAX compute on the CPU with this jaxlib."""
+    import jax  # type: ignore[import-not-found, unused-ignore]
+
+    if not Path(importlib.import_module("jaxlib").__file__ or "").is_relative_to(plan["site"]):
+        raise WrongError("JAX takes another jaxlib")
+    total = float(jax.jit(lambda x: (x * 2).sum())(jax.numpy.arange(8.0)))
+    if total != 56:  # noqa: PLR2004
+        raise WrongError(f"JAX computes {total} in place of 56")
+
+
+STEPS = {each.__name__: each for each in (imported, named, versioned, loaded, started, computed)}
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    sys.path[:0] = [plan["site"], *plan["others"]]
+    sys.dont_write_bytecode = True
+
+    def out_of_time(*_: object) -> None:
+        raise TimeoutError(f"takes more than {plan['seconds']} s of CPU time")
+
+    signal.signal(signal.SIGPROF, out_of_time)
+    again = False
+    later: list[int] = []  # modules that may want another one before them
+    order = [*range(int(sys.argv[2]), len(plan["steps"]))]
+    while order or later:
+        if not order or (later and plan["steps"][order[0]][0] != "imported"):
+            order, later, again = [*later, *order], [], True
+        number = order.pop(0)
+        step, *given = plan["steps"][number]
+        answers.write(json.dumps({"step": number}) + "\n")
+        answers.flush()
+        signal.setitimer(signal.ITIMER_PROF, plan["seconds"])
+        try:
+            STEPS[step](plan, *given)
+        except BaseException as exc:  # noqa: BLE001  # a module may raise anything
+            kind = "" if isinstance(exc, WrongError) else f"{type(exc).__name__}: "
+            document = {"step": number, "wrong": f"{kind}{exc}"[:500]}
+            if isinstance(exc, ModuleNotFoundError):
+                document["lacks"] = (exc.name or "").partition(".")[0]
+            if isinstance(exc, ImportError) and step == "imported" and not again:
+                later.append(number)
+            else:
+                answers.write(json.dumps(document) + "\n")
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    answers.write(json.dumps({"step": -1}) + "\n")
+    answers.flush()
+    os._exit(0)  # not what a module registered to run at the end
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""What wheels do when they run: `verify --runs`.
+
+The set is installed as users do, by hash, for each CPython it is for. Then that CPython imports
+every module of JAX's wheels in a sandbox, looks up what JAX takes from them, loads the library,
+starts the plugin against a recorder of JAX, and computes on the CPU with the set's jaxlib. ROCm's
+libraries are stubs that define the names the wheels want of them and no others. What cannot be had
+(a CPython, JAX from the package index) is a finding "not looked at", never a pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import uv
+from msgspec.structs import asdict
+
+from rocwheel.base.errors import CommandError, HostError
+from rocwheel.base.process import Command, Runner
+from rocwheel.base.versions import WheelKind, kind_of
+from rocwheel.wheel.elf import MODULE_ENTRY, PJRT_ENTRY
+from rocwheel.wheel.inspect import LIBRARIES, WheelReport, inspect
+from rocwheel.wheel.limits import LIMITS
+from rocwheel.wheel.verify import probe, sandbox
+from rocwheel.wheel.verify.installs import InstallTarget, target_of
+from rocwheel.wheel.verify.rules import Finding, finding
+from rocwheel.wheel.verify.stub import shared_object
+from rocwheel.wheel.wheel_policy import WheelPolicy
+
+SECONDS: Final = 900  # of CPU time for one CPython
+RESTARTS: Final = 20  # after steps that ended the process
+NOTHING, ALL = -2, -1  # in place of a step's number: none began, all are done
+_RULES: Final = {
+    "imported": "runs.import", "named": "runs.names", "versioned": "runs.names",
+    "loaded": "runs.import", "started": "runs.plugin", "computed": "runs.jax",
+}  # fmt: skip
+_MODULE: Final = re.compile(
+    r"(.+/.+?)(?:/__init__)?\.(?:py|(?:[^./]*cpython[^./]*\.|abi3t?\.)?so)\Z"
+)
+
+
+class Running(NamedTuple):
+    """With what wheels are run."""
+
+    runner: Runner
+    policy: WheelPolicy
+    folder: Path | None = None  # for scratch folders
+    online: bool = True  # whether to ask the package index for JAX, and uv for CPythons
+    step_seconds: int = LIMITS.step_seconds
+
+
+class Trial(NamedTuple):
+    """One thing to do, and the wheel it is about."""
+
+    wheel: Path
+    member: str
+    words: tuple[Any, ...]  # name of a function of `probe`, and what it is given
+
+
+def runs(paths: Sequence[Path], by: Running) -> Mapping[Path, tuple[Finding, ...]]:
+    """Run what wheels that belong together bring; path -> findings. Raises HostError."""
+    reports = {path: inspect(path) for path in paths}
+    kinds = {path: known[0] for path in paths if (known := kind_of(reports[path].project))}
+    targets = {target for path in kinds if (target := target_of(reports[path].filename))}
+    if not targets:  # a pjrt alone: the newest of its CPythons that is here
+        versions = (reports[path].filename.version for path in kinds)
+        minors = {x for each in versions for x in by.policy.required(WheelKind.PJRT, each).pythons}
+        own = [InstallTarget(int(each), f"cp3{each}") for each in sorted(minors, reverse=True)]
+        here = (each for each in own if _cpython(f"3.{each.minor}", by))
+        targets = {*itertools.islice(here, 1)} or {*own[:1]}
+    found: dict[Path, list[Finding]] = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix=".runs-", dir=by.folder) as scratch:
+        if kinds:
+            sandbox.check(by.runner, Path(scratch).resolve())
+        for target in sorted(targets):
+            fitting = {
+                path: kind
+                for kind in WheelKind  # jaxlib first, before a recorder takes JAX's place
+                for path in kinds
+                if kinds[path] is kind and target_of(reports[path].filename) in (None, target)
+            }
+            folder = Path(scratch).resolve() / target.abi
+            folder.mkdir()
+            for path, item in _Run(fitting, reports, target, folder, by).findings():
+                if item not in found[path]:
+                    found[path].append(item)
+            shutil.rmtree(folder)
+    return {path: tuple(found[path]) for path in paths}
+
+
+class _Run:
+    """A set in one CPython."""
+
+    def __init__(
+        self,
+        kinds: Mapping[Path, WheelKind],
+        reports: Mapping[Path, WheelReport],
+        target: InstallTarget,
+        folder: Path,
+        by: Running,
+    ) -> None:
+        self.kinds = kinds
+        self.reports = reports
+        self.name = f"3.{target.minor}{'t' if target.abi.endswith('t') else ''}"
+        self.folder = folder
+        self.by = by
+        self.lacks = ""  # why there is no JAX
+
+    def findings(self) -> Iterator[tuple[Path, Finding]]:
+        python = _cpython(self.name, self.by)
+        if python is None:
+            what = f"CPython {self.name} is not here: `uv python install {self.name}` brings it"
+            yield from self._of_all("runs.unseen", what)
+            return
+        try:
+            self._install(python)
+        except CommandError as exc:
+            yield from self._of_all("runs.import", f"cannot be installed, see --installs: {exc}")
+            return
+        _write_stubs((self.reports[path] for path in self.kinds), self.by.policy, self.folder)
+        steps: list[Trial] = []
+        for path, kind in self.kinds.items():
+            if kind is WheelKind.JAXLIB:
+                self.lacks = self._bring_jax(self.reports[path], python)
+                if self.lacks:
+                    yield path, finding("runs.unseen", self.lacks)
+            steps += _steps(path, self.reports[path], self.by.policy)
+            if kind is WheelKind.JAXLIB and not self.lacks:
+                steps.append(Trial(path, "jaxlib", ("computed",)))
+        plan = {
+            "site": str(self.folder / "site"),
+            "others": [] if self.lacks else [str(self.folder / "jax")],
+            "seconds": self.by.step_seconds,
+            "plugin": WheelKind.PLUGIN in self.kinds.values(),
+            "steps": [step.words for step in steps],
+        }
+        (self.folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+        shutil.copyfile(probe.__file__, self.folder / "probe.py")
+        yield from self._results(steps, python)
+
+    def _of_all(self, rule: str, what: str) -> Iterator[tuple[Path, Finding]]:
+        yield from ((path, finding(rule, f"{what} (CPython {self.name})")) for path in self.kinds)
+
+    def _install(self, python: Path) -> None:
+        lines = (
+            f"{report.project} @ {path.absolute().as_uri()} --hash=sha256:{report.sha256}\n"
+            for path, report in self.reports.items()
+            if path in self.kinds
+        )
+        wanted, cache = self.folder / "requirements.txt", self.folder / "cache"
+        wanted.write_text("".join(lines), encoding="utf-8")
+        argv = (
+            uv.find_uv_bin(), "pip", "install", "--quiet", "--offline", "--no-config", "--no-deps",
+            "--no-index", "--require-hashes", "--link-mode", "hardlink", "--cache-dir", str(cache),
+            "--python", str(python), "--target", str(self.folder / "site"),
+            "--requirement", str(wanted),
+        )  # fmt: skip
+        self.by.runner.capture(Command(argv=argv, timeout=600))
+        shutil.rmtree(cache, ignore_errors=True)
+
+    def _bring_jax(self, report: WheelReport, python: Path) -> str:
+        """Install JAX of a release and what it needs; say why it cannot be had, "" if it can."""
+        release = report.filename.version.base_version
+        if not self.by.online:
+            return "the package index was not asked for JAX"
+        argv = (
+            uv.find_uv_bin(), "pip", "install", "--quiet", "--no-build", "--python", str(python),
+            "--target", str(self.folder / "jax"), f"jax=={release}",
+        )  # fmt: skip
+        try:
+            self.by.runner.capture(Command(argv=argv, timeout=600))
+        except CommandError as exc:
+            last = [line.strip() for line in exc.detail.splitlines() if line.strip()][-1:]
+            return f"JAX {release} cannot be had from the package index: {''.join(last)}"
+        return ""
+
+    def _results(self, steps: Sequence[Trial], python: Path) -> Iterator[tuple[Path, Finding]]:
+        """Run the steps; begin again behind one that ended the process."""
+        first, last, ended, missing = 0, NOTHING, "", set[str]()
+        wrong: dict[str, tuple[Trial, str]] = {}  # by member: what follows from it is not repeated
+        for _ in range(RESTARTS):
+            last = NOTHING
+            ended, answers = self._answers(first, python)
+            for answer in answers:
+                last = answer["step"]
+                lacks = answer.get("lacks", "")
+                if self.lacks and lacks and not (self.folder / "site" / lacks).exists():
+                    missing.add(lacks)
+                elif "wrong" in answer:
+                    wrong.setdefault(steps[last].member, (steps[last], answer["wrong"]))
+            if last in (ALL, NOTHING):
+                break
+            wrong.setdefault(steps[last].member, (steps[last], f"ends the process ({ended})"))
+            first = last + 1
+        for step, what in wrong.values():
+            text = f"{step.member}: {what} (CPython {self.name})"
+            yield step.wheel, finding(_RULES[step.words[0]], text)
+        if last == NOTHING:
+            yield from self._of_all("runs.unseen", f"nothing could run: {ended}")
+        if missing:
+            what = f"what needs {', '.join(sorted(missing))} was not imported"
+            yield from self._of_all("runs.unseen", what)
+
+    def _answers(self, first: int, python: Path) -> tuple[str, list[dict[str, Any]]]:
+        """Run the steps from one on; return how the process ended, and what it answered."""
+        env = {
+            "LD_LIBRARY_PATH": str(self.folder / "rocm"), "LD_BIND_NOW": "1",
+            "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin", "HOME": "/",
+        }  # fmt: skip
+        words = ("env", "-i", *(f"{name}={value}" for name, value in env.items()))
+        words += (str(python), "-I", "-S", str(self.folder / "probe.py"))
+        words += (str(self.folder / "plan.json"), str(first))
+        keep = [self.folder, python.resolve().parent.parent, python.parent.parent]
+        try:
+            done = self.by.runner.run(
+                sandbox.command(words, keep=keep, seconds=SECONDS), check=False
+            )
+            ended, output = f"status {done.returncode}", done.output
+        except (CommandError, HostError) as exc:
+            ended, output = "no answer in time", getattr(exc, "detail", "")
+        answers = []
+        for line in output.splitlines():
+            try:
+                answers.append(json.loads(line))
+            except ValueError:
+                ended = f"{ended}: {line}"[:300]
+        return ended, [each for each in answers if isinstance(each, dict) and "step" in each]
+
+
+def _cpython(name: str, by: Running) -> Path | None:
+    """Return a CPython by its version: of this machine, of pyenv, or one that uv brings."""
+    find, install = (
+        Command(argv=(uv.find_uv_bin(), "python", *words, "--no-config", name), timeout=300)
+        for words in (("find", "--no-project", "--system"), ("install", "--quiet"))
+    )
+    with suppress(CommandError):
+        return Path(by.runner.capture(find).strip())
+    with suppress(CommandError, HostError):
+        root = by.runner.capture(Command(argv=("pyenv", "root"))).strip()
+        version, is_free = name.removesuffix("t"), name.endswith("t")
+        for python in sorted(Path(root).glob(f"versions/{version}.*/bin/python3"), reverse=True):
+            if python.parent.parent.name.endswith("t") is is_free:
+                return python
+    if by.online:
+        with suppress(CommandError):
+            by.runner.capture(install)
+            return Path(by.runner.capture(find).strip())
+    return None
+
+
+def _steps(path: Path, report: WheelReport, policy: WheelPolicy) -> Iterator[Trial]:
+    """Yield what to do with a wheel."""
+    kind, rocm = kind_of(report.project) or (WheelKind.JAXLIB, "")
+    init = f"jax_plugins/xla_rocm{rocm}/__init__.py"
+    modules = {
+        member.name: match[1].replace("/", ".")
+        for member in report.members
+        if (match := _MODULE.match(member.name))
+    }
+    libraries = {
+        item.path
+        for item in report.elf
+        if not any(name.startswith(MODULE_ENTRY) for name in item.exports)
+    }
+    members = policy.required(kind, report.filename.version).members
+    required = {member.format(rocm=rocm) for member in members}
+    for member, module in sorted(modules.items()):
+        is_ours = not member.partition("/")[0].endswith((".dist-info", LIBRARIES))
+        if is_ours and member not in {*libraries, init} and not member.endswith("/__main__.py"):
+            must = member.endswith(".so") or member in required
+            yield Trial(path, member, ("imported", module, member, must))
+    for member, names in policy.kinds[kind].names.items():
+        if member in modules:
+            yield Trial(path, member, ("named", modules[member], list(names)))
+    for member, module in sorted(modules.items()):
+        if member.count("/") == init.count("/") - (kind is not WheelKind.PJRT) and (
+            member.endswith("/version.py")
+        ):
+            needs = "" if kind is WheelKind.PJRT else "__version__"
+            release = report.filename.version.base_version
+            yield Trial(path, member, ("versioned", module, release, needs))
+    if kind is WheelKind.PJRT:
+        for library in sorted(libraries):
+            yield Trial(path, library, ("loaded", library, PJRT_ENTRY))
+        wanted = policy.required(kind, report.filename.version).registers
+        words = ("started", modules.get(init, init), "".join(sorted(libraries)[:1]))
+        yield Trial(path, init, (*words, asdict(wanted) if wanted else {}))
+
+
+def _write_stubs(reports: Iterable[WheelReport], policy: WheelPolicy, folder: Path) -> None:
+    """Write a library for each of ROCm's that is needed, with the names that are wanted of it."""
+    symbols: dict[str, dict[str, str]] = defaultdict(dict)
+    for item in (item for report in reports for item in report.elf):
+        outside = [name for name in item.needed if name in policy.rocm_sonames]
+        for library in outside:
+            symbols[library].update()
+        for name, version in item.imports.items():
+            library, _, number = version.partition(":")
+            homes = [library] if library in outside else policy.homes(name, outside)
+            if homes and (number == "" or library in outside):
+                symbols[homes[0]][name] = number
+    (folder / "rocm").mkdir()
+    for library, names in symbols.items():
+        (folder / "rocm" / library).write_bytes(shared_object(library, names))

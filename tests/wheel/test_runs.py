@@ -1,0 +1,192 @@
+"""`verify --runs`: what real CPythons make of wheels, in a sandbox."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support import runnable
+from support.mutants import BROKEN, SOUND, mutants
+from support.wheels import File, Wheel
+
+from rocwheel.base import yaml_file
+from rocwheel.base.errors import HostError
+from rocwheel.base.process import HostRunner, base_env
+from rocwheel.cli import main
+from rocwheel.wheel.verify import verify
+from rocwheel.wheel.verify.rules import Severity
+from rocwheel.wheel.verify.runs import Running, runs
+from rocwheel.wheel.wheel_policy import WheelPolicy
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("runs")]
+
+POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
+INIT = "jax_plugins/xla_rocm7/__init__.py"
+VERSION = "jax_rocm7_plugin/version.py"
+MADE = {"pjrt": runnable.pjrt, "plugin": runnable.plugin, "jaxlib": runnable.jaxlib}
+
+
+def by(**changes) -> Running:
+    runner = HostRunner(base_env(os.environ))
+    return Running(runner, POLICY, online=False, step_seconds=2)._replace(**changes)
+
+
+def ran(folder: Path, *made: Wheel, **changes) -> list[tuple[str, str]]:
+    found = runs([each.write(folder) for each in made], by(**changes))
+    return [(item.rule, item.message) for each in found.values() for item in each]
+
+
+def with_file(made: Wheel, name: str, content: bytes) -> Wheel:
+    return made.but(files={**made.files, name: File(content)})
+
+
+def module(content: str) -> Wheel:
+    made = runnable.plugin()
+    return with_file(made, VERSION, made.files[VERSION].content + content.encode())
+
+
+def test_a_set_that_runs_breaks_no_rule(tmp_path: Path) -> None:
+    assert ran(tmp_path, runnable.plugin(), runnable.pjrt()) == []
+
+
+def test_jaxlib_is_imported_and_without_jax_nothing_is_computed(tmp_path: Path) -> None:
+    (item,) = ran(tmp_path, runnable.jaxlib())
+    assert item == ("runs.unseen", "the package index was not asked for JAX")
+
+
+@pytest.mark.parametrize(
+    ("total", "found"),
+    [(56, []), (55, [("runs.jax", "jaxlib: JAX computes 55.0 in place of 56 (CPython 3.12)")])],
+)
+def test_jax_computes_with_the_jaxlib_of_the_set(total: int, found: list, tmp_path: Path) -> None:
+    """A stand-in for JAX, from a folder in the package index's place."""
+    text = f"""
+import jaxlib.xla_client
+class numpy:
+    arange = float
+def jit(function):
+    return lambda x: {total}
+"""
+    jax = Wheel(project="jax", version="0.9.1", tag="py3-none-any").but(
+        files={"jax/__init__.py": File(text.encode())}
+    )
+    (tmp_path / "index").mkdir()
+    jax.write(tmp_path / "index")
+    env = {"UV_FIND_LINKS": str(tmp_path / "index"), "UV_NO_INDEX": "1"}
+    runner = HostRunner(base_env({**os.environ, **env}))
+    assert ran(tmp_path, runnable.jaxlib(), online=True, runner=runner) == found
+
+
+# Ways in which a module of a wheel does not import: source -> part of the message.
+FORMS = {
+    "import nowhere": "No module named 'nowhere'",
+    "1 / 0": "ZeroDivisionError",
+    "import imp": "No module named 'imp'",  # removed in CPython 3.12
+    "while True: pass": "takes more than 2 s of CPU time",
+    "def f(:": "SyntaxError",
+    "from sys import exit as leave\nleave(0)": "SystemExit",
+    "import os\nos._exit(0)": "ends the process (status 0)",
+    "import os\nos.kill(os.getpid(), 11)": "ends the process (status 245)",
+    "class X(print): pass": "TypeError",
+    "from . import rocm_plugin_extension as it\nassert it.memory == 0": "AssertionError",
+    "if True:\n    raise ImportError('moved')": "ImportError: moved",
+    "__version__ = None": "says __version__ None, the wheel is of 0.9.1",
+}
+
+
+@pytest.mark.parametrize("source", FORMS)
+def test_a_module_that_does_not_import_is_found(source: str, tmp_path: Path) -> None:
+    (item,) = ran(tmp_path, module("\n" + source + "\n"))
+    assert item[0] in ("runs.import", "runs.names")
+    assert item[1].startswith(f"{VERSION}: ")
+    assert FORMS[source] in item[1]
+    assert "(CPython 3.12)" in item[1]
+
+
+STARTS = {
+    "does nothing": (b"\ndef initialize():\n  pass\n", "registers 0 plugins"),
+    "returns first": ((b"  path =", b"  return\n  path ="), "registers 0 plugins"),
+    "registers another platform": ((b"'rocm', pri", b"'cuda', pri"), "registers 'cuda', JAX needs 'rocm'"),
+    "names another library": ((b"'xla_rocm_plugin.so'", b"'pjrt.so'"), "/pjrt.so', the wheel has"),
+    "names no platform": ((b"'ROCM'\n", b"'GPU'\n"), "without platform_name=ROCM"),
+    "registers twice": ((b"  if ext", b"  xb.register_plugin('rocm')\n  if ext"), "registers 2 plugins"),
+    "leaves out the kernels": ((b"  xla_client.register_custom_call_target", b"  print"), "never calls register_custom_call_target"),
+    "raises": ((b"  path =", b"  raise ValueError('x')\n  path ="), "ValueError: x"),
+    "wants an argument": ((b"def initialize()", b"def initialize(x)"), "missing a required argument"),
+    "is to be awaited": (b"\nasync def initialize():\n  pass\n", "is no function to be called"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", STARTS)
+def test_a_plugin_that_jax_cannot_start_is_found(title: str, tmp_path: Path) -> None:
+    change, message = STARTS[title]
+    content = runnable.INIT
+    content = content + change if isinstance(change, bytes) else content.replace(*change)
+    found = ran(tmp_path, runnable.plugin(), with_file(runnable.pjrt(), INIT, content))
+    assert [rule for rule, _ in found] == ["runs.plugin"]
+    assert message in found[0][1]
+
+
+def test_code_of_a_wheel_can_neither_write_nor_send_nor_see_the_machines_services(
+    tmp_path: Path,
+) -> None:
+    home = Path.home()
+    tries = f"""
+import os, socket
+def fails(action, *args):
+    try:
+        action(*args)
+    except OSError:
+        return True
+    return False
+assert fails(open, __file__, 'a')
+assert fails(open, '/etc/rocwheel-test', 'w')
+assert fails(os.listdir, '/run/docker') and os.listdir('/run') == []
+assert not {{each for each in os.listdir({str(home)!r})}} & {{'.ssh', '.aws', '.config', '.netrc'}}
+assert fails(socket.create_connection, ('192.0.2.1', 80), 1)
+assert fails(os.chroot, '/') and fails(os.mount if hasattr(os, 'mount') else os.chroot, '/')
+assert set(os.environ) <= {{'LD_LIBRARY_PATH', 'LD_BIND_NOW', 'JAX_PLATFORMS', 'PATH', 'HOME', 'LC_CTYPE'}}
+assert len([each for each in os.listdir('/proc') if each.isdecimal()]) < 5
+"""
+    assert ran(tmp_path, module(tries)) == []
+
+
+def test_without_a_sandbox_nothing_is_run(tmp_path: Path) -> None:
+    made = module("\nopen('/tmp/rocwheel-was-here', 'w')\n").write(tmp_path)
+    with pytest.raises(HostError, match="no sandbox") as caught:
+        runs([made], by(runner=HostRunner({"PATH": str(tmp_path)})))
+    assert "user namespaces" in (caught.value.hint or "")
+
+
+def test_a_cpython_that_cannot_be_had_is_not_looked_at(tmp_path: Path) -> None:
+    tag = "cp399-cp399-manylinux_2_27_x86_64"
+    ((rule, message),) = ran(tmp_path, runnable.plugin().but(tag=tag))
+    assert (rule, message.partition(":")[0]) == ("runs.unseen", "CPython 3.99 is not here")
+
+
+def test_the_command_says_what_it_ran_or_did_not(tmp_path: Path, capsys) -> None:
+    path = module("\nimport nowhere\n").write(tmp_path)
+    assert main(["wheel", "verify", str(path)]) == 0
+    assert "not looked at: whether modules import" in capsys.readouterr().err
+    assert main(["wheel", "verify", "--runs", str(path)]) == 6
+    assert (
+        "runs.import: jax_rocm7_plugin/version.py: ModuleNotFoundError" in capsys.readouterr().out
+    )
+
+
+def ships(path: Path) -> bool:
+    found = verify(path, policy=POLICY)
+    if all(item.severity is not Severity.ERROR for item in found):
+        found = runs([path], by())[path]
+    return all(item.severity is not Severity.ERROR for item in found)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_what_cannot_work_may_not_ship_and_what_works_may(kind: str, tmp_path: Path) -> None:
+    path = MADE[kind]().write(tmp_path)
+    (tmp_path / "made").mkdir()
+    assert len(BROKEN[kind]) > 20
+    for edits, works in ((BROKEN[kind], False), (SOUND[kind], True)):
+        made = mutants(path, tmp_path / "made", edits)
+        assert [title for title, mutant in made if ships(mutant) is not works] == []
