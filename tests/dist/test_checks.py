@@ -231,6 +231,28 @@ def test_a_rocm_is_checked_for_all_that_this_jax_looks_for_at_once(version, look
     assert {line.split(" or ")[0] for line in caught.value.detail.splitlines()} == set(gone)
 
 
+@pytest.mark.parametrize(
+    ("place", "hint"),
+    [
+        ("site-packages/_rocm_sdk_core", "`rocm-sdk init` makes _rocm_sdk_devel"),
+        ("rocm", "ln -s lib/llvm/amdgcn"),
+    ],
+)
+def test_a_rocm_whose_clang_refuses_is_told_with_what_helps(place, hint, look, tmp_path, runner):
+    _, tree, _, _ = look(GENERATIONS["0.11.0"])
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    folder = tarballs.rocm_folder(tmp_path / place)
+    (folder / "amdgcn").unlink()
+    clang = folder / "lib/llvm/bin/clang-20"
+    clang.write_text(
+        "#!/bin/sh\necho 'clang: error: cannot find ROCm device library' >&2\nexit 1\n"
+    )
+    with pytest.raises(RocmError, match="compiles nothing for 1 of 1 gfx targets") as caught:
+        checks.check_rocm(tree, folder, name="rocm", targets=("gfx942",), runner=runner)
+    assert caught.value.detail == "gfx942: cannot find ROCm device library"
+    assert hint in caught.value.hint
+
+
 def test_readelf_is_a_program_of_the_machine_that_old_rules_run(look, runner):
     _, tree, _, _ = look(GENERATIONS["0.10.1"])
     with pytest.raises(HostError, match="readelf"):

@@ -74,14 +74,16 @@ def rocm_folder(root: Path, *, targets: Iterable[str] = ("gfx942",)) -> Path:
     needs = [item.needs for layout in layouts.values() for item in layout.classes]
     files = rocm_files()
     for need in needs:
-        for path in (*need.paths(targets), *need.executables):
-            name = path.split("|")[0].replace("clang/*", "clang/20").replace("*", "500")
-            name = f"lib/llvm/{name}" if name.startswith("amdgcn/") else name
+        for path in (*need.paths, *need.executables):
+            name = path.split("|")[0].replace("clang/*", "clang/20")
             name = f"lib/{name}" if name.startswith("llvm/") else name
             macro = need.macros.get(path)
             data = f"#define {macro} 7\n".encode() if macro else b"x"
             mode = 0o755 if path in need.executables else 0o644
             files.setdefault(name, File(data=data, mode=mode))
+    for target in targets:
+        name = f"lib/llvm/amdgcn/bitcode/oclc_isa_version_{target.removeprefix('gfx')}.bc"
+        files.setdefault(name, File(data=b"BC\xc0\xde"))
     links = {"llvm": Link(target="lib/llvm"), "amdgcn": Link(target="lib/llvm/amdgcn")}
     return write(root, {**files, **links})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rocwheel import rocm
+from rocwheel.base.errors import RocmError
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import CACHE, ROCM, build_of
 from rocwheel.cli.options import command, dry_run
@@ -54,4 +55,10 @@ def fetch_rocm(app: App, build: BuildOptions, dry_run: bool) -> None:
     with app.console.step("ROCm", key="rocm"):
         budget = build.cache_budget
         root = rocm.fetch(plan, console=app.console, budget_bytes=budget, env=app.environ)
+    asked = plan.targets or root.facts.targets[:1]
+    if refused := rocm.uncompiled(root.root, asked, runner=app.runner):
+        raise RocmError(
+            f"{root.name}: its own clang compiles nothing for {refused[0]}",
+            hint="the tree is incomplete: fetch another release",
+        )
     return app.emit({**root.document(), "seconds": app.console.seconds["rocm"]}, str(root.root))

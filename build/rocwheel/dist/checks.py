@@ -209,24 +209,31 @@ def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
 def check_rocm(
     tree: source.SourceTree, root: Path, *, name: str, targets: tuple[str, ...], runner: Runner
 ) -> None:
-    """Look for what XLA's repository rules, clang and the tree's own sources look for in ROCm.
+    """Look for what XLA's repository rules and the tree's own sources look for in ROCm.
 
-    Raises RocmError with the list of what is missing.
+    Its clang compiles, too. Raises RocmError with the list of what is missing.
     """
-    missing = rocm.missing(root, tree.version_class.needs, targets)
-    missing = tuple(dict.fromkeys((*missing, *lacking_headers(tree, root, runner))))
-    if not missing:
-        return
+    by_pip = any(part.startswith("_rocm_sdk_") for part in root.parts)
     hint = "use a whole TheRock distribution, with its development headers"
-    if not (root / "amdgcn").exists() and (root / "lib/llvm/amdgcn/bitcode").is_dir():
+    if by_pip:  # the packages' own folders, without headers or links
+        hint = "expand the packages: `rocm-sdk init` makes _rocm_sdk_devel; name that folder"
+    elif not (root / "amdgcn").exists() and (root / "lib/llvm/amdgcn/bitcode").is_dir():
         hint = f"ln -s lib/llvm/amdgcn {root}/amdgcn, or name the tarball, which gets this link"
-    elif all("oclc_isa_version" in line for line in missing):
-        hint = "leave them out of --family or --gfx-targets, or use a ROCm that has them"
-    raise RocmError(
-        f"{name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
-        hint=hint,
-        detail="\n".join(missing),
-    )
+    missing = rocm.missing(root, tree.version_class.needs)
+    if missing := tuple(dict.fromkeys((*missing, *lacking_headers(tree, root, runner)))):
+        raise RocmError(
+            f"{name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
+            hint=hint,
+            detail="\n".join(missing),
+        )
+    if refused := rocm.uncompiled(root, targets, runner=runner):
+        if len(refused) < len(targets):
+            hint = "leave them out of --family or --gfx-targets, or use a ROCm that has them"
+        raise RocmError(
+            f"{name}: its clang compiles nothing for {len(refused)} of {len(targets)} gfx targets",
+            hint=hint,
+            detail="\n".join(refused),
+        )
 
 
 def lacking_headers(tree: source.SourceTree, root: Path, runner: Runner) -> list[str]:

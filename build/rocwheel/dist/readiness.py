@@ -15,6 +15,7 @@ from rocwheel.base.console import duration, silent, size
 from rocwheel.base.errors import RocwheelError
 from rocwheel.base.here import Here
 from rocwheel.base.host import cgroup
+from rocwheel.base.process import HostRunner
 from rocwheel.base.values import Plain, replace
 from rocwheel.dist import checks, inputs, wheelhouse
 from rocwheel.dist.build_request import Plan, Request
@@ -70,7 +71,7 @@ def examine(planned: Plan, here: Here, *, memory: int) -> Iterator[Row]:
         path = shutil.which(name, path=request.environ.get("PATH", ""))
         remedy, program = ("", "") if path else ("install it", name)
         yield Row(name=name, found=path or "none", remedy=remedy, program=program)
-    yield from _rocm(planned, tree)
+    yield from _rocm(planned, tree, here.runner)
     is_here = planned.rocm.cached or planned.rocm.origin is rocm.Origin.DIRECTORY
     yield disk(request.cache, BAZEL_DISK if is_here else WHOLE_DISK)
     cpus, fitting = cgroup.cpus(), max(1, memory // JOB_MEMORY)
@@ -102,7 +103,7 @@ def install_lines(needs: tuple[Row, ...]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[Row]:
+def _rocm(planned: Plan, tree: source.SourceTree, runner: HostRunner) -> Iterator[Row]:
     folder = planned.rocm.cached
     if planned.rocm.origin is rocm.Origin.DIRECTORY:
         folder = Path(planned.rocm.source)
@@ -113,7 +114,8 @@ def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[Row]:
             looks="`fetch_rocm` brings and checks it",
         )
         return
-    missing = rocm.missing(folder, tree.version_class.needs, planned.gfx_targets)
+    missing = rocm.missing(folder, tree.version_class.needs)
+    missing = missing or rocm.uncompiled(folder, planned.gfx_targets, runner=runner)
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")  # noqa: PLR2004
     remedy = "use a whole TheRock distribution" if missing else ""
     yield Row(name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy)

@@ -8,7 +8,7 @@ conditions hold; conditions and values that do not exist are refused when the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Final, Literal
@@ -72,13 +72,6 @@ class Marks(Value, frozen=True, kw_only=True):
     modules: bool | None = None  # whether its rc files enable bzlmod; None where that is not asked
 
 
-class Bitcode(Value, frozen=True, kw_only=True):
-    """Where a ROCm's clang looks for its device library, and the files it wants there."""
-
-    folders: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-
-
 class RocmNeeds(Value, frozen=True, kw_only=True):
     """What the build rules of some JAX versions look for in a ROCm tree before they compile.
 
@@ -89,22 +82,17 @@ class RocmNeeds(Value, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     macros: Mapping[str, str] = {}  # header: a number it must define
     executables: tuple[str, ...] = ()
-    bitcode: Bitcode = Bitcode()
     libraries: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()  # of the machine
 
-    def paths(self, targets: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return every file that must be there to build for these gfx targets."""
-        isa = (f"oclc_isa_version_{item.removeprefix('gfx')}.bc" for item in targets)
-        bitcode = (
-            "|".join(f"{folder}/{name}" for folder in self.bitcode.folders)
-            for name in (*self.bitcode.files, *(isa if self.bitcode.files else ()))
-        )
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Return every file that must be there."""
         libraries = (
             "|".join(f"{lib}/lib{one}.so" for one in name.split("|") for lib in ("lib", "lib64"))
             for name in self.libraries
         )
-        return (*self.files, *bitcode, *libraries)
+        return (*self.files, *libraries)
 
 
 class VersionClass(Value, frozen=True, kw_only=True):

@@ -9,13 +9,15 @@ from typing import Any, Final, Literal
 
 from amdgpu_family_matrix import Family
 from rocwheel.base import files
-from rocwheel.base.errors import ConfigError, RocmError, named
+from rocwheel.base.errors import CommandError, ConfigError, HostError, RocmError, named
+from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import Value
 from rocwheel.base.versions import RocmVersion
 from rocwheel.records.manifest import ON_DISK, RocmDelivery
 from rocwheel.records.source_layout import RocmNeeds
 from rocwheel.rocm import therock
 
+PROBE_SECONDS: Final = 60.0  # for one gfx target; a second, but for a cold disk
 _ISA: Final = re.compile(r"oclc_isa_version_(.+)\.bc\Z")
 
 
@@ -117,14 +119,14 @@ def inspect(folder: Path, *, name: str) -> Facts:
     )
 
 
-def missing(root: Path, needs: RocmNeeds, targets: Iterable[str] = ()) -> tuple[str, ...]:
+def missing(root: Path, needs: RocmNeeds) -> tuple[str, ...]:
     """Return what a JAX looks for and the tree lacks, one line each.
 
     An empty file, a folder in its place or a link that leads nowhere is as good as none.
     """
     lines = [
         path.replace("|", " or ")
-        for path in needs.paths(targets)
+        for path in needs.paths
         if not any(
             _is_file(file)
             for choice in path.split("|")
@@ -143,6 +145,26 @@ def missing(root: Path, needs: RocmNeeds, targets: Iterable[str] = ()) -> tuple[
         if re.search(rf"^#define {macro} +\d+", text, re.MULTILINE) is None:
             lines.append(f"{header}: does not define {macro}")
     return tuple(lines)
+
+
+def uncompiled(root: Path, targets: Iterable[str], *, runner: Runner) -> tuple[str, ...]:
+    """Return the gfx targets that the ROCm's own clang compiles no empty HIP file for, and why.
+
+    A clang that does not start here, as in a build in a container, was not asked.
+    """
+    clang, found = root / _tree().clang, []
+    for target in targets:
+        words = ("-x", "hip", "-nogpuinc", "--cuda-device-only", f"--offload-arch={target}")
+        rest = (f"--rocm-path={root}", "-S", "-emit-llvm", "-o", "-", os.devnull)
+        try:
+            runner.capture(Command(argv=(str(clang), *words, *rest), timeout=PROBE_SECONDS))
+        except CommandError as exc:
+            said = [line for line in exc.detail.splitlines() if "error:" in line]
+            if said:
+                found.append(f"{target}: {said[0].partition('error:')[2].strip()}")
+        except HostError:
+            break
+    return tuple(found)
 
 
 def _is_file(path: Path) -> bool:
