@@ -185,7 +185,7 @@ def feed(summaries: Sequence[NightSummary], *, title: str, page: str) -> bytes:
     ET.SubElement(root, "link", href=page)
     ET.SubElement(ET.SubElement(root, "author"), "name").text = "rocwheel"
     for number in range(len(summaries), 0, -1):
-        told = Truth(summaries=tuple(summaries[:number]))
+        told = Truth(summaries=tuple(summaries[max(0, number - truth.PAST) : number]))
         if told.loud or number == 1:
             entry, night = ET.SubElement(root, "entry"), told.night
             _add(entry, title=f"{night.night}: {told.headline}", id=f"{page}#{night.night}",

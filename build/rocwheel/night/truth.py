@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, ClassVar, Final, Literal
 
 from amdgpu_family_matrix import Family
@@ -412,8 +413,7 @@ def _holds(cell: CellSummary, made: Sequence[Cause]) -> Cause | None:
         return any(
             (c.family, c.wheels) == (cell.family, cell.wheels)
             and c.kind in TEST_KINDS
-            and f"{c.suite} on CPython {c.python} is {c.state.value if c.state else ''}"
-            in cell.reason
+            and f"{c.suite} on CPython {c.python} is" in cell.reason
             for c in cause.cells
         )
 
@@ -428,7 +428,7 @@ def _signature(cell: CellSummary) -> str:
     return f"{cell.word} {re.sub(r'0x[0-9a-f]+|[0-9a-f]{8,}|[0-9]+', '#', text)}"
 
 
-class Truth(Plain, frozen=True, kw_only=True):
+class Truth(Plain, frozen=True, kw_only=True, dict=True):
     """A night with those before it: the value that everything about nights prints."""
 
     summaries: tuple[NightSummary, ...]  # oldest first; the last is the night itself
@@ -442,7 +442,7 @@ class Truth(Plain, frozen=True, kw_only=True):
     def before(self) -> NightSummary | None:
         return compared(self.summaries)
 
-    @property
+    @cached_property
     def changes(self) -> list[Changed]:
         return changes(self.summaries)
 
@@ -451,7 +451,7 @@ class Truth(Plain, frozen=True, kw_only=True):
         """What changed that concerns people."""
         return [item for item in self.changes if item.change not in QUIET]
 
-    @property
+    @cached_property
     def causes(self) -> list[Cause]:
         """Why cells did not pass: reds first, of these the new ones."""
         known, order = {item.cell.name: item for item in self.changes}, list(CellChange)
