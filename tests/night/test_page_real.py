@@ -64,7 +64,7 @@ def test_families_come_first_each_with_its_set_and_what_blocks(shown):
     cards = shown.texts(".families > li")
     assert len(cards) == 16
     assert all("Released: JAX 0.9.1" in card for card in cards)
-    assert all("unit on 3.12: fail: 3 tests failed (+1)" in card for card in cards)
+    assert all("unit on 3.12: fail" in card for card in cards)
 
 
 def test_the_filter_leaves_rows_with_all_words(shown):
