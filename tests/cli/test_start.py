@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from rocwheel import cli
 from rocwheel.base.versions import PythonVersion
-from rocwheel.cli import COMMANDS, ci_build
+from rocwheel.cli import COMMANDS, MOVED, ci_build
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import build
 from rocwheel.cli.options import command, dry_run, given_words
@@ -218,13 +218,35 @@ def test_talk_options_reach_the_app_from_either_side(seen):
     assert (app.json, app.verbosity, app.debug) == (True, 1, True)
 
 
-def test_the_command_table_says_what_the_commands_say():
+def test_the_command_table_names_the_commands_in_one_line_each():
     for name, (_, line) in COMMANDS.items():
         command = ci_build.get_command(click.Context(ci_build), name)
         assert command is not None
         assert command.name == name
-        said = " ".join((command.help or "").split())
-        assert said.startswith(line.rstrip(".")), f"{name}: {said!r}"
+        assert command.help
+        assert len(line) + 2 + max(map(len, COMMANDS)) + 2 <= 78, line
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_an_earlier_name_is_the_command_at_its_new_place(name):
+    ctx, path = click.Context(ci_build), MOVED[name][0].split()
+    found = ci_build.get_command(ctx, path[0])
+    for word in path[1:]:
+        found = found.commands[word]
+    assert found is ci_build.get_command(ctx, name)
+    assert name not in ci_build.list_commands(ctx)
+
+
+def test_on_a_terminal_an_earlier_name_says_the_new_one(capsys, tmp_path):
+    app = App({"GITHUB_ACTIONS": "true"}, tmp_path)
+    done = CliRunner().invoke(ci_build, ["cache", "list"], obj=app)
+    assert done.exit_code == 0
+    assert "cache is now called doctor cache" in done.stderr
+    assert CliRunner().invoke(ci_build, ["cache", "list"], obj=App({}, tmp_path)).stderr == ""
+
+
+def test_the_spelling_of_earlier_releases_is_understood():
+    assert invoke("check-install", "--help").output == invoke("check_install", "--help").output
 
 
 def test_the_executable_looks_for_every_dependency_of_the_project():

@@ -67,7 +67,7 @@ def test_each_way_therock_publishes_is_planned_with_its_version(options, fetched
     assert cli.main([*line, *options]) == 0
     shown = capsys.readouterr().out
     rocm = next(line for line in shown.splitlines() if line.startswith("ROCM_ROOT="))
-    assert f" fetch_rocm {fetched.format(options=options)} --cache-dir={tmp_path}" in rocm
+    assert f" rocm fetch {fetched.format(options=options)} --cache-dir={tmp_path}" in rocm
     assert (f"--therock-index-url={NIGHTLY}/{PACKAGES})" in rocm) == (fetched == BY_PIP)
     assert "--repo_env=TF_ROCM_AMDGPU_TARGETS=gfx942 " in shown
     for wheel in ("plugin-{}-cp312-cp312", "pjrt-{}-py3-none"):

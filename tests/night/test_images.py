@@ -110,7 +110,7 @@ def test_its_command_gets_the_manifest_of_the_build_it_waits_for(planned, tmp_pa
     cell = plan.cell(NAME)
     argv = cells.filled(cell, cell.argv, found, worker, night=plan.night, scratch=tmp_path)
     assert argv == (
-        "rocwheel", "runtime_images", f"--manifest={MANIFEST}", "--family=gfx90a",
+        "rocwheel", "image", "runtime", f"--manifest={MANIFEST}", "--family=gfx90a",
         "--store=file:///store", "--python=3.12", "--recipe=jax", "--profile=runtime",
         "--engine=docker", "--rocm=/rocm.tar.gz", "--test", "--push=docker.io",
         f"--output={tmp_path}/results", "--reason=night 2026-05-01",

@@ -171,7 +171,7 @@ def main(argv: list[str]) -> int:
         return _dist(words, plays)
     if words[0] == "gate" and words[1] != "merge":
         return _gate(words, plays)
-    if words[0] == "runtime_images" and "--push" in " ".join(words):
+    if words[:2] == ["image", "runtime"] and "--push" in " ".join(words):
         return _image(words, plays)
     return ci_build(argv)
 

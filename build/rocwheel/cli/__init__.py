@@ -26,101 +26,68 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-# by stage, as the help shows them: name -> its module here, with the function of another name, and
-# the first line of its help
+# as the help shows them: name -> its module here, with the function of another name, and a line
 STAGES: Final = {
     "Build": {
-        "dist_wheels": (
-            "dist",
-            "Build, repair and verify a wheel set; leave a wheelhouse with its manifest.",
-        ),
-        "rebuild": (
-            "dist",
-            "Build a wheel set again from what its manifest says, and compare it byte by byte.",
-        ),
-        "fetch_rocm": ("rocm", "Fetch, check and cache a ROCm tree."),
-        "configure": (
-            "bazel",
-            "Write an rc file with the options of a build, and say how to run Bazel by hand.",
-        ),
+        "dist_wheels": ("dist", "Build, repair and verify a set of wheels."),
         "dev": ("bazel", "Build with local sources, install what changed, run a test."),
+        "demo": ("demo", "Do the whole job on a small workspace: build, gate, release."),
+        "doctor": ("doctor", "Show what this machine has for a job, and what it lacks."),
+        "rocm": ("rocm:rocm_group", "Fetch, check and cache a ROCm tree."),
         "wheel": ("wheel", "Inspect, verify, rename, repair and compare wheels."),
-        "pin": ("bump", "Add JAX releases to ci/pins.yaml."),
-        "bump": (
-            "bump",
-            "Take a newer JAX, XLA, ROCm or Bazel, once verified.",
-        ),
-    },
-    "Stage and gate": {
-        "stage": ("release", "Upload a wheel set to the staging index."),
-        "gate": (
-            "gate",
-            "Run a suite on this machine's GPUs against staged wheels; store a verdict.",
-        ),
-        "skips": ("gate:skips_group", "Look after the skip lists in ci/skips."),
+        "image": ("image:images", "Make images to build in, and images that users pull."),
+        "pins": ("bump:pins", "Add JAX releases, take newer versions of what is pinned."),
     },
     "Release": {
-        "status": (
-            "release",
-            "Show every wheel set: staged, gated, released; its age, and what holds it up.",
-        ),
-        "promote": (
-            "release",
-            "Make a staged and gated wheel set installable from the release index.",
-        ),
-        "yank": ("release", "Yank a whole set or single files (PEP 592)."),
-        "unyank": ("release", "Take a yank back."),
+        "stage": ("release", "Upload a set of wheels to the staging index."),
+        "gate": ("gate", "Test staged wheels on this machine's GPUs."),
+        "promote": ("release", "Release a staged and gated set."),
+        "status": ("release", "Show every set: staged, gated, released, held up."),
         "rollback": ("release", "Take a released set out of the index."),
-        "restore": ("release", "Put a rolled back set into the index again."),
-        "prune": ("release", "Remove what the channel's retention no longer keeps."),
-        "trust": (
-            "trust",
-            "Make keys, sign statements, verify what was built, tested and released.",
-        ),
-        "runtime_images": (
-            "runtime",
-            "Make, test and push a runtime image of a released wheel set.",
-        ),
+        "yank": ("release", "Yank a set or single files (PEP 592)."),
+        "index": ("index", "Check, repair, prune and serve an index."),
+        "trust": ("trust", "Make keys, sign statements, verify where wheels come from."),
     },
-    "Nightly": {
-        "nightly": (
-            "nightly",
-            "Plan a night, run it here, on Slurm or on GitHub Actions, and look after it.",
-        ),
-        "report": ("report", "Make pages for people."),
+    "Night": {
+        "nightly": ("nightly", "Plan a night, run it, and look after it."),
     },
-    "Index": {
-        "index": ("index", "Check an index, repair it, take files over."),
-        "channels": ("channels", "Print what each role may do in a channel's bucket."),
+    "Users": {
+        "check_install": ("check_install", "Check whether installed wheels work on this machine."),
         "compat": ("compat", "Print which JAX goes with which ROCm, GPU and CPython."),
-        "serve": ("index", "Serve a store over local HTTP as pip and uv see it."),
     },
-    "This machine": {
-        "cache": ("cache", "Show what is kept between runs, and remove the unused."),
-        "demo": ("demo", "Run the whole main job on the miniature workspace."),
-        "shell": ("bazel", "Open a terminal in exactly the container a build would run in."),
-        "image": ("image:images", "Make and show images to build in."),
-        "doctor": (
-            "doctor",
-            "Show what this machine has for building, gating or releasing, and what it lacks.",
-        ),
-        "check-install": (
-            "check_install:check_install",
-            "Check whether the ROCm JAX wheels of a Python work on this machine.",
-        ),
+    "Shell": {
         "completion": ("completion", "Print shell completion code."),
     },
+}
+# names of earlier releases, for one release more: where they are now, and the function
+MOVED: Final = {
+    "bump": ("pins bump", "bump:bump"),
+    "cache": ("doctor cache", "cache:cache"),
+    "channels": ("trust channels", "channels:channels"),
+    "configure": ("dev configure", "bazel:configure"),
+    "fetch_rocm": ("rocm fetch", "rocm:fetch_rocm"),
+    "pin": ("pins", "bump:pins"),
+    "prune": ("index prune", "release:prune"),
+    "rebuild": ("wheel rebuild", "dist:rebuild"),
+    "report": ("nightly report", "report:report"),
+    "restore": ("index restore", "release:restore"),
+    "runtime_images": ("image runtime", "runtime:runtime_images"),
+    "serve": ("index serve", "index:serve"),
+    "shell": ("image shell", "bazel:shell"),
+    "skips": ("gate skips", "gate:skips_group"),
+    "unyank": ("index unyank", "release:unyank"),
 }
 COMMANDS: Final = {
     name: (f"rocwheel.cli.{where if ':' in where else f'{where}:{name}'}", line)
     for stage in STAGES.values()
     for name, (where, line) in stage.items()
 }
+NAMES: Final = (*COMMANDS, *MOVED)
 
 
 def as_called(text: str, app: App) -> str:
     """Return a hint whose command lines, `in such marks`, can be pasted as they are."""
-    ours = rf"`(?:rocwheel )?((?:{'|'.join(COMMANDS)})\b[^`]*)`"
+    ours = rf"`(?:rocwheel )?((?:{'|'.join(NAMES)})\b[^`]*)`"
     return re.sub(ours, lambda line: f"`{command_line(app, line[1])}`", text)
 
 
@@ -133,10 +100,12 @@ def command_line(app: App, line: str) -> str:
 
     from rocwheel.base.download import shown_setting
 
-    name, _, rest = line.partition(" ")
-    command = ci_build.get_command(click.Context(ci_build), name)
-    if isinstance(command, click.Group) and (inner := rest.partition(" "))[0] in command.commands:
-        name, rest, command = f"{name} {inner[0]}", inner[2], command.commands[inner[0]]
+    first, _, rest = line.partition(" ")
+    if first in MOVED:
+        return command_line(app, f"{MOVED[first][0]} {rest}")
+    name, command = first, ci_build.get_command(click.Context(ci_build), first)
+    while (inner := rest.partition(" "))[0] in getattr(command, "commands", {}):
+        name, rest, command = f"{name} {inner[0]}", inner[2], command.commands[inner[0]]  # type: ignore[union-attr]
     wanted = {"channel", "store", "channels_file", "family_file", "family", "manifest"}
     if app.context and app.context.command is command:
         wanted.add("signer")  # who runs another command may be another person
@@ -196,10 +165,16 @@ class Commands(Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
+        if cmd_name in MOVED:
+            return _imported(f"rocwheel.cli.{MOVED[cmd_name][1]}")
+        name = cmd_name.replace("-", "_")
+        if name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        found: click.Command = getattr(importlib.import_module(module), attribute)
+        found = _imported(COMMANDS[name][0])
+        for path, where in MOVED.values():
+            group, _, inner = path.partition(" ")
+            if group == name and inner and isinstance(found, click.Group):
+                found.add_command(_imported(f"rocwheel.cli.{where}"), inner)
         return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -228,9 +203,7 @@ class Commands(Group):
         likely = []
         for at, word in enumerate(args):
             if command := self.get_command(ctx, word):
-                inner = command.commands if isinstance(command, click.Group) else {}
-                names = [word, *(name for name in args[at + 1 : at + 2] if name in inner)]
-                target = inner[names[1]] if names[1:] else command
+                names, target = _called(command, args[at:])
                 line = [*names, *args[:at], *args[at + len(names) :]]
                 if _words(target, args[:at]) == []:
                     return line
@@ -255,19 +228,51 @@ class Commands(Group):
         app = ctx.find_object(App)
         if app is None or ctx.resilient_parsing:
             return
-        app.settings.check(COMMANDS, lambda: _dist_wheels(ctx).params)
+        app.settings.check(NAMES, lambda: _dist_wheels(ctx).params)
         app.command = name  # whose settings an error may ask for: they can be read
         ctx.default_map = {name: app.settings.defaults(command, name)}
-        for warning in config_file.misspelt(app.environ, command, name, COMMANDS):
+        for warning in config_file.misspelt(app.environ, command, name, NAMES):
             app.console.warn(warning)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
+        if args and (args[0] in MOVED or args[0].replace("-", "_") in COMMANDS):
+            # also as `check-install`, the spelling of earlier releases
+            name: str | None = args[0] if args[0] in MOVED else args[0].replace("-", "_")
+            command, rest = self.get_command(ctx, str(name)), args[1:]
+            app = ctx.find_object(App)
+            if args[0] in MOVED and app and not ctx.resilient_parsing:
+                _tell_moved(app, args[0])
+        else:
+            name, command, rest = super().resolve_command(ctx, args)
         if command is not None and name is not None:
             self.configure(ctx, name, command)
         return name, command, rest
+
+
+def _tell_moved(app: App, name: str) -> None:
+    """Say where a command is now, to people and in the logs of GitHub Actions."""
+    from rocwheel.base.console import ConsoleMode
+
+    if app.console.mode is not ConsoleMode.PLAIN:
+        app.console.warn(f"{name} is now called {MOVED[name][0]}; the next release drops the name")
+
+
+def _called(command: click.Command, words: list[str]) -> tuple[list[str], click.Command]:
+    """Return the words that name a command, within groups too, and that command."""
+    names = words[:1]
+    for word in words[1:]:
+        if not isinstance(command, click.Group) or word not in command.commands:
+            break
+        names, command = [*names, word], command.commands[word]
+    return names, command
+
+
+def _imported(where: str) -> click.Command:
+    module, _, attribute = where.partition(":")
+    found: click.Command = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def _dist_wheels(ctx: click.Context) -> click.Command:
@@ -297,11 +302,11 @@ def _words(command: click.Command, args: list[str]) -> list[str] | None:
     help="Show program, version and commit, and exit.",
 )  # fmt: skip
 def ci_build() -> None:
-    """Turn a ROCm tarball and a JAX source tree into tested, pip-installable ROCm JAX wheels.
+    """Turn a ROCm tarball and a JAX source tree into tested, installable wheels.
 
-    COMMAND --help shows the options of a command; they may stand before it or after it. Each can
-    also be set by the environment: ROCWHEEL_<COMMAND>_<OPTION>, for example
-    ROCWHEEL_DIST_WHEELS_COMPILER.
+    Start here: rocwheel demo. To build: rocwheel dist_wheels --therock-path SOURCE
+
+    Options stand before or after COMMAND; ROCWHEEL_<COMMAND>_<OPTION> sets one.
     """
 
 

@@ -27,7 +27,7 @@ from rocwheel.cli.build_options import (
     build_of,
 )
 from rocwheel.cli.dist import request_from
-from rocwheel.cli.options import PATH, command, dry_run, option
+from rocwheel.cli.options import PATH, alone, command, dry_run, group, option
 from rocwheel.cli.rocm import rocm_source
 from rocwheel.records.build_options import BuildOptions
 
@@ -74,13 +74,12 @@ class Minutes(click.types.StringParamType):
         return int(match[1] or 0) * (60 if match[2] == "h" else 1)
 
 
-@command("dev")
+@group("dev", invoke_without_command=True)
 @option(
     "--environment",
     metavar="DIR",
     type=PATH,
-    required=True,
-    help="Virtual environment to install into; its CPython is built for.",
+    help="Virtual environment to install into; its CPython is built for (required).",
 )
 @option(
     "--only",
@@ -108,11 +107,12 @@ class Minutes(click.types.StringParamType):
 )
 @build_of(*COMMON, allow_dirty=True)
 @dry_run
+@alone
 @click.pass_obj
 def dev(
     app: App,
     *,
-    environment: Path,
+    environment: Path | None,
     only: tuple[str, ...],
     tests: tuple[Path, ...],
     test_options: tuple[str, ...],
@@ -128,6 +128,8 @@ def dev(
     from rocwheel.tools import dev as loop
     from rocwheel.tools import housekeeping
 
+    if environment is None:
+        raise click.UsageError("give --environment: the virtual environment to install into")
     if test_options and not tests:
         raise click.UsageError("--test-option: needs a --test FILE, which it is for")
     request = request_from(app, build, therock=rocm_source(build))

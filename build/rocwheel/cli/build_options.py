@@ -57,8 +57,7 @@ THEROCK: Final = (
         metavar="SOURCE",
         type=known.FILE,
         default="",
-        help="ROCm: URL of a TheRock tarball, a local tarball (.tar.gz, .tar.xz, .tar.zst), a "
-        "directory that holds ROCm, or pip:REQUIREMENT.",
+        help="ROCm: the URL or path of a TheRock tarball, a directory, or pip:REQUIREMENT.",
     ),
 )
 ROCM: Final = (
@@ -95,6 +94,7 @@ CACHE: Final = (
     _output(
         "--cache-dir",
         type=PATH,
+        rare=True,
         help="ROCm trees and Bazel output; default: ~/.cache/rocwheel.",
     ),
     _output(
@@ -136,6 +136,7 @@ TARGETS: Final = (
         metavar="LIST",
         default=(),
         type=ListOf(known.gfx_targets),
+        rare=True,
         help="gfx targets, comma-separated: gfx942,gfx1100.",
     ),
 )
@@ -166,6 +167,7 @@ SOURCES: Final = (
     _jax(
         "--jax-ref",
         metavar="REF",
+        rare=True,
         help="Branch, tag or commit of JAX to build instead of a pin.",
     ),
     _jax(
@@ -187,8 +189,7 @@ SOURCES: Final = (
         metavar="NAME",
         type=OneOf(known.of(*COMPILERS)),
         default="clang",
-        help="Host compiler: clang (this machine's where JAX builds with it, else JAX's own), or "
-        "hermetic (JAX's own clang).",
+        help="Host compiler: clang (this machine's, else JAX's own) or hermetic (JAX's own).",
     ),
 )
 PYTHONS: Final = (
@@ -260,7 +261,9 @@ BAZEL: Final = (
 )
 REMOTE: Final = (
     _remote(
-        "--remote-cache", metavar="URL", help="Bazel remote cache: http, https, grpc or grpcs."
+        "--remote-cache",
+        metavar="URL",
+        help="Bazel remote cache: http, https, grpc or grpcs.",
     ),
     _remote(
         "--remote-executor",
@@ -313,6 +316,7 @@ CONTAINER: Final = (
         "--builder-image",
         metavar="IMAGE",
         default="",
+        rare=True,
         help="Image to build in: NAME@sha256:…, a tag, or `search` for the recipe's.",
     ),
     _container(

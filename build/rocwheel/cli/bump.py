@@ -19,12 +19,12 @@ OUTDATED = 1  # status of `bump --check` where there is something newer
 KINDS = ("jax", "xla", "rocm", "therock", "bazel")
 
 
-@group("pin")
-def pin() -> None:
-    """Add JAX releases to ci/pins.yaml."""
+@group("pins")
+def pins() -> None:
+    """Add JAX releases to ci/pins.yaml, and take newer versions of what is pinned."""
 
 
-@pin.command("add")
+@pins.command("add")
 @click.argument("version")
 @option("--repository", metavar="URL", help="Repository of --ref; default: jax-ml/jax.")
 @option("--ref", metavar="REF", help="Branch, tag or commit; default: jax-vVERSION.")

@@ -16,7 +16,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.options import command, option
 
 
-@command("check-install")
+@command("check_install")
 @option(
     "--python",
     metavar="PROGRAM",

@@ -19,7 +19,7 @@ from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import build
 from rocwheel.cli.dist import request_from
-from rocwheel.cli.options import command, option
+from rocwheel.cli.options import alone, group, option
 from rocwheel.cli.rocm import rocm_source
 from rocwheel.cli.target import StoreOptions, store_options
 from rocwheel.records import families
@@ -49,7 +49,7 @@ def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions
     return channel.open(probe_key=staging.runners_probe)
 
 
-@command("doctor")
+@group("doctor", invoke_without_command=True)
 @option(
     "--for",
     "purpose",
@@ -59,6 +59,7 @@ def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions
 )
 @store_options
 @build
+@alone
 @click.pass_obj
 def doctor(app: App, purpose: str, target: StoreOptions, build: BuildOptions) -> int:
     """Show what this machine has for building, gating or releasing, and what it lacks.

@@ -221,25 +221,24 @@ class Helpful(click.Command):
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
         params = [p for p in self.get_params(ctx) if isinstance(p, click.Option) and not p.hidden]
-        if self._shows_all(ctx):
+        if ctx.meta.get(_EVERYTHING):
             params.sort(key=lambda param: SECTIONS.index(_section(param)))
             for title, of_it in groupby(params, _section):
                 with formatter.section(title):
                     formatter.write_dl(_rows(ctx, of_it))
             return
-        shown = [p for p in params if not (getattr(p, "rare", False) or _section(p) == TALK)]
+        own = [p for p in params if _section(p) != TALK or ctx.parent is None]
+        shown = [p for p in own if not getattr(p, "rare", False)]
+        shown.sort(key=lambda param: not param.required)
         if shown:
-            shown.sort(key=lambda param: not param.required)
-            with formatter.section("Options"):
+            with formatter.section("Options" if ctx.parent else TALK):
                 formatter.write_dl(_rows(ctx, shown))
-        more = len([p for p in params if _section(p) != TALK]) - len(shown)
-        program = ctx.find_root().command_path
-        rest = f"{more} more options: --help-all. " if more else ""
-        formatter.write_paragraph()
-        formatter.write_text(f"{rest}Options of every command: {program} --help.")
-
-    def _shows_all(self, ctx: click.Context) -> bool:
-        return ctx.parent is None or bool(ctx.meta.get(_EVERYTHING))
+        if ctx.parent:
+            more = len(own) - len(shown)
+            rest = f"{more} more options: --help-all. " if more else ""
+            formatter.write_paragraph()
+            program = ctx.find_root().command_path
+            formatter.write_text(f"{rest}Options of every command: {program} --help.")
 
 
 def _section(param: click.Parameter) -> str:
@@ -260,19 +259,21 @@ def _help_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def _of_app(*names: str, sets: str = "", **settings: Any) -> click.Parameter:
+def _of_app(*names: str, sets: str = "", rare: bool = False, **settings: Any) -> click.Parameter:
     """Return an option that acts on the App and reaches no function."""
 
     def store(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
         if value:
             setattr(ctx.find_object(App), sets or names[-1].lstrip("-"), value)
 
-    return click.Option(names, expose_value=False, callback=store, **settings)
+    made = click.Option(names, expose_value=False, callback=store, **settings)
+    made.rare = rare  # type: ignore[attr-defined]
+    return made
 
 
 COMMON: Final = [  # of every command
     _of_app(
-        "--ci-dir", sets="ci_dir", metavar="DIR", envvar="ROCWHEEL_CI_DIR",
+        "--ci-dir", sets="ci_dir", rare=True, metavar="DIR", envvar="ROCWHEEL_CI_DIR",
         help="A team's own pins, layouts, policies, channels and suites in place of those that "
         "rocwheel came with.",
     ),
@@ -282,11 +283,11 @@ COMMON: Final = [  # of every command
         help="Show more of what happens.",
     ),
     _of_app(
-        "-q", "--quiet", "verbosity", flag_value=-1, type=int, default=None,
+        "-q", "--quiet", "verbosity", rare=True, flag_value=-1, type=int, default=None,
         help="Show warnings and errors only.",
     ),
     _of_app(
-        "--debug", is_flag=True,
+        "--debug", is_flag=True, rare=True,
         help="Show every command as it starts, and the traceback of an error.",
     ),
     click.Option(

@@ -8,7 +8,7 @@ from rocwheel import rocm
 from rocwheel.base.errors import RocmError
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import CACHE, ROCM, build_of
-from rocwheel.cli.options import command, dry_run
+from rocwheel.cli.options import command, dry_run, group
 from rocwheel.records.build_options import BuildOptions
 from rocwheel.rocm import by_pip, therock
 
@@ -33,6 +33,11 @@ def rocm_index(app: App, options: BuildOptions) -> str:
     if not named:
         return ""
     return therock.address(named, "packages", version=version, ci=app.home.ci, cwd=app.cwd)
+
+
+@group("rocm")
+def rocm_group() -> None:
+    """Fetch, check and cache a ROCm tree."""
 
 
 @command("fetch_rocm")

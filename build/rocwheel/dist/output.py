@@ -90,7 +90,7 @@ def _fetch_rocm(planned: Plan) -> Command:
     folder = request.rocm_cache or request.cache
     ours = request.home
     start = ["python3", str(ours.root / "build" / "ci_build")] if ours.is_checkout else ["rocwheel"]
-    words = [*start, "fetch_rocm"]
+    words = [*start, "rocm", "fetch"]
     is_pip = planned.rocm.origin is rocm.Origin.PIP
     shown = f"{by_pip.PREFIX}{planned.rocm.source}" if is_pip else planned.rocm.shown
     words += [f"--therock-path={shown}", f"--cache-dir={folder}"]
