@@ -18,7 +18,7 @@ from rocwheel.base.versions import PythonVersion
 from rocwheel.cli import COMMANDS, MOVED, ci_build
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import build
-from rocwheel.cli.options import command, dry_run, given_words
+from rocwheel.cli.options import MEANT, command, dry_run, given_words
 
 ROOT = Path(__file__).parents[2]
 
@@ -341,3 +341,16 @@ def test_a_bug_stays_a_bug(monkeypatch):
     monkeypatch.setattr(cli, "_run", fail)
     with pytest.raises(RuntimeError, match="something else"):
         cli.main(["cache", "list"])
+
+
+def test_words_of_other_tools_are_answered_and_those_of_rocm_jax_documented(capsys):
+    page = (ROOT / "docs" / "how-to" / "coming-from-rocm-jax.md").read_text()
+    for word, answer in MEANT.items():
+        assert cli.main([word]) == 2
+        assert f"{word!r}: unknown command; {answer}" in capsys.readouterr().err
+    for name, answer in cli.ELSEWHERE.items():
+        assert cli.main(["dist_wheels", name]) == 2
+        said = capsys.readouterr().err
+        assert f"No such option '{name}'." in said
+        assert answer in said
+        assert f"`{name}`" in page or name in {"--families", "--device"}

@@ -83,6 +83,17 @@ COMMANDS: Final = {
     for name, (where, line) in stage.items()
 }
 NAMES: Final = (*COMMANDS, *MOVED)
+# options of earlier releases, and of rocm-jax's ci_build: what to write here
+ELSEWHERE: Final = {
+    "--families": "a file of families is --family-file FILE",
+    "--device": "GPUs of a ROCm by pip are --rocm-devices LIST",
+    "--rbe": "write --remote-executor URL and --remote-cache URL",
+    "--rocm-build-job": "name the ROCm itself: --therock-path URL",
+    "--rocm-build-num": "name the ROCm itself: --therock-path URL",
+    "--wheel-post-release": "after the build: wheel reversion --post-release N",
+    "--no-rocm-version-extra": "the suffix of the version is --wheel-suffix SUFFIX",
+    "--install-llvm": "doctor --for dist_wheels names packages; --compiler hermetic needs none",
+}
 
 
 def as_called(text: str, app: App) -> str:
@@ -406,7 +417,9 @@ def _usage(app: App, exc: click.ClickException) -> int:
             exc.option_name in param.opts for param in _dist_wheels(click.Context(ci_build)).params
         ):
             near = "dist_wheels has it, this command has not; "  # no matter which sounds like it
-        inner = getattr(ctx and ctx.command, "commands", {})  # of a group
+        if exc.option_name in ELSEWHERE:
+            near = f"{ELSEWHERE[exc.option_name]}; "
+        inner = {} if near else getattr(ctx and ctx.command, "commands", {})  # of a group
         if its := [n for n in inner if any(exc.option_name in p.opts for p in inner[n].params)]:
             near = f"it stands behind a command: {command} {its[0]} {exc.option_name}; "
         text = f"No such option {exc.option_name!r}."

@@ -301,8 +301,18 @@ class CliCommand(Helpful):
     """A command of rocwheel; its status is what its function returns, None is 0."""
 
 
-# Words of other tools, whose nearest spelling here would mislead.
-MEANT: Final = {"build": "dist_wheels", "help": "--help", "install": "serve", "pip": "serve"}
+_INSTALL: Final = "how wheels are installed: docs/how-to/install-the-wheels.md"
+# Words of other tools, such as ci_build of rocm-jax, whose nearest spelling here would mislead.
+MEANT: Final = {
+    "build": "did you mean dist_wheels?",
+    "build_dockers": "did you mean image build, or image runtime?",
+    "build_wheels": "did you mean dist_wheels?",
+    "help": "did you mean --help?",
+    "install": _INSTALL,
+    "pip": _INSTALL,
+    "test": "did you mean gate?",
+    "test_docker": "did you mean image runtime --test?",
+}
 
 
 class Group(Helpful, click.Group):
@@ -344,9 +354,8 @@ class Group(Helpful, click.Group):
                 return None, None, []
             from rocwheel.base.versions import suggest
 
-            meant = MEANT.get(args[0], "")
-            is_here = meant in {*known, "--help"}
-            near = f"did you mean {meant}?" if is_here else suggest(args[0], known)
+            near = MEANT.get(args[0]) if ctx.parent is None else None
+            near = near or suggest(args[0], known)
             near = f"did you mean --{args[0]}?" if "=" in args[0] else near
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)
