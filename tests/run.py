@@ -71,6 +71,9 @@ PYTEST = ("-m", "pytest", "-n", WORKERS, "--dist", "loadgroup", "--no-loadscope-
 
 def main(arguments: list[str]) -> int:
     """Return 0 when everything passes."""
+    if {"-h", "--help"} & {*arguments}:
+        print(__doc__)
+        return 0
     sys.stdout.reconfigure(line_buffering=True)  # in a log, too, a line shows when it is said
     try:
         missing = [

@@ -129,6 +129,8 @@ def test_a_version_is_compared_with_versions_where_branches_are_offered_too():
     offered = ("0.8.0", "0.11.0", "rocm-jaxlib-v0.10.1")
     assert suggest("0.1", offered) == "did you mean 0.8.0?"
     assert suggest("0.11.9", offered) == "did you mean 0.11.0?"
+    assert suggest("jax-v0.11.0", offered) == "did you mean 0.11.0?"
+    assert suggest("v0.11.9", offered) == "did you mean 0.11.0?"
     assert suggest("rocm-jaxlib-v0.10.2", offered) == "did you mean rocm-jaxlib-v0.10.1?"
 
 

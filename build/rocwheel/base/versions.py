@@ -249,9 +249,10 @@ def _nearest(name: str, valid: Collection[str]) -> str:
 def suggest(name: str, valid: Collection[str]) -> str:
     """Return a hint with the valid value nearest to `name`, or all of them; case does not count."""
     versions = [item for item in valid if item[:1].isdigit()]  # pins may be called by a branch
-    if re.fullmatch(r"\d+(\.\d+)+", name) and versions:
-        begun = max((item for item in versions if name.startswith(item)), key=len, default="")
-        return f"did you mean {begun or _nearest(name, versions)}?"
+    tag = re.fullmatch(r"(?:jax-?)?v?(\d+(?:\.\d+)+)", name)  # also as tags are spelt: jax-v0.11.0
+    if tag and versions:
+        begun = max((item for item in versions if tag[1].startswith(item)), key=len, default="")
+        return f"did you mean {begun or _nearest(tag[1], versions)}?"
     spelt = {item.lower(): item for item in valid}
     wanted = name.strip().lower()
     close = [item for item in spelt if wanted and item.startswith(wanted)]
