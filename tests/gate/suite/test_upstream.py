@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rocwheel.base.errors import ConfigError, SourceError
 from rocwheel.gate.suite import skips, suites, upstream
@@ -120,3 +121,13 @@ def test_variables_are_read_and_never_guessed(tmp_path, text, values):
             upstream.variables(tmp_path, ["ci/none.sh", "ci/env.sh"], ["A", "B"])
         return
     assert upstream.variables(tmp_path, ["ci/none.sh", "ci/env.sh"], ["A", "B"]) == values
+
+
+def test_every_pin_has_a_list_of_what_jaxs_own_job_leaves_out_or_says_that_there_is_none():
+    """A pin that is `unverified` was not compared with its sources, its job neither."""
+    ci = Path(__file__).parents[3] / "ci"
+    pins = yaml.safe_load((ci / "pins.yaml").read_text())["pins"]
+    verified = [name for name, pin in pins.items() if not pin.get("unverified")]
+    lists = {path.stem for path in (ci / "skips").glob("jax-*.yaml")}
+    lacking = [name for name in verified if f"jax-{name.rpartition('-v')[2]}" not in lists]
+    assert not lacking, "import one: `skips import --from CHECKOUT --jax VERSION`"
