@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import uv
+from support.tiers import merge_tries
 
 pytestmark = [
     pytest.mark.integration,
@@ -68,3 +69,18 @@ def test_every_kind_of_mutant_is_killed_in_one_part_of_the_checks(python):
 @pytest.mark.parametrize("part", [f"{number}/{PARTS}" for number in range(2, PARTS + 1)])
 def test_every_mutant_of_every_check_is_killed(python, part):
     assert killed(python, part)
+
+
+FAMILIES = ("scan", "scatter", "triangular")
+
+
+@pytest.mark.parametrize("family", merge_tries("scan", of=FAMILIES))
+def test_every_broken_version_of_a_family_fails_a_cell_of_its_matrix(python, family):
+    done = subprocess.run(
+        [python, ROOT / "tests/support/smoke_cells.py", ROOT / "suites/smoke", family],
+        capture_output=True, text=True, check=False, env={"JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["honest"] == {}
+    assert told["survivors"] == []
