@@ -20,7 +20,7 @@ import pytest
 from packageurl import PackageURL
 from support import bazel_bench, certificates, toy
 from support.bazel_bench import SOURCES
-from support.trust import ENDED, make_record
+from support.trust import make_record
 from support.wheelset import make_set
 
 from rocwheel import bazel
@@ -125,7 +125,7 @@ def test_what_bazel_fetched_is_in_the_provenance(bench, folder, talk, tmp_path) 
         assert not [*(bench.folder / "logs").glob("*.rules")], "it holds the environment"
         plain = make_record(manifest)
         record = replace(plain, bazel=replace(plain.bazel, fetched=done.fetched))
-        made = statements.provenance(manifest, record, finished=ENDED)
+        made = statements.provenance(manifest, record)
         parts = made.part("buildDefinition", "internalParameters", "bazel")
         own = [*statements.dependencies(manifest)]
         every = made.part("buildDefinition")["resolvedDependencies"]

@@ -23,7 +23,7 @@ from rocwheel.base.here import Here
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion
 from rocwheel.records.manifest import MANIFEST, Manifest
-from rocwheel.release.trust import envelope, evidence
+from rocwheel.release.trust import envelope
 from rocwheel.tools.demo import TARBALL, prepare
 
 ROOT = Path(__file__).parents[2]
@@ -71,8 +71,6 @@ def test_a_set_is_built_gated_and_promoted_with_three_keys_and_verified_offline(
     house = tmp_path / "wheelhouse"
     shutil.copytree((world.wheelhouse / "current").resolve(), house)
     manifest = done.document["manifest_sha256"]
-    finished = datetime.now(timezone.utc).isoformat()
-    evidence.state_build(house, None, finished=finished)  # as `dist_wheels` does
     store = f"--store={(tmp_path / 'store').as_uri()}"
     families = f"--family-file={ROOT}/examples/miniature/families.yaml"
     target = (store, families, "--family=miniature", f"--ci-dir={data}")

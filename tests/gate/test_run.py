@@ -49,7 +49,7 @@ from rocwheel.records.results import Attempt, Outcome, Results
 from rocwheel.records.verdict import Counts, Ran, RocmProvided, State, Verdict
 from rocwheel.release.index import channels
 from rocwheel.release.ledger import manifests, verdicts
-from rocwheel.release.trust import envelope, evidence, signers
+from rocwheel.release.trust import envelope, signers
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("gate run")]
 
@@ -927,22 +927,18 @@ def test_a_gate_and_a_merge_sign_what_they_store(at, console, interpreter, capsy
     ]  # fmt: skip
     for number in (1, 2):
         verdict = verdict_of(shard(number), manifest)
-        _, stored = storing.put(shop.staging, verdict, render(shard(number), FOUND, {}))
-        evidence.add_result(shop.staging, stored, signers.signer(f"file:{at}/runner.pem"))
+        signer = signers.signer(f"file:{at}/runner.pem")
+        storing.put(shop.staging, verdict, render(shard(number), FOUND, {}), signer=signer)
     assert main(["gate", "merge", "--shards=2", *common]) == 0
     assert (
         main(["gate", f"--slots={at}/slots", "--patience=1", *common]) == State.NO_RUNNER.exit_code
     )
-    base = shop.staging.attestation(manifest.sha256)
-    keys = sorted(info.key for info in shop.store.keys(base))
-    assert [key.rpartition("/")[2] for key in keys] == ["1.json", "2.json", "3.json", "4.json"]
-    said = [envelope.parse(shop.store.read(key)[0], name=key).statement.own for key in keys]
-    assert [own["shard"] for own in said] == ["1/2", "2/2", "", ""]
-    assert [own["state"] for own in said] == ["pass", "pass", "pass", "no-runner"]
-    shards = [
-        item.sha256 for item in verdicts.find(shop.staging, manifest.sha256) if item.verdict.shard
-    ]
-    assert sorted(said[2]["parts"]) == sorted(shards)
+    found = sorted(verdicts.find(shop.staging, manifest.sha256), key=lambda item: item.number)
+    assert [item.number for item in found] == [1, 2, 3, 4]
+    said = [envelope.parse(item.line, name=item.key).statement.own for item in found]
+    assert [own["verdict"]["shard"] for own in said] == ["1/2", "2/2", "", ""]
+    assert [own["verdict"]["state"] for own in said] == ["pass", "pass", "pass", "no-runner"]
+    assert said[2]["parts"] == [item.sha256 for item in found if item.verdict.shard]
     results = json.loads((at / "gate-results/smoke-3.12/results.json").read_text())
     assert "signer" not in results["environment"]["command"]
     assert "signed " in capsys.readouterr().err

@@ -14,8 +14,8 @@ from rocwheel.cli import main
 from rocwheel.records.build_record import BUILD_RECORD, BazelRecord, BuildRecord
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.verdict import State
-from rocwheel.release.ledger import verdicts
-from rocwheel.release.trust import envelope, evidence, signers, statements
+from rocwheel.release.ledger import log, manifests, verdicts
+from rocwheel.release.trust import envelope, evidence, signers, statements, verifier
 from rocwheel.release.trust.policy import ChannelRule, KeyRole, Trust, TrustedKey
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def make_record(manifest: Manifest) -> BuildRecord:
     """What `dist_wheels` writes beside a set."""
     return BuildRecord(
         manifest=manifest.sha256,
-        started="2026-05-01T09:00:00+00:00",
+        started=ENDED,
         host="build1",
         executor="host",
         rocm_root="/rocm",
@@ -87,7 +87,7 @@ class SignedShop(Shop):
         self.channel = replace(self.channel, trust=trust)
 
     def provenance(self, manifest: Manifest, signer: str = "builder", *, edit=None) -> bytes:
-        statement = statements.provenance(manifest, make_record(manifest), finished=ENDED)
+        statement = statements.provenance(manifest, make_record(manifest))
         return self.signed(edit(statement) if edit else statement, signer)
 
     def signed(self, statement, *names: str) -> bytes:
@@ -99,9 +99,7 @@ class SignedShop(Shop):
     def add(self, manifest: Manifest, signer: str = "runner", parts=(), **fields) -> str:
         """Store and sign a verdict; return the statement's key."""
         verdict = make_verdict(manifest, **fields)
-        verdicts.add(self.staging, verdict)
-        sign = self.keys.signers[signer]
-        return evidence.add_result(self.staging, verdict, sign, parts=parts)
+        return verdicts.add(self.staging, verdict, self.keys.signers[signer], parts=parts)
 
     def ready(self, suffix: str | None = None) -> Manifest:
         """A set that is built, staged and gated, all of it signed."""
@@ -120,12 +118,20 @@ class SignedShop(Shop):
         sign = self.keys.signers[signer] if signer else None
         return promote.apply(plan, console=self.console, signer=sign)
 
+    def verified(self) -> str:
+        """What `trust verify` says of the released set."""
+        place, known = self.release, log.read(self.release).sets[self.manifest.sha256]
+        bundle = manifests.bundle(place, known)
+        found = verifier.follow(self.manifest.sha256, bundle, self.channel.trust, now=NOW)
+        return verifier.state(found)
+
 
 class World:
     """A team's data with one channel, a key of each role, and a set that is built."""
 
     def __init__(self, tmp_path: Path, console, monkeypatch) -> None:
         self.tmp, self.monkeypatch = tmp_path, monkeypatch
+        monkeypatch.setenv("ROCWHEEL_CACHE_DIR", str(tmp_path / "cache"))  # remembers heads
         # ours are not counted on any GPU yet, which blocks every release of a real family
         monkeypatch.setattr("rocwheel.gate.suite.suites.load_known", lambda *_, **__: SUITES)
         self.ci, self.keys, self.folder = tmp_path / "data/ci", tmp_path / "keys", tmp_path / "wh"
@@ -169,9 +175,7 @@ class World:
     def gate(self) -> None:
         for suite in ("smoke", "unit"):
             verdict = make_verdict(self.manifest, suite=suite)
-            verdicts.add(self.shop.staging, verdict)
-            signer = signers.signer(self.uri("runner"))
-            evidence.add_result(self.shop.staging, verdict, signer)
+            verdicts.add(self.shop.staging, verdict, signers.signer(self.uri("runner")))
 
     @property
     def bundle(self) -> Path:

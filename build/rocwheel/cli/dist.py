@@ -74,7 +74,8 @@ def dist_wheels(app: App, build: BuildOptions, signer: str, dry_run: bool) -> No
         return app.emit_plan(dist.dry_run(planned, app.here))
     with housekeeping.using(planned.request.cache):
         result = dist.build(planned, app.here)
-    evidence.state_build(result.wheelhouse, key, finished=app.now().isoformat())
+    if key:
+        evidence.state_build(result.wheelhouse, key)
     return show_built(app, result)
 
 
@@ -120,7 +121,11 @@ def rebuild(app: App, manifest: Path, build: BuildOptions, signer: str, dry_run:
     with housekeeping.using(planned.request.cache):
         made = dist.rebuild(before, manifest, planned, app.here)
     if not made.wheels:
-        folder, now = made.result.wheelhouse, app.now().isoformat()
-        statement = evidence.state_build(folder, key, finished=now, again=before)
+        folder = made.result.wheelhouse
+        statement = (
+            evidence.state_build(folder, key, again=before)
+            if key
+            else evidence.leave_build(folder, before)
+        )
     app.emit(made.to_json(statement), "\n".join(made.lines()))
     return DIFFERENT if made.wheels else 0

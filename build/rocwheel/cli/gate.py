@@ -135,16 +135,18 @@ def _found(
     target = Target(app, asked)
     place, manifest = target.staged(app, asked.manifest)
     stored = verdicts.find(place, manifest.sha256)
-    every = {item.sha256: item.verdict for item in stored if item.verdict}
     case = trusting(app, target.channel).case(place.view, app.now())
-    unsigned, signed = evidence.unsigned(place, manifest.sha256, every, case), []
+    unsigned, signed = evidence.unsigned(place, manifest, stored, case), []
     wanted = (asked.python, asked.suite, f"/{shards}")
-    for digest, verdict in every.items():
+    for item in stored:
         # one that cannot be read is none: it counts at the promotion, whatever is merged here
-        if (verdict.python, verdict.suite, "/" + verdict.shard.partition("/")[2]) != wanted:
+        verdict = item.verdict
+        if not verdict or wanted != (
+            verdict.python, verdict.suite, "/" + verdict.shard.partition("/")[2]
+        ):  # fmt: skip
             continue
-        if why := unsigned.get(digest):
-            what = f"shard {verdict.shard} is left out: verdict {digest[:12]} is unsigned"
+        if why := unsigned.get(item.key):
+            what = f"shard {verdict.shard} is left out: verdict {item.sha256[:12]} is unsigned"
             app.console.warn(f"{what}: {why}")
         else:
             signed.append((verdict, storing.shard_of(place, verdict)))

@@ -20,7 +20,9 @@ from rocwheel.cli.target import (
     TargetOptions,
     person_options,
     target_options,
+    trusting,
 )
+from rocwheel.cli.trust import at_least_option, stale
 from rocwheel.records.entry import parsed
 from rocwheel.records.install import Install
 from rocwheel.records.places import Place
@@ -63,6 +65,7 @@ def _resolver(app: App, upstream: str, *, resolve: bool) -> Callable[[Place], li
 @index.command("check")
 @target_options
 @which_option
+@at_least_option
 @option("--resolve", is_flag=True, help="Also let pip resolve each set for each CPython.")
 @option(
     "--upstream",
@@ -70,7 +73,15 @@ def _resolver(app: App, upstream: str, *, resolve: bool) -> Callable[[Place], li
     help="Index for names that are not in a set; only for --resolve.",
 )
 @click.pass_obj
-def check(app: App, target: TargetOptions, staging: bool, resolve: bool, upstream: str) -> int:
+def check(
+    app: App,
+    *,
+    target: TargetOptions,
+    staging: bool,
+    at_least: int,
+    resolve: bool,
+    upstream: str,
+) -> int:
     """Download everything an index lists; compare hashes, metadata, links, log, closure."""
     resolver, where = _resolver(app, upstream, resolve=resolve), Target(app, target)
     number, problems = 0, list[str]()
@@ -81,6 +92,8 @@ def check(app: App, target: TargetOptions, staging: bool, resolve: bool, upstrea
             number += checked.files
             problems += [as_called(text, app) for text in checked.problems]
             problems += resolver(place) if resolver else ()
+    channel = trusting(app, where.channel)
+    problems += stale(app, _places(where, staging=staging), channel, at_least)[0]
     if not number and not problems:
         problems = [f"{where.channel.store}: nothing is listed for {where.view}"]
     document = {"files": number, "problems": problems}

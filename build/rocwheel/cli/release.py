@@ -30,12 +30,14 @@ from rocwheel.cli.target import (
     target_options,
     trusting,
 )
+from rocwheel.cli.trust import at_least_option, renew, stale
 from rocwheel.records.places import Place
 from rocwheel.release import operations, retention, withdraw
 from rocwheel.release import promote as promotion
 from rocwheel.release import stage as staging
 from rocwheel.release import status as standing
 from rocwheel.release.ledger.state import Action
+from rocwheel.release.trust import head
 from rocwheel.release.trust.policy import KeyRole, Signer
 from rocwheel.release.trust.statements import Approval
 from rocwheel.tools import compat
@@ -235,7 +237,8 @@ def _change(
     if not planned.is_done:
         _show(app, planned.lines(), dry_run=dry_run)
         if not dry_run:
-            operations.perform(planned.operation, planned.state)
+            state = operations.perform(planned.operation, planned.state)
+            head.renew(place, state, channel, key, now=who.clock)
             _refresh(app, place, planned.families)
     if key is None and channel.requires(KeyRole.PROMOTER):
         app.console.warn("unsigned: `trust verify` tells it after the same command with --signer")
@@ -252,13 +255,24 @@ def _change(
     "that came before rocwheel are among them until `index adopt`.",
 )
 @person_options
+@signer_option
 @dry_run
 @click.pass_obj
 def prune(
-    app: App, target: TargetOptions, orphans: bool, person: PersonOptions, dry_run: bool
+    app: App,
+    *,
+    target: TargetOptions,
+    orphans: bool,
+    person: PersonOptions,
+    signer: str,
+    dry_run: bool,
 ) -> None:
-    """Remove what the channel's retention no longer keeps, and what killed runs left."""
+    """Remove what the channel's retention no longer keeps, and what killed runs left.
+
+    With a promoter's --signer the head statement of each release is renewed, as a nightly does.
+    """
     where, who = Target(app, target), person.who(app, reason="retention")
+    key = key_of(app, signer)
     plans = retention.plans(where.pairs(), where.channel, who=who, orphans=orphans)
     documents = []
     for planned in plans:
@@ -266,6 +280,8 @@ def prune(
         swept = () if dry_run else retention.apply(planned, who=who)
         if planned.operation.leaving(planned.state) and not dry_run:
             _refresh(app, planned.operation.place, planned.state.views)
+        if key and not dry_run:
+            renew(app, planned.operation.place, trusting(app, where.channel), key, who)
         _show(app, [f"leftover {name}" for name in swept], dry_run=False)
         documents.append(planned.to_json(dry_run=dry_run, leftovers=swept))
     sets = count(sum(len(item["sets"]) for item in documents), "set")
@@ -286,11 +302,15 @@ def prune(
     default=LOOK,
     help="Staged sets whose verdicts are read, the youngest; 0 asks the log alone.",
 )
+@at_least_option
 @click.pass_obj
-def status(app: App, target: TargetOptions, older_than: float | None, look: int) -> int:
+def status(
+    app: App, target: TargetOptions, older_than: float | None, look: int, at_least: int
+) -> int:
     """Show every wheel set: staged, gated, released; its age, and what holds it up.
 
-    Ends with 7 where the log of a release is damaged: nothing is changed there before it is mended.
+    Ends with 7 where the log of a release is damaged: nothing is changed there before that is
+    repaired; with 9 where a release is older than one that was seen, or its head statement expired.
     """
     where, now = Target(app, target), app.now()
     channel, known_families = judging(app, where.channel), matrix.FAMILIES | where.own
@@ -299,10 +319,13 @@ def status(app: App, target: TargetOptions, older_than: float | None, look: int)
     )
     new = (replace(s, rollback=s.rollback and command_line(app, s.rollback)) for s in overview.sets)
     overview = replace(overview, sets=tuple(new))
-    for text in overview.problems:
+    old, lags = stale(app, [place for _, place in where.pairs()], channel, at_least)
+    for text in (*overview.problems, *old, *lags):
         app.console.warn(as_called(text, app))
     app.emit(overview.to_json(), "\n".join(overview.lines()))
-    return StoreError.exit_code if overview.is_damaged else 0
+    if overview.is_damaged:
+        return StoreError.exit_code
+    return PromotionError.exit_code if old else 0
 
 
 def _refresh(app: App, place: Place, families: Iterable[str]) -> None:

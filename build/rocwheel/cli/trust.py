@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import click
-from msgspec.structs import asdict
 
 from rocwheel.base import files
 from rocwheel.base.console import columns, printable
@@ -21,26 +21,42 @@ from rocwheel.cli.target import (
     ManifestOptions,
     PersonOptions,
     Target,
+    TargetOptions,
     judging,
     key_of,
     manifest_options,
     person_options,
     signer_option,
+    target_options,
+    trusting,
 )
 from rocwheel.records import manifest, places
-from rocwheel.release import promote, withdraw
+from rocwheel.records.places import Place
+from rocwheel.release import operations, promote, proof, withdraw
+from rocwheel.release.index.channels import Channel
+from rocwheel.release.ledger import log
+from rocwheel.release.ledger.state import Action
+from rocwheel.release.operations import Who
 from rocwheel.release.trust import (
     TrustError,
-    chain,
-    envelope,
     evidence,
+    head,
     online,
     policy,
     signers,
+    verifier,
 )
-from rocwheel.release.trust.policy import Signer
+from rocwheel.release.trust.policy import KeyRole, Signer
 
 _DAYS = click.IntRange(1, 36_500)
+at_least_option = option(
+    "--at-least",
+    section="Target",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Refuse a release whose log ends before this entry, as one you know of.",
+)
 
 
 @group("trust")
@@ -108,9 +124,11 @@ def sign(app: App, path: Path, signer: str) -> None:
 
     FILE is the statement, or the wheelhouse.
     """
-    path = path / evidence.PROVENANCE if path.is_dir() else path
     key = _given(app, signer)
-    files.write(path, envelope.sign(_read(path), key, name=str(path)))
+    if path.is_dir():
+        path = evidence.state_build(path, key)
+    else:
+        evidence.sign_file(path, _read(path), key)
     app.emit({"signed": str(path), "keyid": key.public_key.keyid}, f"signed {path}")
 
 
@@ -169,57 +187,130 @@ def rotate(app: App, name: str, file: Path, overlap: int) -> None:
     _entry(app, file, {**fields, **{n: v for n, v in scopes.items() if v}})
 
 
+def stale(
+    app: App, releases: Iterable[Place], channel: Channel, at_least: int
+) -> tuple[list[str], list[str]]:
+    """Return why releases are older than what was seen, and which head statements lag."""
+    problems, lags, seen = list[str](), list[str](), head.Seen(app.cache)
+    for place in releases:
+        how: Any = {"now": app.now(), "at_least": at_least}
+        wrong, lag = head.check(place, log.read(place), channel, seen, **how)
+        problems += wrong
+        lags += [lag] if lag else []
+    return problems, lags
+
+
+@trust.command("renew")
+@target_options
+@person_options
+@signer_option
+@click.pass_obj
+def renew_heads(app: App, target: TargetOptions, person: PersonOptions, signer: str) -> None:
+    """State again, with a promoter's key, with which entry the log of a release ends.
+
+    `promote` and the other commands that take --signer do so too; a nightly does it each day.
+    """
+    key, where, who = _given(app, signer), Target(app, target), person.who(app)
+    channel, releases = trusting(app, where.channel), [place for _, place in where.pairs()]
+    numbers = {place.location: renew(app, place, channel, key, who) for place in releases}
+    lines = [f"{name}: entry {number}" for name, number in numbers.items() if number]
+    app.emit({"heads": numbers}, "\n".join(lines) or "nothing was released")
+
+
+def renew(app: App, place: Place, channel: Channel, signer: Signer, who: Who) -> int:
+    """Renew the head statement of a release; return the number of its last entry."""
+    if place.is_staging:
+        return 0
+    state = log.read(place)
+    operations.check_sound(place, state)
+    proof.check_signer(channel, place, signer, who=who, action=Action.PROMOTE)
+    head.renew(place, state, channel, signer, now=app.now())
+    return state.number
+
+
 @trust.command("verify")
-@click.argument("what", metavar="WHEEL|MANIFEST|URL")
+@click.argument("what", metavar="WHAT...", nargs=-1, required=True)
 @option("--keys", type=PATH, help="The trust file; default: ci/trust.yaml.")
 @option(
     "--statements",
     metavar="PATH|URL",
     help="The set's statements, or the index that has them; default: bundle.jsonl beside it.",
 )
+@option(
+    "--channel",
+    metavar="NAME",
+    help="The channel it was released to; default: one whose rule in the trust file names a "
+    "promoter.",
+)
+@option(
+    "--index-url",
+    metavar="URL",
+    help="Where it was released, for an index that is read from a mirror.",
+)
+@at_least_option
 @click.pass_obj
-def verify(app: App, what: str, keys: Path | None, statements: str) -> int:
-    """Verify who built, tested and released a wheel: one line per link.
+def verify(
+    app: App,
+    *,
+    what: tuple[str, ...],
+    keys: Path | None,
+    statements: str,
+    channel: str,
+    index_url: str,
+    at_least: int,
+) -> int:
+    """Verify who built, tested and released wheels: one line per link.
 
-    MANIFEST is a manifest.json or its folder; URL a wheel in an index, which is read to its end, or
-    an index, whose pages' digests are verified. Ends with 9 where a link is broken or missing.
+    WHAT is a wheel, a manifest.json, a folder with a set's, or a URL: of a wheel in an index, which
+    is read to its end, or of an index, whose pages' digests are verified. Ends with 9 where a link
+    is broken or missing, or an index is older than one that was seen.
     """
     _ = keys and _read(keys)  # one that is not there would know no key
     known = policy.load(keys or app.home.ci / policy.FILE)
+    channels = {n for n, rule in known.rules.items() if KeyRole.PROMOTER in rule.required}
+    channels = {channel} if channel else channels
     documents, lines = list[dict[str, Any]](), list[str]()
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
-        for name, sha256, bundle in _asked(app, what, statements, client):
-            links = chain.follow(sha256, bundle, known, now=app.now())
-            document = {"file": name, "sha256": sha256, "links": list(map(asdict, links))}
-            documents.append({**document, "state": chain.state(links)})
-            lines += map(printable, (f"{documents[-1]['state']}: {name}", *map(str, links)))
+        seen = head.Seen(app.cache)
+        reader = online.Reader(client, known, seen, now=app.now(), at_least=at_least)
+        asked = (_asked(app, one, statements, reader) for one in what)
+        for item in itertools.chain.from_iterable(asked):
+            url = index_url or item.index
+            expected = verifier.Expected(channels=frozenset(channels), url=url)
+            how: Any = {"now": app.now(), "expected": expected}
+            links = (*verifier.follow(item.sha256, item.bundle, known, **how), *item.links)
+            document: dict[str, Any] = {"file": item.name, "sha256": item.sha256}
+            document |= {"links": [x.to_json() for x in links], "state": verifier.state(links)}
+            documents.append(document)
+            lines += map(printable, (f"{document['state']}: {item.name}", *map(str, links)))
     if not documents:
-        raise ConfigError(f"{what}: offers no wheel", hint="give what --index-url takes")
+        raise ConfigError(f"{' '.join(what)}: offers no wheel", hint="give what --index-url takes")
     text = "\n".join(lines[1:] if len(documents) == 1 else lines)
     app.emit(documents[0] if len(documents) == 1 else {"files": documents}, text)
     return 0 if {d["state"] for d in documents} <= {"verified", "yanked"} else TrustError.exit_code
 
 
-def _asked(
-    app: App, what: str, statements: str, client: Client
-) -> Iterator[tuple[str, str, bytes]]:
-    """Yield the name, the SHA-256 and the statements of each file that is to be verified."""
-    what, given = what.rstrip("/"), statements.rstrip("/")
+def _asked(app: App, asked: str, statements: str, reader: online.Reader) -> Iterator[online.Asked]:
+    """Yield each file that is to be verified, with its statements."""
+    what, given = asked.rstrip("/"), statements.rstrip("/")
     if "://" not in what:
         path = app.cwd / what
-        path = path / manifest.MANIFEST if path.is_dir() else path
-        if "://" in given and path.suffix != ".whl":
-            raise click.UsageError("--statements URL is for a wheel; give a file for a set")
-        sha256 = files.sha256(path) if path.is_file() else _read(path).hex()
-        if "://" in given:
-            bundle = online.statements(client, online.offer(client, given, path.name).where)
-        else:
-            bundle = _read(app.cwd / given if given else path.parent / places.BUNDLE)
-        yield str(path), sha256, bundle
+        whole = sorted(path.glob("*.whl")) if path.is_dir() else ()
+        for one in (*whole, *([path / manifest.MANIFEST] if path.is_dir() else [path])):
+            if one.suffix != ".whl" and "://" in given:
+                if whole:
+                    continue  # the index has its wheels
+                raise click.UsageError("--statements URL is for wheels; give a file for a set")
+            sha256 = files.sha256(one) if one.is_file() else _read(one).hex()
+            if "://" in given:
+                yield reader.asked(reader.offer(given, one.name), given, str(one), sha256)
+            else:
+                bundle = _read(app.cwd / given if given else one.parent / places.BUNDLE)
+                yield online.Asked(name=str(one), sha256=sha256, bundle=bundle)
     elif what.endswith(".whl"):
         folder, _, name = what.rpartition("/")
-        where = online.offer(client, folder, unquote(name)).where
-        yield what, client.digest(what)[0], online.statements(client, where)
+        found = reader.offer(folder, unquote(name))
+        yield reader.asked(found, folder, what, reader.client.digest(what)[0])
     else:
-        for item in online.offers(client, what):
-            yield item.filename, item.sha256, online.statements(client, item.where)
+        for found in reader.offers(what):
+            yield reader.asked(found, what, found.filename, found.sha256)

@@ -26,7 +26,6 @@ from rocwheel.gate.verdict import storing
 from rocwheel.records.places import Place
 from rocwheel.records.results import CUT_SHORT, Attempt, Fault, LastRun, Results
 from rocwheel.records.verdict import Verdict
-from rocwheel.release.trust import evidence
 from rocwheel.release.trust.policy import Signer
 
 NAME_WIDTH: Final = 40  # of a test in the progress line
@@ -209,11 +208,9 @@ def finish(
     unwritten = _write(output, reports, None)  # before anything can go wrong with the store
     key = ""
     if verdict and place:
-        key, verdict = storing.put(place, verdict, reports, output / storing.LOGS)
-        console.info(f"stored {place.store.locate(key)}")
-        if signer:
-            signed = evidence.add_result(place, verdict, signer, parts=parts)
-            console.info(f"signed {place.store.locate(signed)}")
+        logs = output / storing.LOGS
+        key, verdict = storing.put(place, verdict, reports, logs, signer=signer, parts=parts)
+        console.info(f"stored {'and signed ' if signer else ''}{place.store.locate(key)}")
     unwritten = _write(output, {}, verdict) or unwritten
     for reason in verdict.ran.unofficial if verdict else ():
         console.info(f"no promotion takes this verdict: {reason}")

@@ -6,9 +6,11 @@ It lies beside the manifest and is no part of the set's identity. Durations are 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Final, Literal
 
 from rocwheel.base.values import Count, Sha256, Value
+from rocwheel.base.versions import moment
 
 BUILD_RECORD: Final = "build.json"
 
@@ -84,3 +86,9 @@ class BuildRecord(Value, frozen=True, kw_only=True):
     findings: tuple[FindingRecord, ...]
     installed_with: Mapping[str, str] = {}  # client -> version, before the set was published
     schema: Literal[1] = 1
+
+    @property
+    def finished(self) -> str:
+        """When the last step was done."""
+        took = timedelta(milliseconds=sum(self.milliseconds.values()))
+        return (moment(self.started) + took).isoformat()

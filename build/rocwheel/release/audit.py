@@ -19,7 +19,7 @@ from rocwheel.base.errors import ConfigError, ObjectMissingError, RocwheelError,
 from rocwheel.base.store import Counter, HugeError, ObjectInfo, fetch, glance
 from rocwheel.base.values import Plain, replace
 from rocwheel.records.entry import Entry
-from rocwheel.records.places import Place
+from rocwheel.records.places import BUNDLE, Place
 from rocwheel.release import operations, retention, status, wheelset
 from rocwheel.release.index.page import Page, Root, links, mark
 from rocwheel.release.index.publish import forms
@@ -250,6 +250,13 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
 def _check_sets(place: Place, state: IndexState, metadata: Mapping[str, bytes]) -> Iterator[str]:
     """Every listed set is complete and closed, for each of its CPythons."""
     for known in state.listed:
+        for view, sha256 in known.bundles.items():  # of 0.2, which added to them, as well
+            key = place.of(view).attestation(known.id, BUNDLE)
+            data, _ = glance(place.store, key)
+            is_old = files.sha256(data) != sha256 and not place.store.info(place.bundle(sha256))
+            if files.sha256(data) != sha256 and not (is_old and manifests.begins(data, sha256)):
+                again = f"`{place.command('repair')}` puts them back"
+                yield f"{place.store.locate(key)}: not the statements that the log names: {again}"
         try:
             manifest = manifests.find(place, known.id)
             if manifest is None:

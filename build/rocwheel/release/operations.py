@@ -393,17 +393,24 @@ def page_lines(place: Place, entries: Iterable[Entry], action: Action) -> list[s
     return lines
 
 
-def check_clock(store: Store, keys: Iterable[str], *, now: datetime, where: str) -> None:
+def check_clock(
+    store: Store,
+    keys: Iterable[str],
+    *,
+    now: datetime,
+    where: str,
+    limit: timedelta = CLOCKS_DIFFER,
+) -> None:
     """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError.
 
     The store tells its time with the first of these objects that is there. A plan of nothing is
     checked as well: leftovers of uploads are found when it is applied.
     """
     info = next(filter(None, map(store.info, keys)), None)
-    if info and info.now and abs(now - info.now) > CLOCKS_DIFFER:
+    if info and info.now and abs(now - info.now) > limit:
         raise ConfigError(
             f"{where}: this machine's clock says {now:%Y-%m-%d %H:%M}, the store's "
-            f"{info.now:%Y-%m-%d %H:%M}",
+            f"{info.now:%Y-%m-%d %H:%M}; they may differ by {duration(limit.total_seconds())}",
             hint="set the clock: the log keeps times, and what is pruned is gone for ever",
         )
 

@@ -40,7 +40,7 @@ from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.operations import Operation, Tally, Who, stored
 from rocwheel.release.policy import Decision
 from rocwheel.release.stage import holding
-from rocwheel.release.trust import TrustError, envelope, evidence, statements
+from rocwheel.release.trust import TrustError, envelope, evidence, head, statements
 from rocwheel.release.trust.evidence import Evidence
 from rocwheel.release.trust.policy import KeyRole, Signer
 from rocwheel.release.trust.sigstore import SigstoreSigner
@@ -416,6 +416,7 @@ def apply(
             facts=item.decision.evidence(),
             signer=signer,
             policy={**(digests or {}), "trust": plan.channel.trust.sha256},
+            clock=[operation.staging.state, operation.staging.json("")],
         )
         judged.append(replace(item, bundle=bundle))
     is_listed = operation.manifest.sha256 in plan.before.sets
@@ -430,7 +431,8 @@ def apply(
         )
     with console.progress("promoting", total=total, unit=Unit.BYTES) as progress:
         operation = replace(operation, judged=tuple(judged), count=Tally(progress))
-        operations.perform(operation, plan.before)
+        state = operations.perform(operation, plan.before)
+    head.renew(place, state, plan.channel, signer, now=operation.who.clock)
     return sum(operation.moved)
 
 

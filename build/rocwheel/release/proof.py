@@ -14,17 +14,17 @@ from rocwheel.records.entry import Entry
 from rocwheel.records.manifest import Manifest
 from rocwheel.records.places import Place
 from rocwheel.records.verdict import PASSED, State
-from rocwheel.release import policy
+from rocwheel.release import operations, policy
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import verdicts
 from rocwheel.release.ledger.state import Action
 from rocwheel.release.ledger.verdicts import Coverage, FoundVerdict
 from rocwheel.release.operations import Who
 from rocwheel.release.policy import Decision
-from rocwheel.release.trust import TrustError, chain, envelope, statements
+from rocwheel.release.trust import TrustError, envelope, statements, verifier
 from rocwheel.release.trust import evidence as stored
 from rocwheel.release.trust.evidence import Evidence
-from rocwheel.release.trust.policy import KeyRole, Signer
+from rocwheel.release.trust.policy import SKEW, KeyRole, Signer
 from rocwheel.release.trust.sigstore import SigstoreSigner
 from rocwheel.release.trust.statements import Approval
 
@@ -45,12 +45,11 @@ def judge(
     `before` are the tests of the last released set. Raises TrustError where a link is broken.
     """
     case = channel.case(staging.view, now)
-    readable = {item.sha256: item.verdict for item in results if item.verdict}
-    evidence = stored.gather(staging, manifest, readable, case)
+    evidence = stored.gather(staging, manifest, results, case)
     if approvals and channel.requires(KeyRole.APPROVER):
         what = f"--approve: {channel.option} takes the signed word of an approver alone"
         raise TrustError(what, hint="`trust approve` signs it")
-    counted = believed(results, evidence, channel)
+    counted, notes = believed(results, evidence, channel)
     lost = verdicts.lost(counted, before)
     decision = policy.decide(
         manifest, family, channel, counted, now=now, lost=lost,
@@ -58,48 +57,44 @@ def judge(
     )  # fmt: skip
     words = {w.signed: evidence.approvals[w] for w in decision.approvals if w.signed}
     evidence = replace(evidence, lines={**evidence.lines, **words})
-    return explained(decision, results, evidence, channel), evidence
+    cells = []
+    for cell in decision.cells:
+        why, said = cell.why, notes.get((cell.suite, cell.python), [])
+        if said and cell.state is State.NOT_RUN and not cell.sha256:
+            why = said[0]
+        if cell in decision.waiting and evidence.doubts:
+            why = f"{why}; {'; '.join(evidence.doubts)}"
+        cells.append(replace(cell, why=why, notes=(*cell.notes, *said)))
+    return replace(decision, cells=tuple(cells)), evidence
 
 
 def believed(
-    verdicts: Sequence[FoundVerdict], evidence: Evidence, channel: Channel
-) -> tuple[FoundVerdict, ...]:
-    """Return the verdicts that policy may see: a pass that no runner's key signed is none.
+    results: Sequence[FoundVerdict], evidence: Evidence, channel: Channel
+) -> tuple[tuple[FoundVerdict, ...], dict[verdicts.Cell, list[str]]]:
+    """Return the verdicts that policy may see, and of each cell what is left out, and why.
 
-    A failure counts, signed or not, as does what cannot be read.
+    A pass that no runner's key signed is none. A failure counts, signed or not, as does what cannot
+    be read; neither does where its key is revoked, or lies where no runner's key signs.
     """
     if not channel.requires(KeyRole.RUNNER):
-        return tuple(verdicts)
-    kept = []
-    for item in verdicts:
-        verdict = item.verdict
-        if item.sha256 in evidence.signed or not verdict or verdict.state not in PASSED:
-            kept.append(item)
-        elif verdict.failure:
-            kept.append(replace(item, verdict=None, problem="unsigned, and it tells of a failure"))
-    return tuple(kept)
-
-
-def explained(
-    decision: Decision, verdicts: Sequence[FoundVerdict], evidence: Evidence, channel: Channel
-) -> Decision:
-    """Return the same decision with what does not count named in its cell."""
-    kept = {item.sha256 for item in believed(verdicts, evidence, channel)}
-    unsigned: dict[tuple[str, str], list[str]] = {}
+        return tuple(results), {}
+    kept, notes = list[FoundVerdict](), dict[verdicts.Cell, list[str]]()
     # a statement that was refused says more than a verdict without one: it is named first
-    for item in sorted(verdicts, key=lambda item: item.sha256 not in evidence.refused):
-        if item.sha256 not in kept:
-            rule = evidence.refused.get(item.sha256, stored.UNNAMED)
-            note = f"verdict {item.sha256[:12]} is unsigned: {rule}"
-            unsigned.setdefault((item.suite, item.python), []).append(note)
-    cells = []
-    for cell in decision.cells:
-        notes = unsigned.get((cell.suite, cell.python), [])
-        why = notes[0] if notes and cell.state is State.NOT_RUN and not cell.sha256 else cell.why
-        if cell in decision.waiting and evidence.doubts:
-            why = f"{why}; {'; '.join(evidence.doubts)}"
-        cells.append(replace(cell, why=why, notes=(*cell.notes, *notes)))
-    return replace(decision, cells=tuple(cells))
+    for item in sorted(results, key=lambda item: item.key not in evidence.refused):
+        verdict, why = item.verdict, evidence.refused.get(item.key, stored.UNNAMED)
+        broken, is_told = evidence.broken.get(item.key, ""), item.key not in evidence.void
+        if broken or item.key in evidence.signed:
+            kept.append(replace(item, verdict=None, problem=broken) if broken else item)
+        elif is_told and verdict and verdict.state not in PASSED:
+            kept.append(item)
+        elif is_told and verdict and verdict.failure:
+            kept.append(replace(item, verdict=None, problem="unsigned, and it tells of a failure"))
+        elif not verdict and item.key not in evidence.refused:
+            kept.append(item)
+        else:
+            note = f"verdict {item.sha256[:12]} is unsigned: {why}"
+            notes.setdefault((item.suite, item.python), []).append(note)
+    return tuple(kept), notes
 
 
 def bundle(
@@ -112,12 +107,13 @@ def bundle(
     facts: Mapping[str, Any],
     signer: Signer | None,
     policy: Mapping[str, str],
+    clock: Sequence[str] = (),
 ) -> bytes:
     """Return the statements of a release, each on a line, the promoter's summary last.
 
     Raises TrustError where the channel needs a promoter's signature and there is none.
     """
-    check_signer(channel, place, signer, who=who, action=Action.PROMOTE)
+    check_signer(channel, place, signer, who=who, action=Action.PROMOTE, clock=clock)
     lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
     if signer is None:
         return lines
@@ -149,13 +145,23 @@ def _own(action: Action, channel: Channel, place: Place, who: Who) -> dict[str, 
 
 
 def check_signer(
-    channel: Channel, place: Place, signer: Signer | None, *, who: Who, action: Action
+    channel: Channel,
+    place: Place,
+    signer: Signer | None,
+    *,
+    who: Who,
+    action: Action,
+    clock: Sequence[str] = (),
 ) -> None:
     """Raise TrustError where a channel that needs a promoter's signature would not get it.
 
-    What takes files out (a yank, a rollback) waits for no key.
+    What takes files out (a yank, a rollback) waits for no key. The machine's clock is held against
+    the store's, by these objects and the index's own. Raises ConfigError where they differ.
     """
     is_needed = channel.requires(KeyRole.PROMOTER)
+    if signer and who.is_checked:  # what is stated of a time to come nobody believes until then
+        told = (place.state, place.json(""), *clock)
+        operations.check_clock(place.store, told, now=who.clock, where=place.location, limit=SKEW)
     if is_needed and signer:
         check_key(channel, place, signer, who=who, role=KeyRole.PROMOTER)
     elif is_needed and action.value not in statements.WITHDRAWALS:
@@ -192,7 +198,7 @@ def extended(
     """
     every = [envelope.parse(line + b"\n", name="a statement") for line in before.splitlines()]
     said = [item for item in every if item.statement.predicate_type == statements.SUMMARY]
-    held, yanked = chain.standing(said)
+    held, yanked = verifier.standing(said)
     about = {*(names or (name for item in said for name in item.statement.subjects))}
     unsaid = {Action.YANK: about - yanked.keys(), Action.UNYANK: about & yanked.keys()}
     if not said or not unsaid.get(action, held if action is Action.RESTORE else not held):

@@ -23,7 +23,7 @@ from rocwheel.release.ledger.state import IndexState, Known, Standing
 from rocwheel.release.ledger.verdicts import FoundVerdict
 from rocwheel.release.policy import Decision
 from rocwheel.release.proof import judge
-from rocwheel.release.trust import TrustError, chain
+from rocwheel.release.trust import TrustError, verifier
 from rocwheel.release.trust.policy import NEVER
 
 
@@ -213,7 +213,7 @@ def _doubt(release: Place, channel: Channel, known: Known) -> tuple[str, tuple[s
     if release.view in known.bundles and not data:
         return known.id, ("its statements cannot be read: they are not what the log names", "")
     try:
-        names, is_alone = chain.revoked(data, trust, released=moment(known.first))
+        names, is_alone = verifier.revoked(data, trust, released=moment(known.first))
     except (TrustError, ConfigError, TypeError) as exc:
         return known.id, (f"its statements cannot be read: {exc}", "")
     text = f"{', '.join(sorted(names))} revoked"

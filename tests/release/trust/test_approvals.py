@@ -18,7 +18,7 @@ from rocwheel.base.errors import PromotionError
 from rocwheel.base.values import replace
 from rocwheel.records.verdict import State
 from rocwheel.release import promote
-from rocwheel.release.trust import TrustError, chain, envelope, evidence, statements
+from rocwheel.release.trust import TrustError, envelope, evidence, statements, verifier
 from rocwheel.release.trust.policy import Revocation
 from rocwheel.release.trust.statements import Approval
 
@@ -82,7 +82,7 @@ def test_a_signed_word_releases_a_flaky_cell_and_is_part_of_the_chain(shop, mani
     (key,) = promote.approve(plan, ["unit:3.12"], signer=shop.keys.signers["approver"])
     shop.promote(manifest)
     bundle = shop.store.read(shop.release.attestation(manifest.sha256, "bundle.jsonl"))[0]
-    links = chain.follow(manifest.sha256, bundle, shop.channel.trust, now=NOW)
+    links = verifier.follow(manifest.sha256, bundle, shop.channel.trust, now=NOW)
     assert all(link.holds for link in links), list(map(str, links))
     (said,) = [link.about for link in links if link.role == "approver"]
     assert said.startswith("unit on CPython 3.12 approved by ann: known race; signed by approver")
@@ -91,7 +91,7 @@ def test_a_signed_word_releases_a_flaky_cell_and_is_part_of_the_chain(shop, mani
     assert digest in {item["uri"] for item in summary.predicate["inputAttestations"]}
     assert [item["signed"] for item in summary.own["approvals"]] == [digest]
     without = b"".join(x for x in bundle.splitlines(keepends=True) if b"svr" not in _payload(x))
-    links = chain.follow(manifest.sha256, without, shop.channel.trust, now=NOW)
+    links = verifier.follow(manifest.sha256, without, shop.channel.trust, now=NOW)
     assert any("made on other statements" in link.about for link in links)
 
 
@@ -244,4 +244,4 @@ def test_a_revoked_approver_is_what_a_release_rests_on(shop, manifest) -> None:
     bundle = shop.store.read(shop.release.attestation(manifest.sha256, "bundle.jsonl"))[0]
     revoked = Revocation(since=date(2026, 2, 1), reason="left")
     shop.trusting("approver", approver={"revoked": revoked})
-    assert chain.revoked(bundle, shop.channel.trust, released=NOW) == ({"approver"}, True)
+    assert verifier.revoked(bundle, shop.channel.trust, released=NOW) == ({"approver"}, True)

@@ -7,7 +7,7 @@ import re
 from datetime import date
 
 import pytest
-from support.trust import ENDED, FAMILY, NOW, Keyring, SignedShop, make_record
+from support.trust import FAMILY, NOW, Keyring, SignedShop, make_record
 from support.wheelset import make_set, make_verdict
 
 from rocwheel.base import files
@@ -15,7 +15,7 @@ from rocwheel.base.values import replace
 from rocwheel.records.build_record import BuildRecord
 from rocwheel.records.verdict import State
 from rocwheel.release.ledger.state import Action
-from rocwheel.release.trust import TrustError, chain, envelope, evidence, statements
+from rocwheel.release.trust import TrustError, envelope, statements, verifier
 from rocwheel.release.trust.policy import Case, Revocation
 
 
@@ -98,7 +98,7 @@ def test_a_provenance_names_what_bazel_fetched_where_bazel_does(shop) -> None:
     }
 
     def stated(record):
-        made = statements.provenance(manifest, record, finished=ENDED)
+        made = statements.provenance(manifest, record)
         definition = made.part("buildDefinition")
         said = made.part("buildDefinition", "internalParameters", "bazel")["fetched"]
         own = [*statements.dependencies(manifest)]
@@ -116,11 +116,10 @@ def test_a_provenance_names_what_bazel_fetched_where_bazel_does(shop) -> None:
         {"name": "repository @deps", "uri": "https://c/two", "digest": lock},
         {"name": "repository @llvm-raw", "uri": "https://a/llvm.tar.gz", "digest": llvm},
     ]
-    signed = envelope.parse(shop.signed(made, "builder"), name="x")
     case = Case(trust=shop.channel.trust, channel="", family=FAMILY.name, now=NOW)
-    evidence.check_provenance(
-        signed, manifest, case, NOW
-    )  # what a manifest does not name may be there
+    stated = verifier.Stated(name="x", data=shop.signed(made, "builder"))
+    (link,) = verifier.links([stated], case, manifest=manifest.sha256, whole=manifest)
+    assert link.is_good, "what a manifest does not name may be there"
 
 
 def test_status_says_what_a_signature_lacks(shop) -> None:
@@ -159,7 +158,7 @@ def test_a_promoter_states_what_can_have_been(shop, first, then, message) -> Non
         fields = {"time": "2026-05-01T11:40:00Z", "url": "", "policy": {}, "inputs": inputs}
         made = statements.summary(manifest, **fields, own=told)
         lines.append(shop.signed(made, "promoter"))
-    links = chain.follow(manifest.sha256, b"".join(lines), trust, now=NOW)
+    links = verifier.follow(manifest.sha256, b"".join(lines), trust, now=NOW)
     broken = [link.about for link in links if link.role == "promoter" and not link.holds]
     assert (message in broken[0]) if message else not broken
 
@@ -174,7 +173,7 @@ def test_a_promoter_states_what_can_have_been(shop, first, then, message) -> Non
         ([("3.11", {}), ("3.12", {"shard": "1/2"})], "untested: no runner's key has signed"),
         ([("3.11", {}), ("3.12", {"wheels": {}})], "untested: no runner's key has signed"),
         ([("3.11", {})], "untested: no runner's key has signed"),
-        ([("3.11", {}), ("3.12", None), ("3.12", {})], "previous: .*, which came before it"),
+        ([("3.11", {}), ("3.12", None), ("3.12", {})], "statement 1 of runner is gone"),
     ],
 )
 def test_what_a_promoter_let_out_by_hand_shows_what_no_runner_passed(
@@ -198,12 +197,12 @@ def test_what_a_promoter_let_out_by_hand_shows_what_no_runner_passed(
     lines.append(shop.signed(made, "promoter"))
     digests = {wheel.python: wheel.sha256 for wheel in manifest.wheels}
     for sha256 in (digests["3.12"], manifest.sha256):
-        links = chain.follow(sha256, b"".join(lines), shop.channel.trust, now=NOW)
+        links = verifier.follow(sha256, b"".join(lines), shop.channel.trust, now=NOW)
         broken = [link.about for link in links if not link.holds]
         assert re.search(message, broken[0]) if message else not broken, broken
-        assert chain.state(links) == ("broken" if message else "verified")
-    links = chain.follow(digests["3.11"], b"".join(lines), shop.channel.trust, now=NOW)
-    assert chain.state(links) == ("broken" if "previous" in message else "verified")
+        assert verifier.state(links) == ("broken" if message else "verified")
+    links = verifier.follow(digests["3.11"], b"".join(lines), shop.channel.trust, now=NOW)
+    assert verifier.state(links) == ("broken" if "is gone" in message else "verified")
 
 
 @pytest.mark.parametrize(
@@ -221,23 +220,31 @@ def test_what_a_promoter_let_out_by_hand_shows_what_no_runner_passed(
 )
 def test_a_shard_of_a_revoked_key_spoils_what_was_merged_of_it(tmp_path, console, signed, alone):
     keys = Keyring(tmp_path / "keys", ("builder", "runner", "promoter", "other"))
-    shop, lines, parts = SignedShop(tmp_path, console, keys), [], []
+    shop, parts, before = SignedShop(tmp_path, console, keys), [], {}
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    lines = [shop.provenance(manifest)]
     for number, (who, what) in enumerate(signed):
         shard = what if "/" in what else ""
         state = State(what) if what in {"fail", "uncalibrated"} else State.PASS
         verdict = make_verdict(manifest, shard=shard, host=f"node{number}", state=state)
         named = parts if what == "merged" else ()
-        made = statements.result(verdict, number=1, previous="", parts=named)
+        at, previous = before.get(who, (0, ""))
+        made = statements.result(verdict, number=at + 1, previous=previous, parts=named)
         parts += [verdict.sha256] if shard else []
         lines.append(shop.signed(made, who))
+        before[who] = at + 1, files.sha256(lines[-1])
+    cells = [{"level": "required", "state": "pass", "python": "3.12", "suite": "smoke"}]
+    own = {"action": "promote", "channel": "", "family": FAMILY.name, "by": "ann", "cells": cells}
+    fields = {"time": "2026-05-01T11:40:00Z", "url": "", "policy": {}}
+    made = statements.summary(manifest, **fields, inputs=sorted(map(files.sha256, lines)), own=own)
+    lines.append(shop.signed(made, "promoter"))
     trust = keys.trust(runner={"revoked": Revocation(since=date(2026, 2, 1), reason="x")})
     more = {keys.signers["other"].public_key.keyid: keys.key("other", "runner")}
     known = replace(trust, keys={**trust.keys, **more})
-    unknown = chain.revoked(b"".join(lines), trust, released=NOW)[1]
+    unknown = verifier.revoked(b"".join(lines), trust, released=NOW)[1]
     assert unknown is (
         signed[0] != ("runner", "fail")
     )  # a key that left the file stands in for none
-    names, is_alone = chain.revoked(b"".join(lines), known, released=NOW)
+    names, is_alone = verifier.revoked(b"".join(lines), known, released=NOW)
     assert is_alone is alone
     assert names == ({"runner"} if signed[0] != ("runner", "fail") else set())

@@ -26,7 +26,7 @@ def every(tmp_path) -> list[statements.Statement]:
     about = {"url": "https://wheels.example/v2/", "policy": {"trust": "a" * 64, "matrix": "b" * 64}}
     word = Approval(suite="unit", python="3.12", by="ann", reason="known")
     return [
-        statements.provenance(manifest, record, finished=ENDED),
+        statements.provenance(manifest, record),
         statements.result(make_verdict(manifest, suite="unit"), number=1, previous=""),
         statements.summary(manifest, time=ENDED, inputs=["c" * 64], own={}, **about),
         statements.approval(manifest, word, time=ENDED),

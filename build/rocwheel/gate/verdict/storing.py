@@ -4,9 +4,11 @@ Everything is written once, below the runners' own prefix. A shard's verdict is 
 it says that it is a shard's, never passes a set, and is remembered where it fails one.
 """
 
+from __future__ import annotations
+
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -20,6 +22,8 @@ from rocwheel.records.places import Place
 from rocwheel.records.results import Results
 from rocwheel.records.verdict import Verdict
 from rocwheel.release.ledger import verdicts
+from rocwheel.release.trust import TrustError
+from rocwheel.release.trust.policy import Signer
 
 MOST: Final = 1 << 30  # bytes of results that are read from a folder: 100,000 tests take 46 MB
 KINDS: Final = {
@@ -89,12 +93,18 @@ def shard_in(folder: Path, *, seen_from: Path) -> tuple[Verdict | None, Results]
 
 
 def put(
-    place: Place, verdict: Verdict, reports: Mapping[str, bytes], logs: Path | None = None
+    place: Place,
+    verdict: Verdict,
+    reports: Mapping[str, bytes],
+    logs: Path | None = None,
+    *,
+    signer: Signer | None = None,
+    parts: Sequence[str] = (),
 ) -> tuple[str, Verdict]:
-    """Store reports and verdict; return the verdict's key and the verdict as stored.
+    """Store reports and verdict, signed by a key; return the verdict's key, and it as stored.
 
-    Of the processes' logs, in the folder `logs`, those go along that the page links to. Raises
-    StoreError; run again, it stores what is missing.
+    Of the processes' logs, in the folder `logs`, those go along that the page links to. `parts` are
+    the verdicts of the shards that it was made of. Raises StoreError, TrustError.
     """
     folder, keys = _run(verdict, reports), {}
 
@@ -111,7 +121,11 @@ def put(
     stored = replace(verdict, reports=keys)
     if stored.ran.collected and results:
         verdicts.add_tests(place, stored, tests_list(results))
-    return verdicts.add(place, stored), stored
+    try:
+        return verdicts.add(place, stored, signer, parts=parts), stored
+    except TrustError:  # of a key that does not sign: a failure counts without it, too
+        verdicts.add(place, stored)
+        raise
 
 
 def shard_of(place: Place, verdict: Verdict) -> Results:

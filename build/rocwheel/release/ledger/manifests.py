@@ -63,12 +63,19 @@ def bundle(place: Place, known: Known) -> bytes:
     sha256 = known.bundles.get(place.view, "")
     for key in (place.bundle(sha256), place.attestation(known.id, BUNDLE)) if sha256 else ():
         data, _ = glance(place.store, key)
-        part = hashlib.sha256()
-        for line in data.splitlines(keepends=True):
-            part.update(line)
-            if part.hexdigest() == sha256:
-                return data
+        if begins(data, sha256):
+            return data
     return b""
+
+
+def begins(data: bytes, sha256: str) -> bool:
+    """Return whether the first lines of statements have this digest."""
+    part = hashlib.sha256()
+    for line in data.splitlines(keepends=True):
+        part.update(line)
+        if part.hexdigest() == sha256:
+            return True
+    return False
 
 
 def bring(place: Place, wheels: Mapping[str, str], folder: Path) -> dict[Path, str]:

@@ -1,13 +1,18 @@
-"""Stored verdicts: each under its own SHA-256, so that none can be changed or hidden.
+"""Stored verdicts: in-toto test results, so that none can be changed or hidden.
 
-Runners may put and may not delete, and some stores let a put replace an object. A verdict's name is
-therefore the digest of its bytes: who writes other bytes over it leaves a name that does not
-fit, which is found here and counts as a failure. Neither the order nor the number of verdicts
-means anything; all of a cell are read.
+Runners may put and may not delete, and some stores let a put replace an object. An unsigned verdict
+is therefore named by its digest: who writes another over it leaves a name that does not fit, which
+is found here and counts as a failure. What a runner's key signs lies under that key by its number,
+and names the one before. All of a cell are read; what signatures prove, `trust.verifier` says.
+Before 0.3 a verdict was stored plain; such a one is read, and what was signed about it.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Final, TypeAlias
 
 from rocwheel.base import files
@@ -18,30 +23,66 @@ from rocwheel.records.places import Place
 from rocwheel.records.verdict import PASSED, Verdict
 from rocwheel.release.ledger.log import small
 from rocwheel.release.ledger.state import IndexState, Standing
+from rocwheel.release.trust import TrustError, envelope, statements
+from rocwheel.release.trust.policy import Signer
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
 Cell: TypeAlias = "tuple[str, str]"  # suite and CPython
 Coverage: TypeAlias = "Mapping[Cell, frozenset[str]]"  # the tests of each cell
-LARGEST: Final = 4 << 20  # bytes of a verdict that is read; ours have some thousand
+LARGEST: Final = envelope.LARGEST  # bytes of a verdict that is read; ours have some thousand
+ATTEMPTS: Final = 20  # at a number that another process with the same key takes first
+_NUMBER: Final = re.compile(r"([1-9][0-9]{0,8})\.json")
+_STORED: Final = re.compile(  # CPython, suite, then a key's number, or the verdict's digest
+    r"([^/]+)/([^/]+)/(?:([0-9a-f]{64})/([1-9][0-9]{0,8})|([^/]+))\.json"
+)
 
 
 class FoundVerdict(Plain, frozen=True, kw_only=True):
     """A verdict as it is stored; `verdict` is None where it does not count as one."""
 
     key: str
+    where: str  # what people know the key by
     python: str  # of the cell it lies in
     suite: str
-    sha256: str  # its name
+    sha256: str  # of the verdict; of what is none, of its bytes
+    keyid: str = ""  # of the key below which it lies
+    number: int = 0  # there
     verdict: Verdict | None = None
     problem: str = ""  # why it is none
     tests: frozenset[str] = frozenset()  # that a whole, passing verdict is about
+    line: bytes = b""  # as it is stored
+    seen: datetime | None = None  # when the store got it
 
 
-def add(place: Place, verdict: Verdict) -> str:
-    """Store a verdict, once; return its key. Raises StoreError."""
-    key = place.verdict(verdict.manifest, verdict.python, verdict.suite, verdict.sha256)
-    place.store.create(key, verdict.to_bytes(), headers=place.record_headers, sha256=verdict.sha256)
-    return key
+def add(
+    place: Place, verdict: Verdict, signer: Signer | None = None, *, parts: Sequence[str] = ()
+) -> str:
+    """Store a verdict, once; return its key. Raises StoreError, TrustError.
+
+    A signed one is the next of its key's in this cell; `parts` are the verdicts of the shards that
+    it was made of.
+    """
+    cell = (verdict.manifest, verdict.python, verdict.suite)
+    if signer is None:
+        key, data = (
+            place.verdict(*cell, verdict.sha256),
+            envelope.unsigned(statements.result(verdict)),
+        )
+        place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))
+        return key
+    folder = place.report(*cell, f"{signer.public_key.keyid}/")
+    for _ in range(ATTEMPTS):
+        numbers = (_NUMBER.fullmatch(item.key[len(folder) :]) for item in place.store.keys(folder))
+        number = max((int(match[1]) for match in numbers if match), default=0)
+        previous = files.sha256(place.store.read(f"{folder}{number}.json")[0]) if number else ""
+        statement = statements.result(verdict, number=number + 1, previous=previous, parts=parts)
+        data = envelope.sign(envelope.unsigned(statement), signer, name="this statement")
+        key = f"{folder}{number + 1}.json"
+        with suppress(ObjectDiffersError):  # another process with this key was faster
+            place.store.create(key, data, headers=place.record_headers, sha256=files.sha256(data))
+            return key
+    what = f"{ATTEMPTS} statements of this key about {verdict.suite} came first"
+    raise TrustError(f"{place.location}: {what}", hint="give each runner a key of its own")
 
 
 def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
@@ -99,22 +140,37 @@ def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
 def _cells(place: Place, manifest: str) -> list[tuple[FoundVerdict, int]]:
     """Return what lies where verdicts do, none of it read, with its size."""
     prefix = place.verdicts(manifest)
-    pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/([^/]+)\.json")
     return [
-        (FoundVerdict(key=item.key, python=match[1], suite=match[2], sha256=match[3]), item.size)
+        (
+            FoundVerdict(
+                key=item.key,
+                where=place.store.locate(item.key),
+                python=match[1],
+                suite=match[2],
+                keyid=match[3] or "",
+                number=int(match[4] or 0),
+                sha256=match[5] or "",
+                seen=item.modified,
+            ),
+            item.size,
+        )
         for item in place.store.keys(prefix)
-        if (match := pattern.fullmatch(item.key))
+        if (match := _STORED.fullmatch(item.key[len(prefix) :]))
     ]
 
 
 def keep(verdict: FoundVerdict, release: Place) -> None:
     """Copy to the release the verdict that was read. Raises ObjectDiffersError, StoreError."""
-    if verdict.verdict is None:  # told in the release's evidence; garbage is not carried along
+    said = verdict.verdict
+    if said is None:  # told in the release's evidence; garbage is not carried along
         return
     if verdict.tests:
         names = "".join(f"{name}\n" for name in sorted(verdict.tests))
-        add_tests(release, verdict.verdict, names.encode())
-    add(release, verdict.verdict)
+        add_tests(release, said, names.encode())
+    digest = files.sha256(verdict.line)
+    name = digest if verdict.keyid else verdict.sha256
+    key = release.verdict(said.manifest, said.python, said.suite, name)
+    release.store.create(key, verdict.line, headers=release.record_headers, sha256=digest)
 
 
 def _tests(place: Place, verdict: Verdict) -> str:
@@ -123,21 +179,28 @@ def _tests(place: Place, verdict: Verdict) -> str:
 
 
 def _read(place: Place, manifest: str, item: FoundVerdict, size: int) -> FoundVerdict:
+    data = b""
     try:
-        verdict = _verdict(place, manifest, item, size)
-        return replace(item, verdict=verdict, tests=_listed(place, verdict))
-    except ConfigError as exc:
-        return replace(item, problem=str(exc))
+        if size > LARGEST:
+            raise ConfigError(f"{size} bytes are no verdict")  # noqa: TRY301
+        data, _ = place.store.read(item.key)
+        item = replace(item, line=data)
+        verdict = _verdict(place, manifest, item)
+        return replace(item, verdict=verdict, sha256=verdict.sha256, tests=_listed(place, verdict))
+    except (ConfigError, TrustError) as exc:
+        return replace(item, problem=str(exc), sha256=item.sha256 or files.sha256(data))
 
 
-def _verdict(place: Place, manifest: str, item: FoundVerdict, size: int) -> Verdict:
-    """Read a verdict of a cell. Raises ConfigError for what is none, or is of another cell."""
-    if size > LARGEST:
-        raise ConfigError(f"{size} bytes are no verdict")
-    data, _ = place.store.read(item.key)
-    if files.sha256(data) != item.sha256:
+def _verdict(place: Place, manifest: str, item: FoundVerdict) -> Verdict:
+    """Return the verdict in a cell. Raises ConfigError, TrustError for what is none of it."""
+    name, data = item.where, item.line
+    if data.startswith(envelope.STARTS):
+        statement = envelope.parse(data, name=name).statement
+        verdict = statements.verdict_in(statement, name=name)
+    else:  # of before 0.3
+        verdict = Verdict.from_bytes(data, name=name)
+    if not item.keyid and item.sha256 not in {verdict.sha256, files.sha256(data)}:
         raise ConfigError("its contents differ from its name: it was changed")
-    verdict = Verdict.from_bytes(data, name=place.store.locate(item.key))
     about = (verdict.manifest, verdict.family, verdict.python, verdict.suite)
     if about != (manifest, place.view, item.python, item.suite):
         raise ConfigError("it is about another manifest, family, CPython or suite")

@@ -25,6 +25,7 @@ from rocwheel.release.trust.sigstore import Identity, SigstoreSigner
 PAYLOAD: Final = "application/vnd.in-toto+json"
 LARGEST: Final = 4 << 20  # bytes of an envelope; ours have some thousand
 _BUNDLED: Final = b'{"dsseEnvelope":'  # the first of a bundle's fields in their order
+STARTS: Final = (b'{"payload"', _BUNDLED)  # of an envelope, and of one in a bundle
 AGAIN: Final = "a statement is made again by the machine that did the work, with its own key"
 
 

@@ -1,28 +1,39 @@
-"""What an index offers, as installers see it, and the statements it has about each wheel."""
+"""What an index offers, as installers see it, and what its release's head says about each wheel."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urljoin
 
 import msgspec
 
+from rocwheel.base import files
 from rocwheel.base.download import Client
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.values import Plain, decoded
 from rocwheel.records.entry import version_of
-from rocwheel.release.trust import TrustError
+from rocwheel.release.ledger import manifests
+from rocwheel.release.trust import TrustError, head
+from rocwheel.release.trust.head import Head, Seen
+from rocwheel.release.trust.policy import Trust
+from rocwheel.release.trust.verifier import RELEASE, ChainLink
 
 MOST_BYTES: Final = 64 << 20  # of a page, and of a set's statements
+HEAD: Final = "head"  # the role of the link that tells until when an index can be believed
+_PUBLIC: Final = re.compile(
+    r"(.+/_rocwheel/)attestations/([0-9a-f]{64})/(?:([^/]+)/)?bundle\.jsonl"
+)
 
 
 class _Page(msgspec.Struct):
     """What is asked of a PEP 691 page; other fields are passed over."""
 
     files: tuple[_File, ...] = ()
-    projects: tuple[dict[str, Any], ...] = ()
+    projects: tuple[dict[str, str], ...] = ()
 
 
 class _File(msgspec.Struct):
@@ -39,37 +50,102 @@ class OfferedWheel(Plain, frozen=True, kw_only=True):
     where: str  # URL; "" of a wheel that came before rocwheel
 
 
-def offers(client: Client, index: str) -> Iterator[OfferedWheel]:
-    """Yield every wheel of an index. Raises ConfigError where there is none, FetchError."""
-    for project in _page(client, f"{index}/index.json").projects:
-        yield from _of(client, index, str(project.get("name")))
+class Asked(Plain, frozen=True, kw_only=True):
+    """A file that is to be verified, with its statements and what the index says of them."""
+
+    name: str
+    sha256: str
+    bundle: bytes
+    index: str = ""  # URL of the index that lists it
+    links: tuple[ChainLink, ...] = ()
 
 
-def offer(client: Client, index: str, filename: str) -> OfferedWheel:
-    """Return one wheel. Raises TrustError where the index does not list it."""
-    for item in _of(client, index, version_of(filename)[0]):
-        if item.filename == filename:
-            return item
-    hint = "it was rolled back or pruned, or it is another index's"
-    raise TrustError(f"{index}: does not list {filename}", hint=hint)
+class Reader:
+    """Reads indexes and the head statements of their releases, each once."""
 
+    def __init__(
+        self, client: Client, trust: Trust, seen: Seen, *, now: datetime, at_least: int
+    ) -> None:
+        self.client, self._trust, self._seen = client, trust, seen
+        self._now, self._at_least = now, at_least
+        self._head = lru_cache(self._read_head)
+        self._get = lru_cache(maxsize=8)(self._fetch)  # of one set come one after the other
 
-@lru_cache(maxsize=4)  # of the wheels of one set, which come one after the other
-def statements(client: Client, where: str) -> bytes:
-    """Return the statements at a URL that a page names; none where the set is unsigned."""
-    return (client.read(where, limit=MOST_BYTES, fresh=True) if where else None) or b""
+    def offers(self, index: str) -> Iterator[OfferedWheel]:
+        """Yield every wheel of an index. Raises ConfigError where there is none, FetchError."""
+        for project in self._page(f"{index}/index.json").projects:
+            yield from self._of(index, str(project.get("name")))
 
+    def offer(self, index: str, filename: str) -> OfferedWheel:
+        """Return one wheel. Raises TrustError where the index does not list it."""
+        for item in self._of(index, version_of(filename)[0]):
+            if item.filename == filename:
+                return item
+        hint = "it was rolled back or pruned, or it is another index's"
+        raise TrustError(f"{index}: does not list {filename}", hint=hint)
 
-def _of(client: Client, index: str, project: str) -> Iterator[OfferedWheel]:
-    url = f"{index}/{project}/index.json"
-    for item in _page(client, url).files:
-        link, sha256 = item.ours.get("statements", ""), item.hashes.get("sha256", "")
-        where = urljoin(url, link) if link else ""
-        yield OfferedWheel(filename=item.filename, sha256=sha256, where=where)
+    def asked(self, found: OfferedWheel, index: str, name: str, sha256: str) -> Asked:
+        """Return a wheel with the statements that the release's head names, and no others."""
+        bundle, links = b"", tuple[ChainLink, ...]()
+        if found.where:
+            bundle, links = self._statements(found.where)
+        return Asked(name=name, sha256=sha256, bundle=bundle, index=index, links=links)
 
+    def _statements(self, where: str) -> tuple[bytes, tuple[ChainLink, ...]]:
+        if not (match := _PUBLIC.fullmatch(where)):
+            what = f"{where}: no statements of a release are there"
+            return b"", (ChainLink(role=HEAD, holds=False, about=what),)
+        base, manifest, family = match.groups()
+        try:
+            said = self._head(base)
+            named = self._named(base, said, manifest)
+        except (TrustError, ConfigError) as exc:
+            return b"", (ChainLink(role=HEAD, holds=False, about=str(exc)),)
+        standing, digest = named.get(family or next(iter(named), ""), ("", ""))
+        if not digest:
+            what = f"{manifest[:12]}: no entry of the log up to {said.number} releases it, signed"
+            return b"", (ChainLink(role=HEAD, holds=False, about=what),)
+        about = f"entry {said.number} of {said.time}, to be believed until {said.expires}"
+        links = [ChainLink(role=HEAD, holds=True, about=about)]
+        if standing != "listed":
+            links.append(ChainLink(role=RELEASE, holds=False, about=f"the log has it {standing}"))
+        data = self._get(f"{base}bundles/{digest}.jsonl")
+        if files.sha256(data) != digest and not manifests.begins(data := self._get(where), digest):
+            what = f"{where}: not the statements that the log names ({digest[:12]})"
+            return b"", (*links, ChainLink(role=HEAD, holds=False, about=what))
+        return data, tuple(links)
 
-def _page(client: Client, url: str) -> _Page:
-    data = client.read(url, limit=MOST_BYTES, fresh=True)
-    if data is None:
-        raise ConfigError(f"{url}: no page of an index", hint="give what --index-url takes")
-    return decoded(data, _Page, name=url)
+    def _read_head(self, base: str) -> Head:
+        where = f"{base}head.json"
+        data = self._fetch(where)
+        if not data:
+            raise TrustError(f"{where}: no head statement", hint=head.RENEW)
+        said = head.read(data, self._trust, now=self._now, name=where)
+        for why in self._seen.check(where, said.number, said.digest, at_least=self._at_least):
+            raise TrustError(why, hint="ask who runs the index")
+        return said
+
+    def _named(self, base: str, said: Head, manifest: str) -> dict[str, tuple[str, str]]:
+        digest = said.tables.get(manifest[:2], "")
+        if not digest:
+            return {}
+        where = f"{base}head/{digest}.json"
+        data = self._get(where)
+        if files.sha256(data) != digest:
+            raise TrustError(f"{where}: not the table that the head names", hint="run it again")
+        return dict(head.read_table(data, manifest, name=where))
+
+    def _fetch(self, url: str) -> bytes:
+        return self.client.read(url, limit=MOST_BYTES, fresh=True) or b""
+
+    def _of(self, index: str, project: str) -> Iterator[OfferedWheel]:
+        url = f"{index}/{project}/index.json"
+        for item in self._page(url).files:
+            link, sha256 = item.ours.get("statements", ""), item.hashes.get("sha256", "")
+            where = urljoin(url, link) if link else ""
+            yield OfferedWheel(filename=item.filename, sha256=sha256, where=where)
+
+    def _page(self, url: str) -> _Page:
+        if not (data := self._fetch(url)):
+            raise ConfigError(f"{url}: no page of an index", hint="give what --index-url takes")
+        return decoded(data, _Page, name=url)

@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from rocwheel.base import files, yaml_file
 from rocwheel.base.errors import ConfigError
@@ -141,11 +143,15 @@ def sslib_key(public: Any, algorithm: str) -> PublicKey:
     return key
 
 
+Days = Annotated[int, msgspec.Meta(ge=1, le=366)]
+
+
 class ChannelRule(Value, frozen=True, kw_only=True):
     """The roles whose signed statements a promotion of one channel needs."""
 
     required: tuple[KeyRole, ...] = ()
     locked: bool = False  # takes only sets whose sources are a verified pin's
+    fresh_days: Days = 7  # for how long a head statement of a release is believed
 
     def __post_init__(self) -> None:
         """Refuse a role that is given twice, and a lock that any builder opens."""
@@ -180,7 +186,8 @@ class Trust(Plain, frozen=True, kw_only=True):
         """Return the same file in which what was asked for has this channel's rule, too."""
         rules = (self.rule(asked), self.rule(channel))
         roles, locked = {role for r in rules for role in r.required}, any(r.locked for r in rules)
-        rule = ChannelRule(required=tuple(roles), locked=locked)
+        days = min(r.fresh_days for r in rules)
+        rule = ChannelRule(required=tuple(roles), locked=locked, fresh_days=days)
         return replace(self, rules={**self.rules, asked: rule})
 
     def name(self, keyid: str) -> str:
@@ -221,6 +228,14 @@ class Case(Plain, frozen=True, kw_only=True):
         times, scopes = (time, seen or time), (self.channel, self.family, suite)
         refusals = ((key, self.trust.keys[key].refusal(role, scopes, times)) for key in keyids)
         return next((f"{self.trust.name(key)}: {why}" for key, why in refusals if why), "")
+
+    def is_void(self, keyids: Iterable[str], claimed: object, seen: datetime | None) -> bool:
+        """Return whether one of these keys was revoked when it signed: it blocks nothing either."""
+        try:
+            last = max(time_of(claimed), seen or time_of(claimed)).date()
+        except ConfigError:
+            return False
+        return any(last >= self.trust.keys[keyid].revoked.since for keyid in keyids)
 
 
 def load(

@@ -12,11 +12,13 @@ import msgspec
 
 from rocwheel import __version__
 from rocwheel.base import files
+from rocwheel.base.errors import ConfigError
 from rocwheel.base.git import Source
 from rocwheel.base.values import NonEmpty, Sha256OrNone, Value, canonical_json, replace
 from rocwheel.records.build_record import BuildRecord
 from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.records.verdict import State, Verdict
+from rocwheel.release.trust import TrustError, envelope
 from rocwheel.release.trust.envelope import Sha256Digest, Statement, StatementSubject
 
 PROVENANCE: Final = "https://slsa.dev/provenance/v1"
@@ -27,7 +29,6 @@ BUILD_TYPE: Final = "https://rocwheel.dev/wheel-set/v1"
 OWN: Final = "rocwheel"  # the field of a predicate that is ours
 _TIMES: Final = {  # where a predicate says when it was made
     PROVENANCE: ("runDetails", "metadata", "finishedOn"),
-    TEST_RESULT: (OWN, "ended"),
     SUMMARY: ("timeVerified",),
     APPROVAL: ("timeCreated",),
 }
@@ -51,7 +52,7 @@ class Approval(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def provenance(
-    manifest: Manifest, record: BuildRecord, *, finished: str, reproduced: Manifest | None = None
+    manifest: Manifest, record: BuildRecord, *, reproduced: Manifest | None = None
 ) -> Statement:
     """State what a set was built from, where and when; or how an earlier one was `reproduced`."""
     builder, bazel = record.builder, record.bazel
@@ -84,7 +85,7 @@ def provenance(
                 "metadata": {
                     "invocationId": f"{record.host} {record.started}",
                     "startedOn": record.started,
-                    "finishedOn": finished,
+                    "finishedOn": record.finished,
                 },
                 "byproducts": [{"uri": item} for item in (builder.digests if builder else ())],
             },
@@ -119,14 +120,15 @@ def dependencies(manifest: Manifest) -> Iterator[dict[str, Any]]:
             yield _resource(wheel.filename, wheel.sha256)
 
 
-def result(verdict: Verdict, *, number: int, previous: str, parts: Sequence[str] = ()) -> Statement:
-    """State what a suite said: the verdict under its digest, numbered within its cell.
+def result(
+    verdict: Verdict, *, number: int = 0, previous: str = "", parts: Sequence[str] = ()
+) -> Statement:
+    """State what a suite said: the whole verdict, and where it stands among its signer's.
 
-    `previous` is the digest of the signer's statement before, `parts` are the verdicts of the
-    shards that a merged one was made of.
+    A signed one is numbered within its cell, and `previous` is the digest of the signer's
+    statement before. `parts` are the verdicts of the shards that a merged one was made of.
     """
-    about = ("family", "python", "suite", "shard", "devices", "ended")
-    named = {"verdict": verdict.sha256, "suite": verdict.ran.definition, "skips": verdict.ran.skips}
+    named = {"suite": verdict.ran.definition, "skips": verdict.ran.skips}
     return Statement(
         predicate_type=TEST_RESULT,
         subject=(
@@ -138,15 +140,42 @@ def result(verdict: Verdict, *, number: int, previous: str, parts: Sequence[str]
             "configuration": [_resource(name, digest) for name, digest in named.items() if digest],
             "failedTests": [verdict.first_failure] if verdict.first_failure else [],
             OWN: {
-                **{name: _plain(getattr(verdict, name)) for name in about},
-                "state": verdict.state.value,
-                "counts": verdict.counts.by_outcome(),
+                "verdict": _plain(verdict),
                 "number": number,
                 "previous": previous,
                 "parts": list(parts),
             },
         },
     )
+
+
+def verdict_in(statement: Statement, *, name: str) -> Verdict:
+    """Return the verdict that a test result states. Raises TrustError where it is none."""
+    own = statement.own
+    try:
+        verdict = msgspec.convert(own.get("verdict"), Verdict)
+        about = {name: own[name] for name in ("number", "previous", "parts")}
+        made = result(verdict, **about)
+    except (msgspec.ValidationError, ConfigError, KeyError, TypeError) as exc:
+        raise TrustError(f"{name}: verdict: {exc}", hint=envelope.AGAIN) from exc
+    if made != statement:
+        what = "says something else than the verdict in it"
+        raise TrustError(f"{name}: {what}", hint=envelope.AGAIN)
+    return verdict
+
+
+def verdict_of(statement: Statement) -> str:
+    """Return the digest of the verdict that a test result of before 0.3 names; "" for none."""
+    try:
+        items: Any = statement.predicate["configuration"]
+        return next(str(i["digest"]["sha256"]) for i in items if i["name"] == "verdict")
+    except (KeyError, TypeError, StopIteration):
+        return ""
+
+
+def told(statement: Statement) -> Mapping[str, Any]:
+    """Return what a test result says by the fields of a verdict; before 0.3 it had some of them."""
+    return statement.part(OWN, "verdict") or statement.own
 
 
 def approval(manifest: Manifest, word: Approval, *, time: str) -> Statement:
@@ -207,6 +236,8 @@ def subjects(manifest: Manifest) -> tuple[StatementSubject, ...]:
 
 def claimed(statement: Statement) -> object:
     """Return when a statement says that it was made."""
+    if statement.predicate_type == TEST_RESULT:
+        return told(statement).get("ended")
     *path, name = _TIMES[statement.predicate_type]
     return statement.part(*path).get(name)
 

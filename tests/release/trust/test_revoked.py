@@ -1,0 +1,199 @@
+"""A key that is lost blocks nothing and counts for nothing; what it left is named, and set aside."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from support.trust import Keyring, SignedShop, World
+from support.wheelset import make_verdict
+
+from rocwheel.base import files
+from rocwheel.base.errors import PromotionError
+from rocwheel.base.values import replace
+from rocwheel.records.verdict import State
+from rocwheel.release.ledger import verdicts
+from rocwheel.release.ledger.state import Action
+from rocwheel.release.trust import envelope, evidence, signers
+from rocwheel.release.trust.envelope import Sha256Digest, Statement, StatementSubject
+from rocwheel.release.trust.policy import Revocation
+from rocwheel.release.trust.statements import TEST_RESULT, Approval
+
+NAMES = ("builder", "runner", "promoter", "approver", "second")
+
+
+class Desk(SignedShop):
+    """A shop with two runners' keys and a set that is built, staged and gated by the first."""
+
+    def __init__(self, folder, console) -> None:
+        super().__init__(folder, console, Keyring(folder / "keys", NAMES))
+        self.trusting()
+        self.manifest = self.ready()
+
+    def trusting(self, *more: str, **changes) -> None:
+        super().trusting(*more, **changes)
+        keyid = self.keys.signers["second"].public_key.keyid
+        keys = {**self.channel.trust.keys, keyid: self.keys.key("second", "runner")}
+        self.channel = replace(self.channel, trust=replace(self.channel.trust, keys=keys))
+
+    def revoke(self) -> None:
+        self.trusting(runner={"revoked": Revocation(since=date(2026, 1, 2), reason="stolen")})
+
+    def garbage(self, number: int = 2, data: bytes = b"garbage") -> str:
+        keyid = self.keys.signers["runner"].public_key.keyid
+        place, manifest = self.staging, self.manifest.sha256
+        key = place.report(manifest, "3.12", "unit", f"{keyid}/{number}.json")
+        path = self.store.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return key
+
+    def gate(self) -> None:
+        for suite in ("smoke", "unit"):
+            self.add(self.manifest, "second", suite=suite, host="node2")
+
+    @property
+    def is_released(self) -> bool:
+        return bool(self.shown(self.release, "jax-rocm7-pjrt"))
+
+
+@pytest.fixture
+def desk(tmp_path, console) -> Desk:
+    return Desk(tmp_path, console)
+
+
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_garbage_under_a_revoked_runners_key_blocks_no_set_that_another_gated(desk, number) -> None:
+    desk.garbage(number)
+    desk.gate()
+    desk.revoke()
+    desk.promote(desk.manifest)
+    assert desk.is_released
+
+
+def test_a_failure_of_a_revoked_key_counts_for_nothing(desk) -> None:
+    desk.add(desk.manifest, suite="unit", state=State.FAIL)
+    desk.gate()
+    desk.revoke()
+    desk.promote(desk.manifest)
+    assert desk.is_released
+
+
+def test_garbage_names_the_key_that_lies_there_and_an_approval_sets_it_aside(desk) -> None:
+    key = desk.garbage()
+    with pytest.raises(PromotionError) as refused:
+        desk.promote(desk.manifest)
+    assert desk.store.locate(key) in str(refused.value)
+    assert "it lies where runner puts statements" in str(refused.value)
+    assert "promote" in refused.value.hint
+    assert "--approve unit:3.12" in refused.value.hint
+    word = Approval(suite="unit", python="3.12", by="ann", reason="the disk was full")
+    desk.promote(desk.manifest, approvals=[word])
+    said = desk.entry(desk.release, Action.PROMOTE).evidence
+    assert said["approvals"][0]["reason"] == "the disk was full"
+    (cell,) = (cell for cell in said["cells"] if cell["suite"] == "unit")
+    assert f"{files.sha256(b'garbage')} unreadable" in cell["verdicts"]
+
+
+def test_a_runner_goes_on_after_its_garbage_and_the_release_verifies(desk) -> None:
+    desk.garbage()
+    desk.add(desk.manifest, suite="unit", host="node3")
+    word = Approval(suite="unit", python="3.12", by="ann", reason="the disk was full")
+    desk.promote(desk.manifest, approvals=[word])
+    assert desk.verified() == "verified"
+
+
+def test_a_failure_over_which_garbage_was_written_is_a_gap_that_no_approval_lifts(desk) -> None:
+    desk.add(desk.manifest, suite="unit", state=State.FAIL)
+    desk.add(desk.manifest, suite="unit", host="node3")
+    desk.garbage(2)
+    word = Approval(suite="unit", python="3.12", by="ann", reason="x")
+    with pytest.raises(PromotionError, match="is not before it"):
+        desk.promote(desk.manifest, approvals=[word])
+
+
+# Of before 0.3
+
+
+def older(desk, verdict, number: int = 1) -> bytes:
+    """What 0.2 stored of a gate: the verdict alone, and what a key signed about it."""
+    place = desk.staging
+    key = place.verdict(verdict.manifest, verdict.python, verdict.suite, verdict.sha256)
+    place.store.create(key, verdict.to_bytes(), headers=place.record_headers)
+    about = ("family", "python", "suite", "shard", "ended")
+    own = {name: getattr(verdict, name) for name in about}
+    own |= {"state": verdict.state.value, "number": number, "previous": "", "parts": []}
+    named = {"name": "verdict", "digest": {"sha256": verdict.sha256}}
+    subjects = {"manifest.json": verdict.manifest, **verdict.wheels}
+    made = Statement(
+        predicate_type=TEST_RESULT,
+        subject=tuple(
+            StatementSubject(name=name, digest=Sha256Digest(sha256=digest))
+            for name, digest in subjects.items()
+        ),
+        predicate={"result": "PASSED", "configuration": [named], "rocwheel": own},
+    )
+    signer = desk.keys.signers["runner"]
+    data = envelope.sign(envelope.unsigned(made), signer, name="made")
+    name = f"test-result/{verdict.python}/{verdict.suite}/{signer.public_key.keyid}/{number}.json"
+    place.store.create(
+        place.attestation(verdict.manifest, name), data, headers=place.record_headers
+    )
+    return data
+
+
+@pytest.fixture
+def before(desk) -> Desk:
+    """The set as 0.2 left it in staging."""
+    for found in verdicts.find(desk.staging, desk.manifest.sha256):
+        desk.store.delete(found.key)
+    for suite in ("smoke", "unit"):
+        older(desk, make_verdict(desk.manifest, suite=suite))
+    return desk
+
+
+def test_verdicts_of_before_are_promoted_and_verify(before) -> None:
+    before.promote(before.manifest)
+    assert before.verified() == "verified"
+    found = verdicts.find(before.release, before.manifest.sha256)
+    assert {item.verdict.suite for item in found} == {"smoke", "unit"}
+
+
+def test_a_verdict_of_before_that_was_deleted_leaves_its_statement(before) -> None:
+    (unit,) = (
+        i for i in verdicts.find(before.staging, before.manifest.sha256) if i.suite == "unit"
+    )
+    before.store.delete(unit.key)
+    with pytest.raises(PromotionError, match=r"verdict .* that it signs is gone"):
+        before.promote(before.manifest)
+
+
+def test_a_verdict_of_before_counts_unsigned_where_nobody_signed_it(before) -> None:
+    found = list(before.store.keys(before.staging.attestation(before.manifest.sha256, "test-")))
+    for item in found:
+        before.store.delete(item.key)
+    with pytest.raises(PromotionError, match="no runner's key has signed it"):
+        before.promote(before.manifest)
+    before.channel = replace(before.channel, trust=before.keys.trust())
+    before.promote(before.manifest, signer=None)
+    assert before.is_released
+
+
+def test_the_demos_wheelhouse_is_signed_by_its_build_record(tmp_path, console, monkeypatch) -> None:
+    """There is no second file that a machine without a key would have had to leave."""
+    world = World(tmp_path, console, monkeypatch)
+    assert not (world.folder / evidence.PROVENANCE).exists()
+    assert world.run("trust", "sign", world.folder, f"--signer={world.uri('builder')}") == 0
+    line = evidence.built(world.folder)
+    (keyid,) = envelope.parse(line, name="x").signatures
+    assert keyid == signers.signer(world.uri("builder")).public_key.keyid
+
+
+def test_a_folder_without_a_build_record_is_two_lines(tmp_path, console, monkeypatch, capsys):
+    world = World(tmp_path, console, monkeypatch)
+    (world.folder / "build.json").unlink()
+    assert world.run("trust", "sign", world.folder, f"--signer={world.uri('builder')}") == 3
+    said = capsys.readouterr().err
+    assert "build.json: No such file" in said
+    assert "name a wheelhouse as it was built" in said
+    assert len(said.splitlines()) == 2
