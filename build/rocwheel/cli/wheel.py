@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from rocwheel.base import parallel, yaml_file
+from rocwheel.base import parallel
 from rocwheel.base.errors import DIFFERENT, ConfigError, WheelError, named
 from rocwheel.base.versions import gfx_target
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.build_options import FAMILY
 from rocwheel.cli.options import PATH, dry_run, group, option, option_set
-from rocwheel.records import families
 
 if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
     from rocwheel.records.manifest import Manifest
@@ -24,13 +22,13 @@ if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as l
     from rocwheel.wheel import wheel_policy as policies
 
 
-def _there(wheels: tuple[Path, ...]) -> list[Path]:
+def _there(wheels: list[Path]) -> list[Path]:
     """Return the paths of wheels. Raises ConfigError for one that is not there."""
     for path in wheels:
         # A misspelt path says nothing about a wheel: it has not the exit code of a bad one.
         with named(path, ConfigError, hint="name an existing wheel"):
             path.stat()
-    return [*wheels]
+    return wheels
 
 
 def _folder(output: str) -> Path:
@@ -43,6 +41,7 @@ def _folder(output: str) -> Path:
 
 def _policy(app: App, path: Path | None) -> policies.WheelPolicy:
     """Read the policy that wheels are judged by. Raises ConfigError."""
+    from rocwheel.base import yaml_file
     from rocwheel.wheel import wheel_policy as policies
 
     return yaml_file.read(path or app.home.ci / "wheel_policy.yaml", policies.WheelPolicy)
@@ -50,7 +49,7 @@ def _policy(app: App, path: Path | None) -> policies.WheelPolicy:
 
 wheels_argument = option_set(
     "wheels",
-    _there,
+    lambda wheels: [*wheels],  # whether they are there is looked at after the options
     click.argument("wheels", metavar="WHEEL...", type=PATH, nargs=-1, required=True),
 )
 output_option = option_set(
@@ -81,10 +80,12 @@ def wheel() -> None:
 @click.pass_obj
 def inspect(app: App, wheels: list[Path]) -> None:
     """Show names, sizes, shared objects, GPU code, provenance."""
+    import shutil
+
     from rocwheel.wheel import inspect as inspection
     from rocwheel.wheel import show
 
-    reports = parallel.each(inspection.inspect_with_manifest, wheels)
+    reports = parallel.each(inspection.inspect_with_manifest, _there(wheels))
     width = shutil.get_terminal_size().columns
     app.emit(
         {"wheels": [show.document(report) for report in reports]},
@@ -147,6 +148,7 @@ def verify(
     from rocwheel.wheel.limits import LIMITS
 
     wanted = _gpu_code(asked["family"], asked["family_file"], gfx_targets)
+    wheels = _there(wheels)
     if rocm_root:
         wanted["rocm_sonames"] = judging.sonames_below(rocm_root)
         wanted["rocm_symbols"] = judging.symbols_of(rocm_root, wheels)
@@ -172,6 +174,8 @@ def _gpu_code(
 
     Raises UsageError for nothing, ConfigError for what there is not, or where they disagree.
     """
+    from rocwheel.records import families
+
     targets = frozenset(map(gfx_target, gfx_targets or ()))
     if gfx_targets is not None and not targets:
         raise click.UsageError("--gfx-targets names no target: leave it out, or write gfx942")
@@ -265,7 +269,9 @@ def repair(app: App, wheels: list[Path], folder: Path, policy: Path | None, dry_
     from rocwheel.wheel import repair as repairing
     from rocwheel.wheel import show
 
-    plans = parallel.each(partial(repairing.plan_repair, policy=_policy(app, policy)), wheels)
+    plans = parallel.each(
+        partial(repairing.plan_repair, policy=_policy(app, policy)), _there(wheels)
+    )
     by: dict[str, Any] = {"out": folder, "runner": app.runner, "console": app.console}
     names = [str(plan.after) for plan in plans]
     for name in (each for each in names if names.count(each) > 1):
@@ -280,7 +286,9 @@ def repair(app: App, wheels: list[Path], folder: Path, policy: Path | None, dry_
 
 
 @wheel.command("diff")
-@option_set("wheels", _there, click.argument("wheels", metavar="A B", type=PATH, nargs=-1))
+@option_set(
+    "wheels", lambda wheels: [*wheels], click.argument("wheels", metavar="A B", type=PATH, nargs=-1)
+)
 @option("--exit-code", is_flag=True, help=f"End with status {DIFFERENT} when they differ.")
 @click.pass_obj
 def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
@@ -292,7 +300,7 @@ def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
 
     if len(wheels) != 2:  # noqa: PLR2004
         raise click.UsageError(f"{len(wheels)} given: name the two wheels to compare")
-    differences = comparing.diff(*wheels)
+    differences = comparing.diff(*_there(wheels))
     app.emit(
         {"differences": [item._asdict() for item in differences]},
         "\n".join(map(str, differences)) if differences else None,
@@ -302,7 +310,7 @@ def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
 
 def _set_of(wheels: list[Path]) -> tuple[Manifest | None, list[Path]]:
     """Return the manifest of a wheelhouse that was named, and its wheels. Raises WheelError."""
-    folders = [path for path in wheels if path.is_dir()]
+    folders = [path for path in _there(wheels) if path.is_dir()]
     if not folders:
         return None, wheels
     if len(wheels) > 1:
