@@ -266,7 +266,7 @@ def test_the_executable_looks_for_every_dependency_of_the_project():
     } == expected
 
 
-IN_THE_TESTED = ("worker", "facts.py")  # what runs among JAX and pytest, not among ours
+IN_THE_TESTED = ("worker", "facts.py", "probe.py")  # what runs among JAX and pytest, not among ours
 ALONG = {"botocore": "boto3", "packageurl": "cyclonedx"}  # in the interface of what brings them
 
 
