@@ -119,7 +119,7 @@ def add_shard(
         suite="smoke", shard=f"{number}/2", files=(file,), suite_files=("test_1.py", "test_2.py"),
         tests=tuple(
             TestResult(test=f"{file}::test_{n}", outcome=outcome, attempts=(attempt,))
-            for n in range(150)
+            for n in range(SUITES["smoke"].demands.of(world.manifest.jax_version).must_run)
         ),
         environment={"family": FAMILY.name, "manifest": world.manifest.sha256},
     )  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from support.trust import ENDED, make_record
 from support.wheelset import make_set, make_verdict
 
 from rocwheel.base.values import replace
-from rocwheel.release.trust import statements
+from rocwheel.release.trust import envelope, statements
 from rocwheel.release.trust.statements import Approval
 
 # https://github.com/in-toto/attestation/blob/main/spec/v1/digest_set.md, those that we have
@@ -66,3 +68,25 @@ def test_a_summary_names_each_file_that_decided(every) -> None:
 def test_the_compiler_can_be_looked_up(every) -> None:
     built = every[0].part("buildDefinition")["resolvedDependencies"]
     assert {"name": "compiler", "uri": "pkg:generic/clang@18"} in built
+
+
+def test_many_threads_read_the_first_verdicts_of_a_process(tmp_path) -> None:
+    """Two threads that looked at the annotations of a type for the first time ended the process."""
+    manifest = make_set(tmp_path / "wheelhouse", pythons=("3.12",))
+    made = statements.result(make_verdict(manifest, suite="unit"), number=1)
+    (tmp_path / "line").write_bytes(envelope.unsigned(made))
+    program = (
+        "import sys, threading\n"
+        "from rocwheel.release.trust import envelope, statements\n"
+        "statement = envelope.parse(open(sys.argv[1], 'rb').read(), name='x').statement\n"
+        "gate = threading.Barrier(16)\n"
+        "def read():\n"
+        "    gate.wait()\n"
+        "    statements.verdict_in(statement, name='x')\n"
+        "threads = [threading.Thread(target=read) for _ in range(16)]\n"
+        "[thread.start() for thread in threads]\n"
+        "[thread.join() for thread in threads]\n"
+    )
+    for _ in range(3):
+        line = [sys.executable, "-c", program, str(tmp_path / "line")]
+        subprocess.run(line, check=True, timeout=120)

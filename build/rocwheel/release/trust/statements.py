@@ -14,7 +14,7 @@ from rocwheel import __version__
 from rocwheel.base import files
 from rocwheel.base.errors import ConfigError
 from rocwheel.base.git import Source
-from rocwheel.base.values import NonEmpty, Sha256OrNone, Value, canonical_json, replace
+from rocwheel.base.values import NonEmpty, Sha256OrNone, Value, canonical_json, decoder, replace
 from rocwheel.records.build_record import BuildRecord
 from rocwheel.records.manifest import MANIFEST, Manifest
 from rocwheel.records.verdict import State, Verdict
@@ -152,6 +152,7 @@ def result(
 def verdict_in(statement: Statement, *, name: str) -> Verdict:
     """Return the verdict that a test result states. Raises TrustError where it is none."""
     own = statement.own
+    decoder(Verdict)  # its annotations are looked at by one thread: many read verdicts at once
     try:
         verdict = msgspec.convert(own.get("verdict"), Verdict)
         about = {name: own[name] for name in ("number", "previous", "parts")}
