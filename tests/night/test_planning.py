@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from support import registries
 from support.faultserver import Fault, FaultServer
 from support.states import summary
 
@@ -383,24 +384,21 @@ sets:
 """
 
 
+@pytest.mark.integration
+@pytest.mark.needs("docker-registry", "skopeo")
 def test_an_image_becomes_a_digest_once_and_its_cells_build_in_it(tmp_path, runner):
-    """A registry's two answers, as the Docker registry gives them."""
     (tmp_path / "source").mkdir()
+    (tmp_path / "registry").mkdir()
     (tmp_path / "rocm-7.1.0.tar.gz").write_bytes(b"ROCm")
-    config = b'{"config": {}}'
-    described = "sha256:" + hashlib.sha256(config).hexdigest()
-    manifest = json.dumps({"config": {"digest": described}, "layers": []}).encode()
-    digest = "sha256:" + hashlib.sha256(manifest).hexdigest()
 
     def resolved(image: str):
         (tmp_path / "nightly.yaml").write_text(SET.format(image=image))
         settings = settings_file.load(tmp_path / "nightly.yaml")
         return resolving.resolve(settings, matrix.FAMILIES, world(tmp_path, runner))
 
-    with FaultServer() as server:
-        server.add("v2/rocm/builder/manifests/7", manifest)
-        server.add(f"v2/rocm/builder/blobs/{described}", config)
-        name = server.url("rocm/builder").removeprefix("http://")
+    with registries.serving(tmp_path / "registry") as address:
+        digest = registries.image(address, "rocm/builder", "7")
+        name = f"{address}/rocm/builder"
         (recipe,), absent = resolved(f"{name}:7")
         assert not absent
         _, (gone,) = resolved(f"{name}:8")

@@ -75,7 +75,7 @@ def test_canonical_json_has_no_floats_and_one_order():
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (lambda d: d.update(schema=3), "schema"),
+        (lambda d: d.update(schema=4), "schema"),
         (lambda d: d.update(schema=1), "document"),
         (lambda d: d["rocm"].pop("delivery"), "document"),
         (lambda d: d["rocm"]["delivery"].update(etag='"e"'), "rocm.delivery"),

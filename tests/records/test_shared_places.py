@@ -49,8 +49,8 @@ def has(place: Place, manifest: Manifest) -> None:
 def test_a_set_without_families_keeps_its_bytes_and_its_digest() -> None:
     manifest = example()
     assert b"families" not in manifest.to_bytes()
-    assert b'"schema": 2' in manifest.to_bytes()
-    assert manifest.sha256 == "467b849c2e73796a74854f1e65c3a8382f464c6a4dff4552020487b76d758657"
+    assert b'"schema": 3' in manifest.to_bytes()
+    assert manifest.sha256 == "b1e4787b0072cd289156d5ab92ecb6ef74f75b53633d418f03a33e54674bcb53"
     assert Manifest.from_bytes(SET.to_bytes(), name="m").families == (X, Y)
 
 

@@ -18,7 +18,9 @@ from rocwheel.base.errors import ConfigError, named
 from rocwheel.base.git import Source
 from rocwheel.base.values import NonEmpty, Sha256, Value, WheelFile
 
-SCHEMA: Final = 2  # 1 does not say where its ROCm came from, and is still read
+# 1 does not say where its ROCm came from; 2 says neither the compilers of GPU code nor what a set
+# was derived from. Both are still read.
+SCHEMA: Final = 3
 Gfx = Annotated[str, Meta(pattern=r"\Agfx[0-9a-f]")]
 MANIFEST: Final = "manifest.json"
 
@@ -110,7 +112,7 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
     # that it is for, sorted; a set of one family names none, and its bytes stay what they were
     families: tuple[NonEmpty, ...] = ()
     parent: Derivation | None = None  # of a set that was derived, not built
-    schema: Literal[1, 2] = field(default_factory=lambda: SCHEMA)  # written, unlike a default
+    schema: Literal[1, 2, 3] = field(default_factory=lambda: SCHEMA)  # written, unlike a default
 
     def __post_init__(self) -> None:
         """Refuse a manifest whose schema and fields disagree, and families out of order."""
@@ -118,6 +120,9 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
             raise ValueError("`families` names each family once, sorted")
         if (self.schema == 1) != (self.rocm.delivery is UNSET):
             raise ValueError(f"`rocm.delivery` and schema {self.schema} do not go together")
+        stamped = any(wheel.compilers is not UNSET for wheel in self.wheels)
+        if self.schema != SCHEMA and (self.parent or stamped):
+            raise ValueError(f"`parent`, `compilers` and schema {self.schema} do not go together")
 
     @cached_property
     def sha256(self) -> str:

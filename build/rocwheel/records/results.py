@@ -147,7 +147,7 @@ class Results(Value, frozen=True, kw_only=True):
     skips: Mapping[str, Count] = msgspec.field(default_factory=dict)  # by entry, `file:line`
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     duration_ms: Count = 0
-    schema: Literal[1] = SCHEMA
+    schema: Literal[1, 2] = 2  # 1 does not say which classes were dropped
 
     def __post_init__(self) -> None:
         """Refuse what no run leaves, since reports and verdicts rely on it. Raises ConfigError."""
