@@ -850,10 +850,10 @@ def test_the_line_that_runs_a_test_again_names_the_data_in_use_and_no_shard(at, 
 
 def shard(number):
     """Results of one of two shards of the smoke suite, all passing."""
-    results = rich(passing=150)
+    results = rich(passing=360)
     tests = tuple(
         replace(test, test=f"test_{number}.py::{n}", libraries=())
-        for n, test in enumerate(results.tests[:150])
+        for n, test in enumerate(results.tests[:355])
     )
     return replace(
         results, shard=f"{number}/2", tests=tests, collect_errors=(), faults=(),
@@ -875,10 +875,10 @@ def test_shards_become_one_result_and_a_missing_one_is_not_run(at, capsys):
         (at / name).mkdir()
         (at / name / "results.json").write_bytes(shard(number).to_bytes())
     assert main(["gate", "merge", "--shards", "2", "one", "two"]) == 0
-    assert "300 passed" in capsys.readouterr().out
+    assert "710 passed" in capsys.readouterr().out
     assert (at / "gate-results/merged/report.html").is_file()
     assert main(["gate", "merge", "--shards", "2", "one", "two", "--output", "/proc/nowhere"]) == 8
-    assert "300 passed" in capsys.readouterr().out, "it is told all the same"
+    assert "710 passed" in capsys.readouterr().out, "it is told all the same"
     assert main(["gate", "merge", "--shards", "2", "two"]) == State.NOT_RUN.exit_code
     assert "shard 1 of 2 has no results" in capsys.readouterr().out
     assert main(["gate", "merge", "--shards", "3", "one", "two"]) == 3, "cut in another way"
@@ -902,7 +902,7 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
         for _ in range(2):  # what is new since the last merge is another page
             assert main(merging) == state.exit_code
         assert state in whole(shop, sha256)
-    assert whole(shop, sha256)[State.PASS].counts.passed == 300
+    assert whole(shop, sha256)[State.PASS].counts.passed == 710
 
     bad = replace(shard(1), tests=(failing(shard(1).tests[0]), *shard(1).tests[1:]))
     failed = verdict_of(bad, manifest, host="other")

@@ -360,8 +360,10 @@ def with_xla(root: Path) -> None:
 
 def test_an_xla_folder_is_left_alone_and_its_missing_patch_told(bench, xla, runner):
     with_xla(bench.tree(NEWEST))
-    planned = source.patches.named(bench.folder / "jax/third_party/xla")
-    applied, warnings = source.patches.compared(xla, planned, runner=runner)
+    tree = bench.folder / "jax"
+    pin = source.load_layouts(home.find(None).ci / "layouts.yaml")["upstream"].xla
+    planned = source.xla.patches(tree, pin, by_module=False)
+    applied, warnings = source.xla.compared(xla, planned, runner=runner)
     assert applied == ()
     assert "lacks JAX's version.patch" in warnings[0]
     with pytest.raises(BazelError, match="static assertion failed"):

@@ -112,8 +112,9 @@ class Console:
 
     def fail(self, error: RocwheelError) -> None:
         """Show a failure: what the failing part printed, what happened, what to do."""
-        if error.detail and error.detail not in self._told:
-            self._print(error.detail)
+        told = next((text for text in self._told if error.detail.startswith(text)), "")
+        if detail := error.detail.removeprefix(told).lstrip("\n"):
+            self._print(detail)
         message, hint = printable(str(error)), printable(error.hint)
         if self.mode is ConsoleMode.GITHUB:
             self._write("::error::" + escaped(f"{message}\n{hint}".strip()))

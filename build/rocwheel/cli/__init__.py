@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ import click
 from rocwheel import __version__
 from rocwheel.base.errors import HostError, InterruptError, RocwheelError, Terminated
 from rocwheel.cli.app import App, program_name, start
-from rocwheel.cli.options import Group, Option, given_words
+from rocwheel.cli.options import Group, Option, given_words, imported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,15 +176,15 @@ class Commands(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name in MOVED:
-            return _imported(f"rocwheel.cli.{MOVED[cmd_name][1]}")
+            return imported(f"rocwheel.cli.{MOVED[cmd_name][1]}")
         name = cmd_name.replace("-", "_")
         if name not in COMMANDS:
             return None
-        found = _imported(COMMANDS[name][0])
+        found = imported(COMMANDS[name][0])
         for path, where in MOVED.values():
             group, _, inner = path.partition(" ")
-            if group == name and inner and isinstance(found, click.Group):
-                found.add_command(_imported(f"rocwheel.cli.{where}"), inner)
+            if group == name and inner and isinstance(found, Group):
+                found.elsewhere[inner] = f"rocwheel.cli.{where}"
         return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -272,18 +271,13 @@ def _tell_moved(app: App, name: str) -> None:
 
 def _called(command: click.Command, words: list[str]) -> tuple[list[str], click.Command]:
     """Return the words that name a command, within groups too, and that command."""
-    names = words[:1]
+    names, context = words[:1], click.Context(command)
     for word in words[1:]:
-        if not isinstance(command, click.Group) or word not in command.commands:
+        inner = command.get_command(context, word) if isinstance(command, click.Group) else None
+        if inner is None:
             break
-        names, command = [*names, word], command.commands[word]
+        names, command = [*names, word], inner
     return names, command
-
-
-def _imported(where: str) -> click.Command:
-    module, _, attribute = where.partition(":")
-    found: click.Command = getattr(importlib.import_module(module), attribute)
-    return found
 
 
 def _dist_wheels(ctx: click.Context) -> click.Command:

@@ -15,6 +15,7 @@ Options that several commands share are decorators, `option_set`, which pass one
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Callable, Iterable
 from itertools import groupby, pairwise, takewhile
@@ -315,10 +316,30 @@ MEANT: Final = {
 }
 
 
+def imported(where: str) -> click.Command:
+    """Return the command that `module:attribute` names."""
+    module, _, attribute = where.partition(":")
+    found: click.Command = getattr(importlib.import_module(module), attribute)
+    return found
+
+
 class Group(Helpful, click.Group):
     """A group of commands; called without a word, it shows its help."""
 
     command_class: type[click.Command] | None = CliCommand
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.elsewhere: dict[str, str] = {}  # commands of other modules: `module:attribute`
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.elsewhere})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, imported when it is first asked for."""
+        if cmd_name in self.elsewhere and cmd_name not in self.commands:
+            self.add_command(imported(self.elsewhere[cmd_name]), cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command with the whole first sentence of its help."""

@@ -32,12 +32,12 @@ WRITE: Final = (PUT, "s3:PutObjectRetention")  # the second in a bucket with Obj
 STAGED: Final = "{staging}/{family}/*"
 RELEASED: Final = "{release}/{family}/*"
 VERDICTS: Final = f"{{staging}}/{{family}}/{OURS}/verdicts/*"
+# where 0.2 kept signed results, which are still read: nobody adds to them
 RESULTS: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/test-result/*"
 VERDICTS_OF: Final = (
     f"{{staging}}/{{family}}/{OURS}/verdicts/*/%/*",
     f"{{staging}}/{{family}}/{OURS}/verdicts/probe/%*",
 )
-RESULTS_OF: Final = (f"{{staging}}/{{family}}/{OURS}/attestations/*/%/test-result/*",)
 STATED: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*"
 IMAGES: Final = (
     f"{{staging}}/{{family}}/{OURS}/images/*",
@@ -87,7 +87,7 @@ ROLES: Final = {
             "`gate`, `gate merge` on one family: puts verdicts and reports, deletes nothing",
             {
                 READ: (STAGED, RELEASED, *NIGHT),
-                PUT: (VERDICTS, RESULTS, *_cells("gate.*", "merge.*"), HOSTS),
+                PUT: (VERDICTS, *_cells("gate.*", "merge.*"), HOSTS),
             },
         ),
         Role(
@@ -137,7 +137,7 @@ def spelt(
     """
     own = [(family, key) for key in keys]
     if channel.is_shared and family != "*":
-        parts = {VERDICTS: VERDICTS_OF, RESULTS: RESULTS_OF} if not denied else {}
+        parts = {VERDICTS: VERDICTS_OF} if not denied else {}
         own += [(ALL, one.replace("%", family)) for _, key in own for one in parts.get(key, [key])]
     names = (
         key.format(staging=item.staging, release=item.release, family=name)
