@@ -48,6 +48,7 @@ def found(*verdicts: Verdict | None, suite: str = "smoke", python: str = "3.12")
     return [
         FoundVerdict(
             key=f"verdicts/{verdict.sha256 if verdict else 'f' * 64}",
+            where=f"store/verdicts/{verdict.sha256 if verdict else 'f' * 64}",
             python=python,
             suite=suite,
             sha256=verdict.sha256 if verdict else "f" * 64,

@@ -47,6 +47,8 @@ REPOSITORIES: Final = "rocwheel-repositories.json"
 KEPT: Final = 16  # answers about repositories
 # Files of a workspace that define its external repositories, beside the rules in them.
 DEFINING: Final = ("WORKSPACE*", "MODULE.bazel*", ".bazelversion", "third_party/**/*.bzl")
+# What Bazel warns of where a system-wide rc file is left out on purpose.
+UNREAD: Final = "The following rc files are no longer being read"
 START_HINT: Final = (
     "Debian's Bazel needs the rc file of its package: "
     "--bazel-startup-options=--bazelrc=/etc/bazel/bazelrc"
@@ -358,6 +360,8 @@ class _Warnings:
             self._add(line.removeprefix("WARNING: "))
 
     def _add(self, text: str) -> None:
+        if text.startswith(UNREAD):
+            return
         if text not in self.seen and len(self.seen) < WARNINGS:
             self.seen.append(text)
             self._console.warn(f"Bazel: {text}")

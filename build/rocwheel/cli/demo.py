@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SEARCH = "search"  # of --builder-image: the image of the recipe
 
 # what the build cell is told by the night, or is not asked of it
-_OWN = frozenset({"base", "dry_run", "families", "wheels_only", "python_versions", "wheelhouse"})
+_OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhouse"})
 
 
 @command("demo")
