@@ -231,3 +231,29 @@ def test_the_site_is_built_strictly_and_keeps_the_versions_before(tmp_path):
     assert "0.2/images/night-dark.webp" in files
     assert not [name for name in files if name.endswith("make_pictures.py")]
     assert "first-release" in page("0.2/search/search_index.json")
+
+
+def built_site(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of a copy of the docs as strictly as its configuration says."""
+    code = "from mkdocs.__main__ import cli; cli()"
+    argv = [sys.executable, "-W", "ignore", "-c", code, "build", "-d", str(folder / "site")]
+    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "text", "problem"),
+    [
+        ("", "", ""),
+        ("how-to/new.md", "# New\n", "not included in the"),
+        ("tutorial.md", "# Tutorial\n\n[gone](how-to/no-such-page.md)\n", "no-such-page.md"),
+    ],
+)
+def test_the_site_builds_and_a_mistake_in_it_fails(tmp_path, page, text, problem):
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    if page:
+        (tmp_path / "docs" / page).write_text(text)
+    done = built_site(tmp_path)
+    assert (done.returncode != 0) == bool(problem), done.stderr
+    assert problem in done.stderr
