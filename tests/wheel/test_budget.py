@@ -420,14 +420,14 @@ def test_verify_needs_no_more_than_security_md_says(title: str, tmp_path: Path) 
     # its own peak: ru_maxrss of a child begins with that of the process it was forked from
     peak = "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     program = f"import sys; from rocwheel.cli import main; main(sys.argv[1:]); {peak}"
-    with (tmp_path / "out").open("wb") as sink:
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-c", program, "wheel", "verify", path], stdout=sink, stderr=sink
+            [sys.executable, "-c", program, "wheel", "verify", path], stdout=out, stderr=err
         )
         _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     said = (tmp_path / "out").read_text()
-    assert said.startswith(NAME)
+    assert said.startswith(NAME), (tmp_path / "err").read_text()
     assert int(said.split()[-1]) <= 256 << 10  # KiB
     assert used.ru_utime + used.ru_stime <= SECONDS
 
