@@ -71,9 +71,8 @@ def test_a_set_is_built_gated_and_promoted_with_three_keys_and_verified_offline(
     house = tmp_path / "wheelhouse"
     shutil.copytree((world.wheelhouse / "current").resolve(), house)
     manifest = done.document["manifest_sha256"]
-    store = f"--store={(tmp_path / 'store').as_uri()}"
     families = f"--family-file={ROOT}/examples/miniature/families.yaml"
-    target = (store, families, "--family=miniature", f"--ci-dir={data}")
+    target = ("--channel=mine", families, "--family=miniature", f"--ci-dir={data}")
 
     def run(*words: str, signer: str = ""):
         sign = (f"--signer=file:{tmp_path}/keys/{signer}.pem",) if signer else ()
