@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.integration
 
 TESTS = Path(__file__).parents[1]
-MARKERS = "needs(*tools): programs\n    slow: is slow\n    soak: of campaign size\n"
+MARKERS = "needs(*tools): programs\n    integration: has real parts\n    slow: is slow\n    soak: of campaign size\n"
 
 SHAKY = """
 from pathlib import Path
@@ -51,7 +51,8 @@ def outcome(tmp_path):
 
     def run(source: str, *arguments: str, room: str = "integration", ci: str = ""):
         (tmp_path / room).mkdir()
-        (tmp_path / room / "test_probe.py").write_text(source)
+        mark = "\npytestmark = pytest.mark.integration\n" if room == "integration" else ""
+        (tmp_path / room / "test_probe.py").write_text(source + mark)
         path = os.pathsep.join(map(str, (TESTS.parent / "build", TESTS.parent, TESTS)))
         env = {**os.environ, "PYTHONPATH": path, "CI": ci}
         return subprocess.run(
