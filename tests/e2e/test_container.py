@@ -258,6 +258,7 @@ def test_the_dry_run_starts_nothing_and_can_be_pasted(inside):
     assert any("/usr/bin/bazel" in line for line in commands)
     inside.paste(shown)
     assert inside.left() == []
+    assert not list((inside.cache / "containers").iterdir())
 
 
 WAYS = ("SIGINT", "SIGTERM", "SIGKILL", "client")

@@ -52,13 +52,13 @@ class Inputs(Plain, frozen=True, kw_only=True):
         """Yield what runs Bazel, in the container that it needs, each command with a title."""
         place, opening = self.place.opened(here.runner)
         kept = place.executor.keep_minutes
-        ends = f"it ends after {kept} min without a turn" if kept else "the last line removes it"
+        ends = f"it ends after {kept} min without a turn" if kept else "the last lines remove it"
         yield from ((f"the container: {ends}", command) for command in opening)
         for number, invocation in enumerate(invocations, 1):
             command = invocation.command_line()
             yield f"Bazel: {invocation.title}", place.command(command, number)
         if place.spec and not kept:
-            yield "the end of the container", place.spec.engine.remove(place.spec.name)
+            yield from (("the end of the container", end) for end in place.spec.end_by_hand)
 
 
 def gather(

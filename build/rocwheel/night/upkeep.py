@@ -140,8 +140,12 @@ def _is_stalled(book: Book, standings: Mapping[str, CellStanding], now: datetime
     cut = isinstance(last, Ended) and last.exit_code == InterruptError.exit_code
     if cut and last.engine == "local":
         return True
+    # A lost attempt tells by the store's clock, whatever this machine's says; one whose lease was
+    # taken says nothing of when.
+    silences = (t.silence for t in tries if t.begun is last and t.silence < timedelta.max)
+    silence = next(silences, timedelta(0))
     patience = max((STALLED[name] for name in engines if name in STALLED), default=timedelta(0))
-    return now - moment(last.time) > patience
+    return max(now - moment(last.time), silence) > patience
 
 
 def _engines(book: Book) -> set[str]:

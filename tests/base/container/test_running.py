@@ -457,8 +457,10 @@ def test_the_lines_of_a_dry_run_can_be_pasted(spec, engine, tmp_path):
     line = str(spec.execute(sh("echo 'a  b' > /data/x", cwd=guest("/data")), 1))
     subprocess.run(line, shell=True, check=True, env=env)
     assert (tmp_path / "data" / "x").read_text() == "a  b\n"
-    subprocess.run(str(spec.engine.remove(spec.name)), shell=True, check=True, env=env)
+    for command in spec.end_by_hand:
+        subprocess.run(str(command), shell=True, check=True, env=env)
     assert gone(engine, spec.name)
+    assert not spec.folder.exists()
 
 
 def test_no_secret_is_in_what_the_engine_tells(spec, host, engine, tmp_path):

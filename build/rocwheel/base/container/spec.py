@@ -161,6 +161,11 @@ class ContainerSpec(Plain, frozen=True, kw_only=True):
         return self.engine.command("run", *options, self.image, "-c", "exec sleep 2147483647")
 
     @property
+    def end_by_hand(self) -> tuple[Command, ...]:
+        """For a dry run: commands that remove what the lines before them started and wrote."""
+        return self.engine.remove(self.name), Command(argv=("rm", "-r", str(self.folder)))
+
+    @property
     def take_name(self) -> Command:
         """The engine's `create` of a container that is never started, for its name alone."""
         return self.engine.command(
