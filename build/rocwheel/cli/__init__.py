@@ -265,8 +265,10 @@ def _tell_moved(app: App, name: str) -> None:
     """Say where a command is now, to people and in the logs of GitHub Actions."""
     from rocwheel.base.console import ConsoleMode
 
-    if app.console.mode is not ConsoleMode.PLAIN:
-        app.console.warn(f"{name} is now called {MOVED[name][0]}; the next release drops the name")
+    console = app.console
+    if console.mode is not ConsoleMode.PLAIN:
+        console.warn(f"{name} is now called {MOVED[name][0]}; the next release drops the name")
+    del app.console  # what the command prints follows from options that are read after this
 
 
 def _called(command: click.Command, words: list[str]) -> tuple[list[str], click.Command]:
