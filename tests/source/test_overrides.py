@@ -104,14 +104,14 @@ def test_the_run_refuses_an_xla_folder_without_git(request_, here):
         dist.gather(planned, here)
 
 
-def test_a_jax_without_git_never_gets_the_name_of_the_release(request_, runner, console):
+def test_a_jax_without_git_never_gets_the_name_of_the_release(request_, here):
     """Nothing says that its files are the release's."""
-    assert not version(request_, runner).endswith(".dirty")
+    assert not version(request_, here).endswith(".dirty")
     without_git(request_.jax_source_dir)
-    assert version(request_, runner).endswith(".dirty")
+    assert version(request_, here).endswith(".dirty")
     planned = dist.plan(replace(request_, allow_dirty=False))
     with pytest.raises(ConfigError, match=r"JAX.*: changes that no commit has") as caught:
-        dist.gather(planned, runner=runner, console=console)
+        dist.gather(planned, here)
     assert (caught.value.hint or "").startswith("make its folder a git checkout")
 
 
