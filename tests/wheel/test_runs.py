@@ -19,7 +19,12 @@ from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.verify.runs import Running, runs
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.xdist_group("runs")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.needs("cc", "python3.12", "unshare"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("runs"),
+]
 
 POLICY = yaml_file.read(Path(__file__).parents[2] / "ci" / "wheel_policy.yaml", WheelPolicy)
 INIT = "jax_plugins/xla_rocm7/__init__.py"
