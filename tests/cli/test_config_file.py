@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import click
 import pytest
@@ -219,3 +222,22 @@ def test_an_option_at_the_top_of_the_file_is_sent_below_its_command(ask, tmp_pat
     with pytest.raises(ConfigError) as caught:
         ask()
     assert caught.value.hint == "an option stands below its command: [dist_wheels] compiler = …"
+
+
+ELSEWHERE = """
+import click
+from rocwheel.cli import ci_build, command_line, start
+from rocwheel.cli.config_file import Settings, misspelt
+name, inner = "wheel", "rebuild"
+group = ci_build.get_command(click.Context(ci_build), name)
+settings = Settings(path=None, text="", values={name: {inner: {"signer": "kms:x"}}})
+assert settings.defaults(group, name) == {inner: {"signer": ("kms:x",)}}
+assert not [*misspelt({"ROCWHEEL_WHEEL_REBUILD_SIGNER": "x"}, group, name, [name])]
+assert command_line(start(), "wheel rebuild M").endswith("wheel rebuild M")
+"""
+
+
+def test_a_command_of_another_module_has_settings_variables_and_lines():
+    """In a process of its own: elsewhere another test may have imported it."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", ELSEWHERE], check=True, env=env)

@@ -232,7 +232,7 @@ def test_an_earlier_name_is_the_command_at_its_new_place(name):
     ctx, path = click.Context(ci_build), MOVED[name][0].split()
     found = ci_build.get_command(ctx, path[0])
     for word in path[1:]:
-        found = found.commands[word]
+        found = found.get_command(ctx, word)
     assert found is ci_build.get_command(ctx, name)
     assert name not in ci_build.list_commands(ctx)
 

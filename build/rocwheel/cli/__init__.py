@@ -110,12 +110,14 @@ def command_line(app: App, line: str) -> str:
 
     from rocwheel.base.download import shown_setting
 
-    first, _, rest = line.partition(" ")
-    if first in MOVED:
-        return command_line(app, f"{MOVED[first][0]} {rest}")
-    name, command = first, ci_build.get_command(click.Context(ci_build), first)
-    while (inner := rest.partition(" "))[0] in getattr(command, "commands", {}):
-        name, rest, command = f"{name} {inner[0]}", inner[2], command.commands[inner[0]]  # type: ignore[union-attr]
+    typed = line.split(" ")
+    if typed[0] in MOVED:
+        return command_line(app, " ".join([MOVED[typed[0]][0], *typed[1:]]))
+    command = ci_build.get_command(click.Context(ci_build), typed[0])
+    names = typed[:1]
+    if command:
+        names, command = _called(command, typed)
+    name, rest = " ".join(names), " ".join(typed[len(names) :])
     wanted = {"channel", "store", "channels_file", "family_file", "family", "manifest"}
     if app.context and app.context.command is command:
         wanted.add("signer")  # who runs another command may be another person

@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from rocwheel.base.errors import ConfigError
+from rocwheel.cli.options import commands_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ class Settings:
 
     def _defaults(self, command: click.Command, path: str, table: dict[str, Any]) -> dict[str, Any]:
         options = {item.opts[0].lstrip("-"): item for item in _options(command)}
-        groups = command.commands if isinstance(command, click.Group) else {}
+        groups = commands_of(command)
         defaults: dict[str, Any] = {}
         for key, value in table.items():
             if key in groups and isinstance(value, dict):
@@ -219,9 +220,8 @@ def misspelt(
 
 def _variables(command: click.Command, prefix: str) -> Iterator[str]:
     yield from (f"{prefix}{_variable(item)}" for item in _options(command))
-    if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
-            yield from _variables(inner, f"{prefix}{name.upper().replace('-', '_')}_")
+    for name, inner in commands_of(command).items():
+        yield from _variables(inner, f"{prefix}{name.upper().replace('-', '_')}_")
 
 
 def _variable(item: click.Parameter) -> str:
