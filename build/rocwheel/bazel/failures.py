@@ -29,20 +29,25 @@ def errors(output: str) -> list[str]:
     return [line for line in COLOURS.sub("", output).splitlines() if _ERROR.search(line)]
 
 
-class KnownFailure(Value, frozen=True, kw_only=True, rename={"example": "line"}):
-    """One kind of failure, with a line that shows it."""
+class KnownText(Value, frozen=True, kw_only=True, rename={"example": "line"}):
+    """A pattern of a line, with a line that it matches."""
 
-    name: str = ""  # its key in the file
     pattern: re.Pattern[str]
     example: str
-    remedy: str
-    # whose it is; after a `process` error the process can use its device no more
-    cause: Literal["wheels", "process", "machine", "inputs"] = "wheels"
 
     def __post_init__(self) -> None:
         """Refuse a pattern that misses its own example."""
         if not self.pattern.search(self.example):
             raise FieldError("does not match the example", "pattern", hint="correct one of the two")
+
+
+class KnownFailure(KnownText, frozen=True, kw_only=True, rename={"example": "line"}):
+    """One kind of failure, and what to do about it."""
+
+    name: str = ""  # its key in the file
+    remedy: str
+    # whose it is; after a `process` error the process can use its device no more
+    cause: Literal["wheels", "process", "machine", "inputs"] = "wheels"
 
 
 class _File(Value, frozen=True, kw_only=True):

@@ -4,7 +4,6 @@ The exit status says it in general, `ci/causes.yaml` of texts. What tells of whe
 tried again: the same bytes fail in the same way.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -12,7 +11,7 @@ from typing import Final, Literal
 from rocwheel.base import errors, yaml_file
 from rocwheel.base.choices import TEST_KINDS
 from rocwheel.base.values import Value, replace
-from rocwheel.base.yaml_file import FieldError
+from rocwheel.bazel.failures import KnownText
 from rocwheel.records.verdict import SILENT, State
 from rocwheel.release.ledger.nights import CauseClass, Ended
 
@@ -29,17 +28,10 @@ TOLD: Final = {  # by the exit status of a command
 FINAL: Final = frozenset({CauseClass.WHEELS, CauseClass.INPUTS})
 
 
-class KnownCause(Value, frozen=True, kw_only=True, rename={"example": "line"}):
-    """A text that tells what a failure is about, with a line that shows it."""
+class KnownCause(KnownText, frozen=True, kw_only=True, rename={"example": "line"}):
+    """A text that tells what a failure is about."""
 
     cause: CauseClass
-    pattern: re.Pattern[str]
-    example: str
-
-    def __post_init__(self) -> None:
-        """Refuse a pattern that misses its own example."""
-        if not self.pattern.search(self.example):
-            raise FieldError("does not match the example", "pattern", hint="correct one of the two")
 
 
 class _File(Value, frozen=True, kw_only=True):

@@ -170,8 +170,8 @@ class NightSummary(Value, frozen=True, kw_only=True):
         wanted |= dict.fromkeys(c.family for c in self.cells if c.family and c.colour != "none")
         if not wanted:
             return ""
-        parts = [f"{sum(map(self.has, wanted))} of {count(len(wanted), 'family')} released"]
-        parts[0] = parts[0].replace("familys", "families")
+        noun = "family" if len(wanted) == 1 else "families"
+        parts = [f"{sum(map(self.has, wanted))} of {len(wanted)} {noun} released"]
         kept: dict[str, list[str]] = {}
         for name in (name for name in wanted if not self.has(name)):
             of = next((item for item in self.families if item.family == name), None)
@@ -200,7 +200,7 @@ class NightSummary(Value, frozen=True, kw_only=True):
         """Return the cells of a family, and those of its wheel sets that are no family's own."""
         own = [cell for cell in self.cells if cell.family == family]
         sets = {cell.wheels for cell in own}
-        common = (c for c in self.cells if c.kind in {"build", "stage"} and not c.family)
+        common = (c for c in self.cells if c.kind == "build" and not c.family)
         return own + [cell for cell in common if cell.wheels in sets]
 
 

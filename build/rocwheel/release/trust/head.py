@@ -167,7 +167,8 @@ class Seen:
 
     def check(self, where: str, number: int, digest: str, *, at_least: int = 0) -> Iterator[str]:
         """Yield why a head is older than one that was seen, or another; remember it else."""
-        seen, known = self.known().get(where, (0, "")), self.known()
+        known = self.known()
+        seen = known.get(where, (0, ""))
         if number < max(seen[0], at_least):
             who = "was seen here" if number < seen[0] else "--at-least asks for"
             yield (
