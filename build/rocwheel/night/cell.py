@@ -126,7 +126,7 @@ class Signals:
 
 
 class _Lease(threading.Thread):
-    """Renews the lease of an attempt until it is told to end, or another attempt took it over."""
+    """Renews the lease of an attempt until the block ends or another attempt takes it over."""
 
     def __init__(self, worker: Worker, signals: Signals, *renewed: Any) -> None:
         super().__init__(daemon=True)

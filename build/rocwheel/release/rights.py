@@ -32,7 +32,7 @@ WRITE: Final = (PUT, "s3:PutObjectRetention")  # the second in a bucket with Obj
 STAGED: Final = "{staging}/{family}/*"
 RELEASED: Final = "{release}/{family}/*"
 VERDICTS: Final = f"{{staging}}/{{family}}/{OURS}/verdicts/*"
-# where 0.2 kept signed results, which are still read: nobody adds to them
+# where 0.2 kept signed results: they are still read, and no role adds to them
 RESULTS: Final = f"{{staging}}/{{family}}/{OURS}/attestations/*/test-result/*"
 VERDICTS_OF: Final = (
     f"{{staging}}/{{family}}/{OURS}/verdicts/*/%/*",

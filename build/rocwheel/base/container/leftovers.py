@@ -1,7 +1,7 @@
 """Whose it is what containers are made from, and what runs that were cut short left of it.
 
 Containers, names of images and folders say which process they belong to, so that others can tell
-whether it still runs. `leftovers` lists what nobody needs any more, for `doctor`, which shows it,
+whether it still runs. `leftovers` lists what has no user any more, for `doctor`, which shows it,
 and `image prune`, which removes it. Folders lie beside each other in the cache, which several
 users' processes and machines may share; each goes with the process that made it.
 """

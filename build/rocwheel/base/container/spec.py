@@ -154,7 +154,7 @@ class ContainerSpec(Plain, frozen=True, kw_only=True):
 
     @property
     def start_by_hand(self) -> Command:
-        """The engine's `run` for somebody's shell: in the background, until it is removed."""
+        """The engine's `run` to paste into a shell: in the background, until it is removed."""
         if self.keep_minutes:
             return self.start
         options = ("--detach" if word == "--interactive" else word for word in self._options())

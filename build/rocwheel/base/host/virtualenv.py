@@ -59,7 +59,7 @@ def plain(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def pip(*words: str, python: str = sys.executable) -> Command:
-    """Return the pip of a Python, ours by default, as a command that asks nobody anything."""
+    """Return the pip of a Python, ours by default, as a command that never prompts."""
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
     return Command(argv=(python, "-m", "pip", *quiet, *words))
 
