@@ -126,7 +126,7 @@ def test_a_night_of_another_format_says_so_once_and_holds_up_no_other(world):
         refused(
             done,
             3,
-            "one/plan.json: schema: is 1, and this rocwheel reads 2",
+            "one/plan.json: schema: is 1, and this rocwheel reads 3",
             "nightly plan --",
             " --night NAME`",
         )

@@ -18,7 +18,6 @@ import click
 from click.core import ParameterSource
 
 from rocwheel.base.errors import ConfigError
-from rocwheel.cli.options import commands_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,3 +229,12 @@ def _variable(item: click.Parameter) -> str:
 
 def _options(command: click.Command) -> list[click.Option]:
     return [p for p in command.params if isinstance(p, click.Option) and p.expose_value]
+
+
+def commands_of(command: click.Command) -> dict[str, click.Command]:
+    """Return the commands of a group, those that are imported late too; of another command none."""
+    if not isinstance(command, click.Group):
+        return {}
+    ctx = click.Context(command)
+    named = ((name, command.get_command(ctx, name)) for name in command.list_commands(ctx))
+    return {name: found for name, found in named if found}

@@ -382,15 +382,6 @@ class Group(Helpful, click.Group):
         return super().resolve_command(ctx, args)
 
 
-def commands_of(command: click.Command) -> dict[str, click.Command]:
-    """Return the commands of a group, those of other modules too; of another command none."""
-    if not isinstance(command, Group):
-        return {}
-    ctx = click.Context(command)
-    named = ((name, command.get_command(ctx, name)) for name in command.list_commands(ctx))
-    return {name: found for name, found in named if found}
-
-
 def alone(function: F) -> F:
     """Make the function of a group run only where no command of it is named."""
 

@@ -96,17 +96,18 @@ def problems(
     if not (started or waits) and age > min(limit, NEVER_RAN):
         lines.append(f"{night}: was planned and never ran")
     left = count(sum(not item.settled for item in standings.values()), "cell")
-    if not over and (stop := standing.stopped(book.orders)):
-        go_on = f"`nightly retry {night} --reason=WHY`"
-        lines.append(f"{night}: was stopped by {stop.by} with {left} to do: {go_on}")
-    elif not (over or waits) and _is_stalled(book, standings, now):
-        go_on = shlex.join(("nightly", "run", night, *engine_words(book)))
+    if stop := None if over else standing.stopped(book.orders):
+        again = f"`nightly retry {night} --reason=WHY`"
+        lines.append(f"{night}: was stopped by {stop.by} with {left} to do: {again}")
+    go_on = shlex.join(("nightly", "run", night, *engine_words(book)))
+    if not (over or waits or stop) and _is_stalled(book, standings, now):
         how = f"stands still with {left} to do: `{go_on}`"
         if "slurm" in _engines(book) and not has_slurm:
             how = f"nothing runs of {left} to do, and Slurm cannot be asked here: check it there"
         lines.append(f"{night}: {how}")
+    by_itself = waits or "github" in _engines(book)  # a follower or a new job takes it up
     lines += standing.grouped(
-        (name, f"lost: {item.reason}")
+        (name, f"lost: {item.reason}" + ("" if by_itself else f": `{go_on}`"))
         for name, item in standings.items()
         if item.cause is CauseClass.LOST and not item.settled
     )
