@@ -41,7 +41,7 @@ def test_runners_make_gate_cells_and_a_bypass_excuses_that_there_is_none(tmp_pat
     ("old", "new", "problem"),
     [
         ("backend: cpu", "backend: cuda", "unknown value 'cuda'"),
-        ("devices: false", "devices: maybe", "expected true or false"),
+        ("devices: false", "devices: maybe", "expected `bool`"),
         ("required}", "requird}", "unknown value 'requird'"),
         ("name: miniature", "name: gfx94X", "is not a family name"),
         ("gfx90a", "mi210", "is not a gfx target"),

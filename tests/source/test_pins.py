@@ -115,7 +115,7 @@ def test_an_unverified_pin_is_never_the_default(tmp_path):
         ("origin: built", "origin: build", r"jaxlib\.origin: unknown value 'build'", "built"),
         ("    ref: jax-v0.8.0\n", "", r"pins\.0\.8\.0: 'ref' is missing", "add `ref:`"),
         ("schema: 1", "schema: 2", r"schema: this rocwheel reads schema 1", "same version"),
-        ('bazel: "7.4.1"', "bazel: 7", r"bazel: expected text, found a whole number", "quotes"),
+        ('bazel: "7.4.1"', "bazel: 7", r"bazel: expected `str`, got `int`", "quotes"),
         ("default: true", "default: false", r"0 pins are marked default", "exactly one"),
         (
             "jaxlib-0.9.1-cp312",

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar, get_origin
 import msgspec
 import yaml
 from msgspec import inspect
-from packaging.version import InvalidVersion
 
 from rocwheel.base import files, values
 from rocwheel.base.errors import ConfigError
@@ -32,23 +31,10 @@ DEEP: Final = 2_000  # levels that a document may have: by brackets, or by colum
 Step = str | int  # a key of a mapping, or an index of a list
 _T = TypeVar("_T")
 _STEP: Final = r"\.([^.\[\]`]+)|\[(\d+)\]|(\[\.\.\.\])"
-_KINDS: Final = {  # of msgspec: our word, and what to do
-    "array": ("a list", "write `[a, b]` or `- a` lines"),
-    "bool": ("true or false", "write one of the two"),
-    "date": ("a day", 'write "2027-01-31"'),
-    "int": ("a whole number", "write digits only"),
-    "null": ("nothing", "write a value"),
-    "object": ("a mapping", "write `key: value` lines"),
-    "str": ("text", "put it in quotes"),
+_HINTS: Final = {  # by how a message of msgspec begins
+    "Expected `str": "put it in quotes",
+    "Invalid RFC3339": 'write a day as "2027-01-31"',
 }
-_OPEN: Final = {  # where a parser was, as it says it: our words, and what to do
-    "a flow sequence": ("a list in brackets", "close it with ], and write a comma between values"),
-    "a flow mapping": ("a mapping in braces", "close it with }, and write a comma between keys"),
-    "a block mapping": ("a mapping", "indent its keys as deep as the first one"),
-    "a block collection": ("a list", "indent its `- ` as deep as the first one"),
-    "a quoted scalar": ("a text in quotes", "close it, and write \\ twice where it is meant"),
-}
-_JSON: Final = {list: "array", bool: "bool", date: "date", int: "int", dict: "object", str: "str"}
 
 
 class FieldError(ValueError):
@@ -89,10 +75,12 @@ class Document(Plain, frozen=True, kw_only=True):
             return _converted(self.content, kind)
         except msgspec.ValidationError as exc:
             steps = _steps(self.content, kind, str(exc))
-            if isinstance(exc.__cause__, FieldError):
-                mistake = exc.__cause__
-            else:
-                mistake = _mistake(str(exc), self.content, kind, steps)
+            own = exc.__cause__
+            mistake = (
+                own
+                if isinstance(own, FieldError)
+                else _mistake(str(exc), self.content, kind, steps)
+            )
             raise self.error(str(mistake), *steps, *mistake.at, hint=mistake.hint) from exc
 
     def error(self, problem: str, *at: Step, hint: str = "") -> ConfigError:
@@ -143,10 +131,14 @@ def parse(text: str, *, name: str) -> Document:
             raise ConfigError(f"{name}: the file is empty", hint="write its fields, or restore it")
         return Document(name=name, node=node, content=_Builtins(name).of(node, ())[0])
     except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark
+        mark, begun = exc.problem_mark, exc.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        problem, hint = _syntax(exc)
-        raise ConfigError(f"{where}: {problem}", hint=hint) from exc
+        since = f" since {begun.line + 1}:{begun.column + 1}" if begun else ""
+        context = f"{exc.context}{since}: " if exc.context else ""
+        hint = (
+            "write valid YAML there; text that contains `: ` or begins with @, ` or * needs quotes"
+        )
+        raise ConfigError(f"{where}: {context}{exc.problem}", hint=hint) from exc
     except UnicodeEncodeError as exc:
         raise ConfigError(f"{name}: not UTF-8 text: {exc.reason}", hint="save it as UTF-8") from exc
     except yaml.YAMLError as exc:
@@ -160,22 +152,6 @@ def _loader(text: str) -> Any:
     """Return libyaml's, which takes a tenth of the time, for what cannot overflow its stack."""
     deep = text.count("[") + text.count("{") > DEEP or max(map(len, text.split("\n"))) > DEEP
     return (yaml.SafeLoader if deep else getattr(yaml, "CSafeLoader", yaml.SafeLoader))(text)
-
-
-def _syntax(exc: yaml.MarkedYAMLError) -> tuple[str, str]:
-    problem, context = exc.problem or "", exc.context or ""
-    if problem.startswith("mapping values"):
-        hint = "put a value that has `: ` in it in quotes; indent keys of one mapping alike"
-        return "a second `: ` where one value stands", hint
-    if "cannot start any token" in problem:
-        hint = "indent by blanks, not tabs; put a value that begins with @ or ` in quotes"
-        return "no value and no key begins so", hint
-    if "undefined alias" in problem:
-        return "an alias of what has no name", "put a value that begins with * in quotes"
-    for ending, (what, hint) in _OPEN.items():
-        if context.endswith(ending) and (mark := exc.context_mark):
-            return f"{what}, begun at {mark.line + 1}:{mark.column + 1}, cannot go on so", hint
-    return f"not YAML: {problem}", "mend it there"
 
 
 class _Builtins:
@@ -249,7 +225,7 @@ def _converted(content: Any, kind: type[_T]) -> _T:
 def _own_type(kind: type, content: Any) -> object:
     if kind is CPythons:
         if not isinstance(content, list):
-            raise FieldError(f"expected a list, found {_name(content)}", hint=_KINDS["array"][1])
+            raise FieldError(f"expected a list, got {content!r}", hint="write `[a, b]`")
         pythons = CPythons(_own(PythonVersion.parse, item, n) for n, item in enumerate(content))
         each_once(pythons)
         return pythons
@@ -258,18 +234,15 @@ def _own_type(kind: type, content: Any) -> object:
 
 def _own(parse: Callable[[str], _T], text: object, *at: Step) -> _T:
     if not isinstance(text, str):
-        raise FieldError(f"expected text, found {_name(text)}", *at, hint=_KINDS["str"][1])
+        raise FieldError(f"expected text, got {text!r}", *at, hint="put it in quotes")
     try:
         return parse(text)
     except ConfigError as exc:
         raise FieldError(str(exc), *at, hint=exc.hint) from exc
-    except InvalidVersion as exc:
-        raise FieldError(f"{text!r} is no version", hint='write for example "0.9.1"') from exc
-    except ValueError as exc:  # of packaging's SpecifierSet, which not every file needs
-        hint = 'write for example ">=0.9,<0.10"'
-        raise FieldError(f"{text!r} is no version specifier", hint=hint) from exc
     except re.error as exc:
-        raise FieldError(f"{text!r}: {exc}", hint="write a regular expression") from exc
+        raise FieldError(f"{text!r}: {exc}", *at, hint="write a regular expression") from exc
+    except ValueError as exc:  # of packaging's Version and SpecifierSet
+        raise FieldError(str(exc), *at, hint='write "0.9.1", or a range as ">=0.9,<0.10"') from exc
 
 
 def _steps(content: Any, kind: type, text: str) -> list[Step]:
@@ -311,51 +284,33 @@ def _with(content: Any, at: Sequence[Step], value: Any) -> Any:
 
 def _mistake(text: str, content: Any, kind: type, steps: Sequence[Step]) -> FieldError:
     problem, _, place = text.partition(" - at `")
-    is_key = place.startswith("key`")
-    types = _types(kind, steps, is_key=is_key)
-    value = steps[-1] if is_key else reduce(lambda below, step: below[step], steps, content)
-    name = problem.rpartition("`")[0].rpartition("`")[2]
+    types = _types(kind, steps, is_key=place.startswith("key`"))
     if problem.startswith("Object contains unknown field"):
+        name = problem.split("`")[1]
         fields = [field.encode_name for item in types for field in getattr(item, "fields", ())]
         return FieldError("unknown key", name, hint=suggest(name, fields))
     if problem.startswith("Object missing required field"):
+        name = problem.split("`")[1]
         return FieldError(f"{name!r} is missing", hint=f"add `{name}:` here")
     if problem.startswith("Invalid enum value"):
-        return _unknown(value, types, is_schema=steps[-1:] == ["schema"])
+        value = problem.removeprefix("Invalid enum value ").strip("'")
+        valid: list[str] = []
+        for item in types:
+            members = (
+                [each.value for each in item.cls] if isinstance(item, inspect.EnumType) else ()
+            )
+            valid += map(str, members or getattr(item, "values", ()))
+        if steps[-1:] == ["schema"]:
+            hint = "use a rocwheel of the same version"
+            return FieldError(f"this rocwheel reads schema {', '.join(valid)}", hint=hint)
+        return FieldError(f"unknown value {value!r}", hint=suggest(value, valid))
     described = [item for item in types if isinstance(item, inspect.Metadata) and item.extra]
     if "matching regex" in problem and described:
         extra = described[0].extra or {}
+        value = reduce(lambda below, step: below[step], steps, content)
         return FieldError(f"{value!r} is not {extra['is']}", hint=extra["hint"])
-    if problem.startswith("Invalid RFC3339"):
-        return FieldError(f"{value!r} is not a day", hint=_KINDS["date"][1])
-    return _expected(problem, value)
-
-
-def _unknown(value: object, types: Sequence[inspect.Type], *, is_schema: bool) -> FieldError:
-    valid: list[str] = []
-    for item in types:
-        members = [each.value for each in item.cls] if isinstance(item, inspect.EnumType) else ()
-        valid += map(str, members or getattr(item, "values", ()))
-    if is_schema:
-        hint = "use a rocwheel of the same version"
-        return FieldError(f"this rocwheel reads schema {', '.join(valid)}", hint=hint)
-    return FieldError(f"unknown value {value!r}", hint=suggest(str(value), valid))
-
-
-def _expected(problem: str, value: object) -> FieldError:
-    wanted = re.match(r"Expected `([\w |]+)`(?:, got .*|(.*))", problem)
-    if not wanted:
-        return FieldError(problem)
-    kinds = [kind for kind in wanted[1].split(" | ") if kind != "null"]
-    words = " or ".join(_KINDS.get(kind, (kind, ""))[0] for kind in kinds)
-    if wanted[2]:
-        return FieldError(f"{value!r}: expected {words}{wanted[2]}", hint="mend the value")
-    hint = _KINDS.get(kinds[0] if value is not None else "null", ("", ""))[1]
-    return FieldError(f"expected {words}, found {_name(value)}", hint=hint)
-
-
-def _name(value: object) -> str:
-    return _KINDS[_JSON.get(type(value), "null")][0]
+    hint = next((hint for start, hint in _HINTS.items() if problem.startswith(start)), "")
+    return FieldError(problem[:1].lower() + problem[1:], hint=hint)
 
 
 def _types(kind: type, steps: Sequence[Step], *, is_key: bool) -> list[inspect.Type]:

@@ -68,7 +68,7 @@ def test_a_suite_is_read_with_its_defaults(tmp_path):
         ("gpus: [1]", "gpus: []", "not a falling list"),
         ("{folder: suites/own}", "{exclude: [b]}", "a source has a `folder` or `paths`"),
         ("[pytest==8.4.2]", "[rich==14.2.0]", r"own\.yaml:5:15: requirements: pytest is missing"),
-        ("must_run: 3", "must_run: -3", "must_run: -3: expected a whole number >= 0"),
+        ("must_run: 3", "must_run: -3", "must_run: expected `int` >= 0"),
         ("must_run: 3", "must_run: 0", r"own\.yaml:7:11: must_run: must be 1 at least"),
         ("must_run: 3", 'must_run: 3\njax: {"0.9.0": {must_run: 0}}', "must be 1 at least"),
         ("must_run: 3", "", "'must_run' is missing"),
@@ -398,7 +398,7 @@ def test_an_entry_applies_where_it_says(tmp_path, more, where, applies):
         ("tests/lax_test.py::Lax::testConv", "not conv", "is not a node id"),
         ("tests/lax_test.py::Lax::testConv", "tests/*::x", "is not a node id"),
         ("https://example.org/1", "soon", "is not a link"),
-        ('"2026-12-31"', '"next year"', "is not a day"),
+        ('"2026-12-31"', '"next year"', "invalid RFC3339"),
         ("    owner: somebody\n", "", "'owner' is missing"),
         (
             "suites: [unit]",
