@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT)]
@@ -21,12 +21,28 @@ import click  # noqa: E402
 from packaging.version import Version  # noqa: E402
 
 from rocwheel.cli import ci_build  # noqa: E402
+from rocwheel.cli.options import OWN, SECTIONS, TALK  # noqa: E402
 from rocwheel.gate.suite import suites  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+Options: TypeAlias = dict[str, dict[str, list[str]]]  # names -> meaning -> commands
+
 REFERENCE = ROOT / "docs" / "reference"
+INTRO = """\
+# Commands and options
+
+Made from the command line by `python docs/generate_reference.py`; do not edit. Each option has
+one row: with its command, or below [what commands share](#options-that-commands-share).
+
+An environment variable sets any of them: `ROCWHEEL_<COMMAND>_<OPTION>`, such as
+`ROCWHEEL_DIST_WHEELS_JAX_VERSION` or `ROCWHEEL_NIGHTLY_RUN_STORE`. So does a
+[configuration file](../how-to/configure.md). Options of a build may also stand before the
+command: `rocwheel --compiler=clang dist_wheels`.
+
+## Commands
+"""
 JAX_TESTS = """\
 # JAX's own tests, release by release
 
@@ -50,65 +66,97 @@ fifths of them, and the first runs on a GPU say better.
 
 
 def commands(
-    group: click.Group, ctx: click.Context, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command, click.Context]]:
+    group: click.Group, ctx: click.Context, path: str = ""
+) -> Iterator[tuple[str, click.Command, click.Context]]:
     """Walk every command below `group`, in the order its help shows them."""
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name) or click.Command(name)
-        inner = click.Context(
-            command,
-            info_name=name,
-            parent=ctx,
-            auto_envvar_prefix=f"{ctx.auto_envvar_prefix}_{name.upper().replace('-', '_')}",
-        )
-        yield (*path, name), command, inner
+        inner = click.Context(command, info_name=name, parent=ctx)
+        yield f"{path}{name}", command, inner
         if isinstance(command, click.Group):
-            yield from commands(command, inner, (*path, name))
+            yield from commands(command, inner, f"{path}{name} ")
 
 
-def option_rows(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """Return a table row per option, with its environment variable and default."""
-    for param in command.params:
-        if isinstance(param, click.Argument):
-            yield f"| `{param.make_metavar(ctx)}` | | |"
+def table(options: Options) -> list[str]:
+    """Return a row per option; where commands differ about one, each meaning names its own."""
+    lines = ["| option | meaning |", "| --- | --- |"]
+    for names, meanings in options.items():
+        texts = [
+            f"{', '.join(f'`{user}`' for user in users)}: {text}" if at else text
+            for at, (text, users) in enumerate(
+                sorted(meanings.items(), key=lambda item: -len(item[1]))
+            )
+        ]
+        lines.append(f"| {names} | {'<br>'.join(texts)} |")
+    return [*lines, ""]
+
+
+def shared(path: str, sections: dict[str, Options]) -> Iterator[str]:
+    """Say which options a command has that are described in other places."""
+    for title, options in sections.items():
+        if title in {f"`{path}`", TALK}:
             continue
-        if not isinstance(param, click.Option) or param.hidden:
-            continue
-        names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
-        help_text = (param.help or "").replace("|", "\\|")
-        if param.required:
-            help_text += " Required."
-        default = param.default
-        if param.show_default and isinstance(default, (float, Path)):
-            default = f"{default:g}" if isinstance(default, float) else str(default)
-        if isinstance(default, (str, int)) and not isinstance(default, bool) and not param.is_flag:
-            help_text += f" Default: `{default}`."
-        elif isinstance(default, tuple) and any(default):
-            help_text += f" Default: `{default[0]}`."
-        ending = getattr(param, "variable", (param.name or "").upper())
-        variable = f"`{ctx.auto_envvar_prefix}_{ending}`"
-        hidden = not param.expose_value and param.name in {"json", "debug", "verbosity", "help_all"}
-        yield f"| {names} | {help_text.strip()} | {'' if hidden else variable} |"
+        has, lacks = list[str](), list[str]()
+        for names, meanings in options.items():
+            users = {user for users in meanings.values() for user in users}
+            (has if path in users else lacks).append(names.partition(",")[0])
+        where = f"[{title}](#{title.strip('`').lower().replace(' ', '-')})"
+        if has and len(lacks) < min(len(has), 3):
+            yield f"{where} without {', '.join(lacks)}" if lacks else where
+        elif has:
+            yield f"{where}: {', '.join(has)}"
+
+
+def escaped(text: str | None) -> str:
+    """Return a help text in which <store> is no HTML."""
+    return (text or "").replace("<", "&lt;")
+
+
+def meaning(param: click.Option) -> str:
+    """Return the help of an option, with what its line of `--help` says of the default."""
+    text = escaped(param.help).replace("|", "\\|")
+    if param.required:
+        text += " Required."
+    default = param.default[0] if isinstance(param.default, tuple) else param.default
+    if param.show_default or isinstance(default, (str, int)):
+        if isinstance(default, float):
+            default = f"{default:g}"
+        if default and not isinstance(default, bool) and not param.is_flag:
+            text += f" Default: `{default}`."
+    return text.strip()
 
 
 def render() -> str:
-    """Return the whole page of commands."""
-    root = click.Context(ci_build, info_name="rocwheel", auto_envvar_prefix="ROCWHEEL")
-    lines = [
-        "# Commands and options",
-        "",
-        "Made from the command line by `python docs/generate_reference.py`; do not edit. Build",
-        "options may also stand before the command: `rocwheel --compiler=clang dist_wheels`.",
-        "",
-    ]
-    for path, command, ctx in commands(ci_build, root, ()):
-        lines += [f"{'#' * min(len(path) + 1, 4)} `{' '.join(path)}`", ""]
-        text = (command.help or "").replace("\b", "").strip()
-        lines += [line.strip() for line in text.splitlines()] + [""]
+    """Return the page of commands: shared options once, each other with its first command."""
+    walked = list(commands(ci_build, click.Context(ci_build, info_name="rocwheel")))
+    sections: dict[str, Options] = {title: {} for title in SECTIONS if title != OWN}
+    own: dict[str, Options] = {}
+    first: dict[tuple[str, str], str] = {}
+    for path, command, _ in walked:
+        for param in command.params:
+            if not isinstance(param, click.Option) or param.hidden:
+                continue
+            text, section = meaning(param), getattr(param, "section", TALK)
+            place, where = sections, section
+            if section == OWN:
+                place, where = own, first.setdefault((param.opts[0], text), f"`{path}`")
+            names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+            options = place.setdefault(where, {})
+            options.setdefault(names, {}).setdefault(text, []).append(path)
+    lines = [INTRO]
+    for path, command, ctx in walked:
+        arguments = [p.make_metavar(ctx) for p in command.params if isinstance(p, click.Argument)]
+        lines += [f"{'#' * min(path.count(' ') + 3, 4)} `{' '.join((path, *arguments))}`", ""]
+        text = escaped(command.help).replace("\b", "").strip()
+        lines += [*(line.strip() for line in text.splitlines()), ""]
         if isinstance(command, click.Group) and not command.invoke_without_command:
             continue
-        lines += ["| option | meaning | environment |", "| --- | --- | --- |"]
-        lines += [*option_rows(command, ctx), ""]
+        lines += table(own[f"`{path}`"]) if f"`{path}`" in own else []
+        if also := list(shared(path, own | sections)):
+            lines += [f"Shared: {'; '.join(also)}.", ""]
+    lines += ["## Options that commands share", ""]
+    for title, options in sections.items():
+        lines += [f"### {title}", "", *table(options)]
     return "\n".join(lines).rstrip() + "\n"
 
 

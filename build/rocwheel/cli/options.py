@@ -36,7 +36,7 @@ OWN: Final = "Options"
 TALK: Final = "Every command"
 # in the order `--help-all` shows them
 SECTIONS: Final = (
-    OWN, "Target", "Person", "Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote", "Container",
+    OWN, "Target", "Who and why", "Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote", "Container",
     "Output", TALK,
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ from rocwheel.release.trust import policy
 from rocwheel.release.trust.policy import Signer
 
 _target = partial(option, section="Target")
-_person = partial(option, section="Person")
+_person = partial(option, section="Who and why")
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
