@@ -3,7 +3,7 @@
 A format is a `values.Value`, as for JSON; msgspec checks a document against its annotations. `read`
 is all that most files need. What types cannot check, a value checks in `__post_init__` and raises
 FieldError; what needs other files is checked with `load`, `Document.to` and `Document.error`.
-How a room converts: docs/design/data-files.md.
+How to add a format: docs/design/data-files.md.
 """
 
 from __future__ import annotations
