@@ -31,10 +31,11 @@ Options: TypeAlias = dict[str, dict[str, list[str]]]  # names -> meaning -> comm
 
 REFERENCE = ROOT / "docs" / "reference"
 INTRO = """\
+<!-- Made from the command line by `python docs/generate_reference.py`; do not edit. -->
 # Commands and options
 
-Made from the command line by `python docs/generate_reference.py`; do not edit. Each option has
-one row: with its command, or below [what commands share](#options-that-commands-share).
+Each option has one row: with its command, or below [what commands
+share](#options-that-commands-share).
 
 An environment variable sets any of them: `ROCWHEEL_<COMMAND>_<OPTION>`, such as
 `ROCWHEEL_DIST_WHEELS_JAX_VERSION` or `ROCWHEEL_NIGHTLY_RUN_STORE`. So does a
