@@ -147,7 +147,8 @@ def render() -> str:
     lines = [INTRO]
     for path, command, ctx in walked:
         arguments = [p.make_metavar(ctx) for p in command.params if isinstance(p, click.Argument)]
-        lines += [f"{'#' * min(path.count(' ') + 3, 4)} `{' '.join((path, *arguments))}`", ""]
+        lines += [f"{'#' * min(path.count(' ') + 3, 4)} `{path}`", ""]
+        lines += [f"`{' '.join((path, *arguments))}`", ""] if arguments else []
         text = escaped(command.help).replace("\b", "").strip()
         lines += [*(line.strip() for line in text.splitlines()), ""]
         if isinstance(command, click.Group) and not command.invoke_without_command:
