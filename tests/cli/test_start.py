@@ -205,6 +205,11 @@ def test_options_without_a_command_that_has_them_are_a_usage_error(line, said, c
     assert said in capsys.readouterr().err
 
 
+def test_all_help_is_there_without_a_command(capsys):
+    assert cli.main(["--help-all"]) == 0
+    assert "--ci-dir" in capsys.readouterr().out
+
+
 def test_help_is_of_the_command_and_not_of_a_value_that_is_named_like_one(capsys):
     assert cli.main(["--channel", "nightly", "stage", "--help"]) == 0
     assert "Upload a wheel set" in capsys.readouterr().out

@@ -210,7 +210,8 @@ class Commands(Group):
 
         The command is the first word that names one and is not the value of an option of it.
         """
-        if not args or args[0][:1] != "-" or args[0] in (*ctx.help_option_names, "--version"):
+        own = (*ctx.help_option_names, "--help-all", "--version")
+        if not args or args[0][:1] != "-" or args[0] in own:
             return args
         likely = []
         for at, word in enumerate(args):

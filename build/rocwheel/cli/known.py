@@ -49,7 +49,7 @@ class OneOf(click.types.StringParamType):
         """Return what click adds when a required option is not there."""
         del param
         with suppress(RocwheelError):  # such as where no store is named yet
-            return listed(values) if ctx and (values := self.values(ctx)) else None
+            return f"Choose {listed(values)}." if ctx and (values := self.values(ctx)) else None
         return None
 
 

@@ -13,7 +13,7 @@ from rocwheel.records.build_options import BuildOptions
 from rocwheel.rocm import by_pip, therock
 
 
-def rocm_source(options: BuildOptions, command: str = "") -> str:
+def rocm_source(options: BuildOptions) -> str:
     """Return the ROCm that the options name. Raises UsageError for none or for two."""
     if options.therock and options.devices:
         raise click.UsageError("--rocm-devices is for --therock-index-url without --therock-path")
@@ -21,8 +21,8 @@ def rocm_source(options: BuildOptions, command: str = "") -> str:
         return options.therock
     if not options.therock_index:
         raise click.UsageError(
-            f"{command} needs --therock-path: a URL, a tarball, a directory".lstrip()
-            + " or pip:REQUIREMENT; or --therock-index-url"
+            "give --therock-path: a URL, a tarball, a directory or pip:REQUIREMENT;"
+            " or --therock-index-url"
         )
     return by_pip.requirement(options.rocm_version, options.devices or ("all",))
 
@@ -47,7 +47,7 @@ def rocm_group() -> None:
 def fetch_rocm(app: App, build: BuildOptions, dry_run: bool) -> None:
     """Fetch, check and cache a ROCm tree; print the path of its root."""
     plan = rocm.plan(
-        rocm_source(build, "fetch_rocm"),
+        rocm_source(build),
         index=rocm_index(app, build),
         sha256=build.therock_sha256,
         version=build.rocm_version,
