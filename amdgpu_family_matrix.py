@@ -352,6 +352,10 @@ APUS = frozenset(
     )
 )  # fmt: skip
 
+# What AMD's own wheels for all GPUs leave out: TheRock 89553ce builds 27 targets of JAX's, and its
+# build_tools/github_actions/configure_pytorch_release_matrix.py names the one that is missing.
+LEFT_OUT_BY_AMD = frozenset({"gfx90c"})
+
 # Targets that several families understand; a family is never named by one.
 GENERIC_TARGETS = (
     "gfx9-generic",

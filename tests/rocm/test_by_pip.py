@@ -14,7 +14,8 @@ import uv
 from support import rocm_packages
 
 from rocwheel import rocm
-from rocwheel.base.errors import ConfigError, FetchError, RocmError
+from rocwheel.base.console import silent
+from rocwheel.base.errors import CommandError, ConfigError, FetchError, RocmError
 from rocwheel.base.process import Command, HostRunner
 from rocwheel.gate import provisioning
 from rocwheel.gate.request import DeviceChoice
@@ -69,9 +70,10 @@ def test_the_root_is_a_checked_tree_and_its_packages_are_recorded(fetch, tmp_pat
     assert (again.cached, again.sha256, again.root) == (True, root.sha256, root.root)
 
 
-def test_a_gate_brings_the_packages_of_the_manifest_by_hash(
-    fetch, tmp_path: Path, console: Console
+def test_a_gate_has_what_users_install_of_the_manifests_packages_by_digest(
+    fetch, tmp_path: Path, console: Console, runner: HostRunner
 ) -> None:
+    """TheRock's #5523: with `devel` a library was found that users do not have."""
     index = rocm_packages.index(tmp_path / "index", VERSION)
     built = fetch(index=index)
     manifest = SimpleNamespace(
@@ -81,36 +83,52 @@ def test_a_gate_brings_the_packages_of_the_manifest_by_hash(
         )
     )  # fmt: skip
     rocm_packages.index(tmp_path / "index", "7.11.0", tree="7.11.0")
-    cache = tmp_path / "of-the-gate"
-    host = SimpleNamespace(cache=cache, cwd=tmp_path, environ=dict(os.environ))
+    host = SimpleNamespace(cache=tmp_path / "cache", cwd=tmp_path, environ=dict(os.environ))
     request = SimpleNamespace(
-        rocm="",
-        device=DeviceChoice.FAMILY,
-        manifest=manifest,
-        installed=None,
-        suite=SimpleNamespace(rocm="root"),
-    )
+        rocm="", device=DeviceChoice.FAMILY, manifest=manifest, installed=None,
+        suite=SimpleNamespace(rocm="root"), family=SimpleNamespace(targets=("gfx942",)),
+    )  # fmt: skip
+    assert "rocm-sdk-libraries" in provisioning.describe(request, host)
     provided = provisioning.provide(request, host, console)
     assert provided.record == RocmProvided(
         origin="pip", version=VERSION, sha256=built.sha256, name=built.name
     )  # what a promotion compares with the manifest
-    assert provided.root is not None
-    assert provided.root.is_relative_to(cache)
-    assert (provided.root / "lib/llvm/bin/clang").is_file()
+    assert (provided.root, provided.index) == (None, index)
+    lines = tmp_path / "rocm.txt"
+    lines.write_text("\n".join(provided.requirements))
+    words = (uv.find_uv_bin(), "pip", "install", "--quiet", "--no-cache", "--no-deps",
+             "--require-hashes", "--index-url", index, "-r", str(lines), "--target")  # fmt: skip
+    runner.run(Command(argv=(*words, str(tmp_path / "site"))))
+    folders = {path.name for path in (tmp_path / "site").glob("_rocm_sdk_*")}
+    assert folders == {"_rocm_sdk_core", "_rocm_sdk_libraries", "_rocm_sdk_device_gfx942"}
+    other = {"_rocm_sdk_core/lib/other": b"other"}
+    rocm_packages.wheel(tmp_path / "index", "rocm-sdk-core", VERSION, other)
+    with pytest.raises(CommandError) as caught:
+        runner.run(Command(argv=(*words, str(tmp_path / "other"))))
+    assert "Hash mismatch" in f"{caught.value} {caught.value.detail}"
+
+
+def test_packages_are_kept_while_they_are_used_and_never_mistaken(fetch, tmp_path: Path) -> None:
+    index = rocm_packages.index(tmp_path / "index", VERSION)
+    cache = tmp_path / "cache"
+    built = fetch(index=index)
 
     def kept() -> dict[str, bool]:
         return {item.kind: item.in_use for item in housekeeping.look(cache)}
 
     assert kept() == {"rocm/trees-3": True}
-    del provided
+    recorded = RocmSource(
+        version=str(built.version), header_version=built.facts.header_version, sha256=built.sha256,
+        origin=built.origin, name=built.name, delivery=built.delivery,
+    )  # fmt: skip
+    del built
     (unused,) = items = housekeeping.look(cache)
     assert not unused.in_use
     assert housekeeping.remove(cache, items) == items
-    assert housekeeping.look(cache) == ()
     core = tmp_path / "index/rocm-sdk-core" / f"rocm_sdk_core-{VERSION}-py3-none-any.whl"
     core.write_bytes(core.read_bytes() + b"other")
     with pytest.raises(FetchError, match="DO NOT MATCH THE HASHES"):
-        provisioning.provide(request, host, console)
+        rocm.fetch(rocm.recorded(recorded, cache=cache), console=silent(), env=dict(os.environ))
     assert housekeeping.look(cache) == ()
 
 

@@ -158,6 +158,22 @@ def test_a_users_own_config_turns_bzlmod_on(tmp_path):
     assert bazelrc.modules(root, bazelrc.read_rc(root), ["--config=bzlmod"]) is None
 
 
+def test_the_xla_that_is_recorded_is_the_one_that_a_users_config_builds(tmp_path, runner, console):
+    """JAX 0.9.1 names one commit for WORKSPACE and another one in MODULE.bazel."""
+    rc = "common --noenable_bzlmod\ncommon:bzlmod --enable_bzlmod --noenable_workspace\n"
+    revision = f'XLA_COMMIT = "{OTHER}"\n'
+    root = current(
+        tmp_path,
+        **{"WORKSPACE": "", ".bazelrc": rc, "third_party/xla/revision.bzl": revision},
+    )
+    for options, modules, commit in (
+        ((), False, OTHER),
+        (("--config=bzlmod", "--config=of_the_user"), None, XLA),
+    ):
+        tree = resolve(root, runner, console, bazel_options=options)
+        assert (tree.modules, tree.xla.commit) == (modules, commit)
+
+
 def test_a_module_without_an_xla_is_an_error(tmp_path, runner, console):
     root = current(tmp_path, **{"MODULE.bazel": 'module(name = "jax")\n'})
     with pytest.raises(SourceError, match="has no archive_override of the module xla"):

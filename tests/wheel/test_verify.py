@@ -10,9 +10,11 @@ import pytest
 from support import wheels
 from support.wheels import SHORT_RUNPATH, File, make_bundle, make_code, make_elf, pack_bundle
 
+import amdgpu_family_matrix as matrix
 from rocwheel.base import yaml_file
 from rocwheel.base.errors import WheelError
 from rocwheel.base.values import replace
+from rocwheel.cli import main
 from rocwheel.wheel import repair
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.limits import SOME_CODE
@@ -682,6 +684,17 @@ def test_each_familys_targets_are_there_and_what_is_beyond_is_listed(
         findings = verify(made.write(tmp_path), policy=POLICY, expected=meant)
         assert [item.rule for item in findings] == (["gfx.targets"] if severity else [])
         assert all(item.severity is severity and text in item.message for item in findings)
+
+
+@pytest.mark.parametrize(("lacks", "status"), [("gfx90c", 0), ("gfx908", 6)])
+def test_amds_own_wheel_for_all_gpus_may_ship_for_all_families(lacks, status, tmp_path, capsys):
+    """It has code for 27 of the 28 targets of the matrix."""
+    of_families = (target for family in matrix.FAMILIES.values() for target in family.targets)
+    targets = tuple(target for target in of_families if target != lacks)
+    assert len(targets) == 27
+    path = with_module(bundles=(make_bundle(targets),)).write(tmp_path)
+    assert main(["wheel", "verify", str(path), "--family=all"]) == status
+    assert f"lacks {lacks} of {lacks}" in capsys.readouterr().out
 
 
 def test_a_budget_grows_with_the_gfx_targets_that_were_asked_for(tmp_path: Path) -> None:

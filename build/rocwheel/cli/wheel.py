@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+import amdgpu_family_matrix as matrix
 from rocwheel.base import parallel
+from rocwheel.base.choices import ALL
 from rocwheel.base.errors import DIFFERENT, ConfigError, WheelError, named
 from rocwheel.base.versions import gfx_target
 from rocwheel.cli import known
@@ -179,11 +181,12 @@ def _gpu_code(
     targets = frozenset(map(gfx_target, gfx_targets or ()))
     if gfx_targets is not None and not targets:
         raise click.UsageError("--gfx-targets names no target: leave it out, or write gfx942")
-    chosen = families.chosen(tuple(name for each in names for name in each), file)
-    of_families = {item.name: item.targets for item in chosen}
+    asked = {name for each in names for name in each}
+    of_families = {item.name: item.targets for item in families.chosen(asked, file)}
     if targets:
         families.refuse_lacking(of_families, targets)
-    return {"gfx_targets": targets or None, "families": of_families}
+    spared = matrix.LEFT_OUT_BY_AMD if asked == {ALL} and not file else frozenset()
+    return {"gfx_targets": targets or None, "families": of_families, "spared": spared}
 
 
 @wheel.command("retag")

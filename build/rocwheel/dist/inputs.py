@@ -319,7 +319,7 @@ def specification(
         wheel_suffix=_wheel_suffix(request.wheel_suffix, tree.local_suffix, version),
         git_hash=tree.jax.commit,
         xla_dir=place.path(tree.xla_dir) if tree.xla_dir else None,
-        modules=tree.modules_with(options),
+        modules=tree.modules,
         caches=place.caches(request),
         remote=request.remote,
         certificates=certificates.in_use(

@@ -58,6 +58,7 @@ class InstallPlan(Plain, frozen=True, kw_only=True):
     files: tuple[tuple[Path, str], ...]
     commands: tuple[tuple[str, Command], ...]  # each with what it does
     asked: tuple[str, ...]  # requirements of suites and options, as uv spells them
+    index: str = ""  # besides those that pip is configured for
 
 
 def plan(
@@ -69,6 +70,7 @@ def plan(
     requirements: Sequence[str],
     constraints: Sequence[str],
     with_jax: bool,
+    index: str = "",
 ) -> InstallPlan:
     """Plan an environment in `folder`. `constraints` hold other packages to given versions."""
     python = folder / "env" / "bin" / "python"
@@ -111,7 +113,8 @@ def plan(
             ("requirements of what is installed", uv_("pip", "check", "--python", str(python))),
             ("list", uv_("pip", "list", "--quiet", "--format=freeze", "--python", str(python))),
         ),
-        asked=tuple(str(Requirement(line)) for line in requirements),
+        asked=tuple(str(Requirement(line.partition(" --hash")[0])) for line in requirements),
+        index=index,
     )  # fmt: skip
 
 
@@ -142,6 +145,8 @@ def make(
     for path, text in planned.files:
         path.write_text(text, encoding="utf-8")
     env, alone = configured(runner)
+    if planned.index:
+        env["UV_INDEX"] = f"{planned.index} {env.get('UV_INDEX', '')}".rstrip()
     venv, compile_, sync, check, listing = planned.commands
 
     def run(what: str, command: Command, *more: str) -> None:

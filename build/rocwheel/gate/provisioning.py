@@ -1,7 +1,8 @@
 """Provisioning: the ROCm a gate puts beside the wheels, which bring none themselves.
 
-The manifest's tarball or packages by their digests, another tarball or folder, or other packages.
-A suite may say that it is for those who have ROCm by pip: then it is the manifest's version.
+The manifest's tarball by its digest, another tarball or folder, or packages. Of a set that was
+built from packages it is what users install of them, by digest, and not the development files. A
+suite may say that it is for those who have ROCm by pip: then it is the manifest's version.
 """
 
 import re
@@ -15,6 +16,7 @@ from rocwheel.base.values import Plain
 from rocwheel.gate import subject
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.records.verdict import RocmProvided
+from rocwheel.rocm import by_pip
 
 PIP: Final = "pip:"
 _BETWEEN: Final = re.compile(r",(?=\s*[A-Za-z])(?![^\[]*\])")  # requirements, not extras or limits
@@ -27,6 +29,7 @@ class Provided(Plain, frozen=True, kw_only=True):
     record: RocmProvided
     root: Path | None = None
     requirements: tuple[str, ...] = ()
+    index: str = ""  # that has them, besides those of pip's settings
     tree: object = None
 
 
@@ -36,6 +39,8 @@ def describe(request: GateRequest, host: Host) -> str:
         return f"the ROCm beside {request.installed}"
     if request.device is not DeviceChoice.FAMILY:
         return "no ROCm"
+    if packages := ",".join(line.partition(" ")[0] for line in _own(request)):
+        return f"ROCm by pip, of the manifest's digests: {packages}"
     if packages := _packages(request):
         return f"ROCm by pip: {packages}"
     return str(_plan(request, host))
@@ -53,6 +58,13 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
         return Provided(record=record, root=IMAGE)
     if request.device is not DeviceChoice.FAMILY:
         return nothing
+    if lines := _own(request):
+        source = request.manifest.rocm if request.manifest else None
+        assert source  # noqa: S101 - they are its packages
+        record = RocmProvided(
+            origin="pip", version=source.version, sha256=source.sha256, name=source.name
+        )
+        return Provided(record=record, requirements=lines, index=source.url)
     if text := _packages(request):
         requirements = tuple(_BETWEEN.split(text))
         # `rocm[libraries]==7.10.0`, the first requirement, may have one
@@ -68,6 +80,14 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
         name=tree.name,
     )
     return Provided(record=record, root=tree.root, tree=tree)
+
+
+def _own(request: GateRequest) -> tuple[str, ...]:
+    """Return what users install of the packages that the set was built from; () for any other."""
+    source = request.manifest.rocm if request.manifest else None
+    if request.rocm or request.suite.rocm == "pip" or not (source and source.delivery):
+        return ()
+    return by_pip.for_users(source.delivery.packages, request.family.targets)
 
 
 def _packages(request: GateRequest) -> str:

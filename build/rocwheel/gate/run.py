@@ -78,7 +78,8 @@ def lines(request: GateRequest, host: Host) -> Iterator[str | SetupError]:
     except InfraError as exc:
         yield exc
         return
-    planned = _plan_install(request, host, interpreter, host.cache / WORK / "<new>", ())
+    nothing = Provided(record=RocmProvided(origin="none"))
+    planned = _plan_install(request, host, interpreter, host.cache / WORK / "<new>", nothing)
     if place := request.wheels.place:
         yield from (
             f"bring {place.store.locate(place.key(name))}" for name in request.wheels.stored
@@ -175,9 +176,7 @@ def _results(
         else:
             interpreter = interpreter or _interpreter(request, host)
             started = host.clock()
-            planned = _plan_install(
-                request, host, interpreter, work / "environment", provided.requirements
-            )
+            planned = _plan_install(request, host, interpreter, work / "environment", provided)
             setup.environment = environment.make(
                 planned, request.wheels, runner=host.runner, rocm=provided.root, console=console,
                 log=_logs(request) / "install.log", left=left,
@@ -285,15 +284,20 @@ def _plan_install(
     host: Host,
     interpreter: machines.Interpreter,
     folder: Path,
-    rocm: tuple[str, ...],
+    rocm: Provided,
 ) -> environment.InstallPlan:
     return environment.plan(
         request.wheels,
         interpreter=interpreter,
         folder=folder,
         cache=host.cache,
-        requirements=(*sorted(request.suite.requirements), *request.requirements, *rocm),
+        requirements=(
+            *sorted(request.suite.requirements),
+            *request.requirements,
+            *rocm.requirements,
+        ),
         constraints=request.constraints,
+        index=rocm.index,
         with_jax=request.suite.with_jax,
     )
 

@@ -5,7 +5,7 @@ The environment lies in the cache like an unpacked tarball, named by the digests
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from rocwheel.records.manifest import RocmPackage
 
 PREFIX: Final = "pip:"
 DEVELOPMENT: Final = "devel"  # the extra with headers and compilers
+DEVICE: Final = "rocm-sdk-device-"
 _PINNED: Final = re.compile(r"==([^,;*]+)\Z")
 
 
@@ -90,6 +91,21 @@ def pin(text: str, version: RocmVersion) -> str:
         raise ConfigError(f"{text}: excludes ROCm {version}", hint="give one version")
     wanted.specifier = SpecifierSet(f"=={version}")
     return str(wanted)
+
+
+def for_users(packages: tuple[RocmPackage, ...], targets: Collection[str]) -> tuple[str, ...]:
+    """Return requirements, by digest, of what users of these GPUs install: `devel` is for builds.
+
+    `rocm` itself, whose extras they are, is an sdist and has no library.
+    """
+    lines = []
+    for item in packages:
+        name, version = _parsed(item)
+        device = name.removeprefix(DEVICE)
+        is_theirs = name != f"rocm-sdk-{DEVELOPMENT}" and (device == name or device in targets)
+        if item.filename.endswith(".whl") and is_theirs:
+            lines.append(f"{name}=={version} --hash=sha256:{item.sha256}")
+    return tuple(lines)
 
 
 def _parsed(package: RocmPackage) -> tuple[str, Version]:

@@ -100,10 +100,16 @@ def variables(options: Iterable[str]) -> dict[str, str]:
 def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool | None:
     """Return whether Bazel takes external repositories from MODULE.bazel; None: from there alone.
 
-    Raises SourceError for a tree that is half of each: its rc files say one, its files the other.
+    A user's `options` come last. A config that no rc file of the tree defines decides nothing here;
+    the checks of a user's options refuse it, or find it in an rc file of the user's. Raises
+    SourceError for a tree that is half of each: its rc files say one, its files the other.
     """
     said: dict[str, bool] = {}  # as the last of the options says
-    for option in rc.flatten(options):
+    for option in rc.flatten(
+        item
+        for item in joined(options)
+        if not item.startswith("--config") or item.partition("=")[2] in rc.configs
+    ):
         match = re.fullmatch(
             r"--(no)?(?:experimental_)?enable_(bzlmod|workspace)(?:=(\w+))?", option
         )

@@ -4,7 +4,7 @@
 against its layout and says exactly what it is. Nothing is ever written below a tree.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ class SourceRequest(SourceOptions):
     """A request for sources: pin, folders, overrides; everything may be left out."""
 
     jax_branch: str = ""  # branch or tag that has the commit `jax_ref`
+    bazel_options: tuple[str, ...] = ()  # of the user: they may turn bzlmod on
     is_snapshot: bool = False  # a developer's turn: no version or manifest names folders of theirs
 
 
@@ -122,22 +123,6 @@ class SourceTree(Plain, frozen=True, kw_only=True):
                     hint=f"JAX {self.jax_version} accepts: {accepted}",
                 )
 
-    def modules_with(self, options: Iterable[str]) -> bool | None:
-        """Return whether bzlmod is on where a user's Bazel options come last.
-
-        A config that the tree's rc files do not define decides nothing here; the checks of a user's
-        options refuse it, or find it in an rc file of the user's.
-        """
-        if self.rc is None:
-            return self.modules
-        configs = self.rc.configs
-        known = (
-            item
-            for item in bazelrc.joined(options)
-            if not item.startswith("--config") or item.partition("=")[2] in configs
-        )
-        return bazelrc.modules(self.workspace, self.rc, known)
-
 
 def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
     """Decide where the sources come from; reads nothing but the pins. Raises ConfigError."""
@@ -201,7 +186,7 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
     workspace = root / layout.workspace
     version_class, odd = _class_of(root, layout, version)
     rc = bazelrc.read_rc(workspace, version_class.startup_files)
-    modules = bazelrc.modules(workspace, rc)
+    modules = bazelrc.modules(workspace, rc, planned.request.bazel_options)
     wanted, fixed = workspace / ".bazelversion", layout.fixed_number
     number = fixed.pattern.search(xla.text(root / fixed.file)) if fixed else None
     pin = planned.pin or next((pin for pin in pins.pins if pin.name == str(version)), None)
@@ -210,7 +195,9 @@ def resolve(planned: SourcePlan, *, pins: Pins, runner: Runner, console: Console
             f"{root}: is JAX {version}, the pin says {planned.pin.version}",
             hint="correct ci/pins.yaml",
         )
-    taken, applied, lacking = _xla(planned, layout, runner, by_module=modules is not False)
+    is_own = modules == bazelrc.modules(workspace, rc)  # and not the user's
+    by_module = modules is not False
+    taken, applied, lacking = _xla(planned, layout, runner, by_module=by_module, is_own=is_own)
     linker = layout.xla.linkers.get(taken.commit, version_class.linker)
     tree = SourceTree(
         root=root,
@@ -436,7 +423,7 @@ def _version(root: Path, where: Assignment) -> Version:
 
 
 def _xla(
-    planned: SourcePlan, layout: Layout, runner: Runner, *, by_module: bool
+    planned: SourcePlan, layout: Layout, runner: Runner, *, by_module: bool, is_own: bool
 ) -> tuple[Source, tuple[str, ...], tuple[str, ...]]:
     """Return the XLA that is built; of a user's own, the tree's patches it has, and warnings."""
     if own := planned.request.xla_source_dir:
@@ -444,9 +431,10 @@ def _xla(
         applied, lacking = xla.compared(own, wanted, runner=runner)
         return _identified(planned, own, None, runner), applied, lacking
     found = xla.pinned(planned.root, layout.xla, by_module=by_module)
-    if found.commit and planned.pin and planned.pin.xla_commit not in (None, found.commit):
+    pin = planned.pin if is_own else None  # a tree may name another one in MODULE.bazel
+    if found.commit and pin and pin.xla_commit not in (None, found.commit):
         raise SourceError(
-            f"{planned.root}: names XLA {found.commit}, its pin another ({planned.pin.version})",
-            hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",
+            f"{planned.root}: names XLA {found.commit}, its pin another ({pin.version})",
+            hint=f"correct xla_commit in ci/pins.yaml ({pin.xla_commit})",
         )
     return found, (), ()

@@ -32,6 +32,7 @@ class Expectation(Plain, frozen=True, kw_only=True):
     abi: str = ""  # cp312, cp314t, none
     gfx_targets: frozenset[str] | None = None
     families: Mapping[str, Collection[str]] = {}  # name -> gfx targets
+    spared: frozenset[str] = frozenset()  # gfx targets whose lack is only listed
     rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
     # SONAME -> exported name -> its version, of the libraries of that ROCm that wheels need
     rocm_symbols: Mapping[str, Mapping[str, str]] | None = None
@@ -219,9 +220,9 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
                     if missing := families.lacking(each, bundle.targets):
                         what = f"lacks {missing}; {what}"
                     # a set of families is for these at least: what is beyond is only listed
-                    is_beyond = bool(each) and bundle.targets > wanted
+                    has_all = bool(each) and bundle.targets >= wanted - self.expected.spared
                     text = f"{item.path}: bundle at {bundle.offset:#x} {what}"
-                    yield finding("gfx.targets", text, warn=is_beyond)
+                    yield finding("gfx.targets", text, warn=has_all)
                     break
 
     def _code(self) -> Iterator[Finding]:
