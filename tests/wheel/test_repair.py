@@ -5,23 +5,27 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from support import wheels
+import uv
+from support import rocm_packages, wheels
 from support.wheels import File, Wheel
 
 from rocwheel.base import yaml_file
 from rocwheel.base.errors import WheelError
 from rocwheel.base.values import replace
 from rocwheel.base.versions import WheelKind
+from rocwheel.records.install import Install, rocm_extras
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import RepairResult, apply, plan_repair
 from rocwheel.wheel.verify import verify
+from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.wheel_policy import WheelPolicy
 from rocwheel.wheel.zip_reader import ZipArchive
@@ -316,3 +320,54 @@ def test_a_wheel_that_changed_behind_its_size_and_time_is_not_written(
     with pytest.raises(WheelError, match="was changed while it was read"):
         apply(plan, tmp_path / "out", runner=NoRunner(), console=console)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+ROCM = "7.10.0a20251120"
+EXTRAS = rocm_extras(ROCM, ("gfx942", "gfx1100"))
+
+
+def test_a_plugin_offers_the_rocm_of_pip_that_it_was_built_with(tmp_path: Path, console) -> None:
+    """https://github.com/ROCm/TheRock/issues/6225: the ROCm that was gated, by one extra."""
+    (source := tmp_path / "built").mkdir()
+    plugin = wheels.plugin().write(source)
+    plan = plan_repair(plugin, policy=POLICY, extras=EXTRAS)
+    assert "offer the extras device-gfx942, device-gfx1100, device-all" in str(plan)
+    (out := tmp_path / "out").mkdir()
+    made = apply(plan, out, runner=NoRunner(), console=console).path
+
+    def wrong(extras: dict[str, str] | None) -> list[str]:
+        found = verify(made, policy=POLICY, expected=Expectation(extras=extras))
+        return [f"{x.rule}: {x.message}" for x in found if x.severity is Severity.ERROR]
+
+    assert (wrong(EXTRAS), wrong(None)) == ([], [])
+    assert plan_repair(made, policy=POLICY, extras=EXTRAS).extras == {}
+    assert len(wrong({})) == 3, "a set built from a tarball has none"
+    other = " ".join(wrong(rocm_extras("7.11.0", ("gfx942",))))
+    assert "does not require rocm[libraries,device-gfx942]==7.11.0;" in other
+    assert "another ROCm than the set's" in other
+
+
+@pytest.mark.parametrize("client", ["pip", "uv"])
+def test_the_line_for_rocm_is_the_plugins_extra(tmp_path: Path, console, client: str) -> None:
+    index = rocm_packages.index(tmp_path / "index", ROCM)
+    built = [each(tag="py3-none-any").write(tmp_path) for each in (wheels.plugin, wheels.pjrt)]
+    (out := tmp_path / "out").mkdir()
+    plan = plan_repair(built[0], policy=POLICY, extras=EXTRAS)
+    paths = [apply(plan, out, runner=NoRunner(), console=console).path, built[1]]
+    manifest = wheels.manifest(*paths)
+    entries = (replace(manifest.wheels[0], extras=tuple(EXTRAS)), manifest.wheels[1])
+    delivery = replace(manifest.rocm.delivery, url=index)
+    rocm = replace(manifest.rocm, version=ROCM, origin="pip", delivery=delivery)
+    line = Install.of(
+        replace(manifest, rocm=rocm, wheels=entries), "", targets=("gfx942",)
+    ).rocm_lines()["pip"]
+    assert line == f"pip install --index-url {index} 'jax-rocm7-plugin[device-gfx942]==0.9.1'"
+    environment = tmp_path / "environment"
+    own = [uv.find_uv_bin(), "pip", "install", "--python", environment]
+    subprocess.run([uv.find_uv_bin(), "venv", "--quiet", environment], check=True)
+    subprocess.run([*own, "--quiet", "--no-deps", *paths], check=True)
+    words = shlex.split(line)[2:]
+    by_pip = [sys.executable, "-m", "pip", "--python", environment, "install", "--quiet"]
+    subprocess.run([*(own if client == "uv" else by_pip), *words], check=True)
+    installed = {path.name for path in environment.glob("lib/python3*/site-packages/_rocm_sdk_*")}
+    assert installed == {"_rocm_sdk_core", "_rocm_sdk_libraries", "_rocm_sdk_device_gfx942"}

@@ -27,6 +27,7 @@ from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
 from rocwheel.image.found import is_loopback
 from rocwheel.records.build_record import BazelRecord, BuildRecord, FindingRecord
+from rocwheel.records.install import rocm_extras
 from rocwheel.records.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.wheel import sbom
 from rocwheel.wheel.inspect import inspect
@@ -138,7 +139,11 @@ def _wheel(
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
     version = canonical_version(inputs.tree.jax_version, spec.version_suffix)
     sources = (*_sources(inputs, kind), *itertools.starmap(sbom.Component, done.repositories[kind]))
-    plan = plan_repair(done.outputs[kind], policy=planned.policy, kind=kind, sources=sources)
+    by_pip = root.origin == "pip" and kind is WheelKind.PLUGIN
+    extras = rocm_extras(str(root.version), planned.gfx_targets) if by_pip else {}
+    plan = plan_repair(
+        done.outputs[kind], policy=planned.policy, kind=kind, sources=sources, extras=extras
+    )
     expected = Expectation(
         kind=kind,
         project=project_name(kind, spec.rocm_number),
@@ -150,6 +155,7 @@ def _wheel(
         rocm_sonames=frozenset(root.facts.sonames) if kind.needs_rocm else None,
         compilers=compilers_of(root.root, runner) if kind.needs_rocm else frozenset(),
         siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
+        extras=extras,
     )
     path = apply(plan, into, runner=runner, console=console).path
     report = inspect(path, hashes=True, code=LIMITS.code)
@@ -168,6 +174,7 @@ def _wheel(
         gfx_targets=report.gfx_targets,
         grafted=report.grafted,
         compilers=report.compilers or UNSET,
+        extras=tuple(extras) or UNSET,
     )
     return entry, findings
 

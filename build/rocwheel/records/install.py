@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +21,22 @@ from rocwheel.base.versions import WheelKind, kind_of, project_name
 from rocwheel.records.manifest import Manifest
 
 NO_DEPS: Final = "--no-deps"
+DEVICE: Final = "device-"  # before a gfx target: an extra of TheRock's rocm, and of our plugin
 REQUIREMENTS: Final = "requirements.txt"  # of a wheelhouse: its wheels by hash
+
+
+def rocm_requirement(version: str, targets: Collection[str]) -> str:
+    """Return what brings the ROCm that users of these GPUs need; without targets, of all."""
+    # a generic target has no package of its own
+    is_exact = targets and not any("generic" in item for item in targets)
+    devices = [f"{DEVICE}{item}" for item in (targets if is_exact else ("all",))]
+    return f"rocm[{','.join(('libraries', *devices))}]=={version}"
+
+
+def rocm_extras(version: str, targets: Collection[str]) -> dict[str, str]:
+    """Return the extras of a plugin, and what each requires: ROCm for one GPU, or for all."""
+    one = {f"{DEVICE}{item}": rocm_requirement(version, (item,)) for item in targets}
+    return one | {f"{DEVICE}all": rocm_requirement(version, targets)}
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -52,6 +68,7 @@ class Install(Plain, frozen=True, kw_only=True):
     rocm_url: str = ""  # where the ROCm it was built with came from
     rocm_origin: str = ""  # tarball, directory or pip
     targets: tuple[str, ...] = ()  # gfx targets of the wheels
+    extras: tuple[str, ...] = ()  # of the plugin, which bring that ROCm
     pythons: tuple[str, ...] = ()
 
     @classmethod
@@ -79,6 +96,7 @@ class Install(Plain, frozen=True, kw_only=True):
             rocm_url=manifest.rocm.url,
             rocm_origin=manifest.rocm.origin,
             targets=targets or manifest.gfx_targets,
+            extras=tuple(name for wheel in manifest.built for name in wheel.extras or ()),
             pythons=manifest.pythons,
         )
 
@@ -161,11 +179,11 @@ class Install(Plain, frozen=True, kw_only=True):
         """Return what brings the set's ROCm, by way; pip brings it for the set's GPUs."""
         lines = {"/opt/rocm": f"# ROCm {self.rocm} in /opt/rocm is found without more"}
         if self.rocm_origin == "pip" and self.rocm_url:
-            # a generic target has no package of its own
-            is_exact = self.targets and not any("generic" in item for item in self.targets)
-            names = self.targets if is_exact else ("all",)
-            devices = ",".join(f"device-{item}" for item in names)
-            wanted = f"rocm[libraries,{devices}]=={self.rocm}"
+            wanted = rocm_requirement(self.rocm, self.targets)
+            devices = [f"{DEVICE}{item}" for item in self.targets or ("all",)]
+            plugin = next((item for item in self.ours if item.project.endswith("-plugin")), None)
+            if plugin and {*devices} <= {*self.extras}:
+                wanted = f"{plugin.project}[{','.join(devices)}]=={plugin.version}"
             lines["pip"] = _line("pip", "install", "--index-url", self.rocm_url, wanted)
         if self.rocm_origin == "tarball" and self.rocm_url:
             fetch = _line("curl", "--fail", "--location", self.rocm_url)

@@ -76,6 +76,7 @@ class WheelEntry(Value, frozen=True, kw_only=True):
     gfx_targets: tuple[Gfx, ...] = ()  # code objects really in the wheel
     grafted: tuple[str, ...] = ()  # libraries auditwheel put in
     compilers: tuple[NonEmpty, ...] | UnsetType = UNSET  # of its GPU code, as they stamp it
+    extras: tuple[NonEmpty, ...] | UnsetType = UNSET  # that bring the ROCm of pip it was built with
 
 
 class DerivedWheel(Value, frozen=True, kw_only=True):
@@ -120,9 +121,10 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True, omit_defaults=True):
             raise ValueError("`families` names each family once, sorted")
         if (self.schema == 1) != (self.rocm.delivery is UNSET):
             raise ValueError(f"`rocm.delivery` and schema {self.schema} do not go together")
-        stamped = any(wheel.compilers is not UNSET for wheel in self.wheels)
-        if self.schema != SCHEMA and (self.parent or stamped):
-            raise ValueError(f"`parent`, `compilers` and schema {self.schema} do not go together")
+        is_new = any({UNSET} != {wheel.compilers, wheel.extras} for wheel in self.wheels)
+        if self.schema != SCHEMA and (self.parent or is_new):
+            what = "`parent`, `compilers`, `extras`"
+            raise ValueError(f"{what} and schema {self.schema} do not go together")
 
     @cached_property
     def sha256(self) -> str:

@@ -46,6 +46,7 @@ class RepairPlan(NamedTuple):
     releases: tuple[str, ...]  # version modules that get the wheel's version
     platform: str  # tag that holds
     components: tuple[Component, ...]  # that it gets a list of; () where its list holds
+    extras: Mapping[str, str]  # that METADATA lacks -> what each requires
 
     @property
     def after(self) -> WheelName:
@@ -59,8 +60,10 @@ class RepairPlan(NamedTuple):
             steps.append(f"set the version in {', '.join(self.releases)}")
         if self.components:
             steps.append(f"list {count(len(self.components), 'component')} in {sbom.OWN}")
+        if self.extras:
+            steps.append(f"offer the extras {', '.join(self.extras)}")
         if self.modes:
-            steps.append(f"mend the modes of {count(len(self.modes), 'file')}")
+            steps.append(f"set the modes of {count(len(self.modes), 'file')}")
         return f"{self.report.path}: {'; '.join(steps)}"
 
 
@@ -77,10 +80,12 @@ def plan_repair(
     policy: WheelPolicy,
     kind: WheelKind | None = None,
     sources: Sequence[Component] = (),
+    extras: Mapping[str, str] = {},
 ) -> RepairPlan:
     """Read every byte of a wheel and decide what it lacks; `kind` defaults to its project's.
 
-    `sources` is what it was built from; without them, what it says itself.
+    `sources` is what it was built from; without them, what it says itself. `extras` are those that
+    it shall offer, and what each requires.
     Raises WheelError for a wheel that is not sound, or needs a library or symbols that no system
     promises.
     """
@@ -108,6 +113,11 @@ def plan_repair(
         releases=_releases(report) if kind else (),
         platform=_platform(report, policy),
         components=() if {*components} == {*report.sboms.get(sbom.OWN, ())} else components,
+        extras={
+            name: text
+            for name, text in extras.items()
+            if name not in report.metadata["Provides-Extra"]
+        },
     )
 
 
@@ -264,6 +274,12 @@ def _parts(
     if tuple(sorted(wheel.all("Tag"))) != tags:
         wheel.replace_all("Tag", tags)
         changes[f"{folder}/WHEEL"] = wheel.to_bytes()
+    if plan.extras:
+        core = KeyValueText(archive.read(f"{folder}/METADATA"), name="METADATA")
+        requires = (f'{text}; extra == "{name}"' for name, text in plan.extras.items())
+        core.replace_all("Provides-Extra", (*core.all("Provides-Extra"), *plan.extras))
+        core.replace_all("Requires-Dist", (*core.all("Requires-Dist"), *requires))
+        changes[f"{folder}/METADATA"] = core.to_bytes()
     if plan.components:
         changes[own] = sbom.make(plan.components)
     if changes:

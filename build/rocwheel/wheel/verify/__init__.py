@@ -15,6 +15,7 @@ from rocwheel.base.errors import CommandError, HostError, RocmError, WheelError
 from rocwheel.base.process import Command, Runner
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion, WheelKind, kind_of
+from rocwheel.records.install import rocm_extras
 from rocwheel.records.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.wheel.derive import content_of
 from rocwheel.wheel.elf import ElfError, scan
@@ -231,6 +232,7 @@ def _verify_entry(
         python=python.interpreter if python else "",
         abi=python.abi if python else "",
         gfx_targets=targets if kind.needs_rocm else None,
+        extras=rocm_extras(manifest.rocm.version, manifest.gfx_targets) if entry.extras else {},
     )
     try:
         report = inspect(folder / entry.filename, hashes=True, code=meant.code)

@@ -115,6 +115,10 @@ class Contents(JudgedWheel, frozen=True, kw_only=True):
             yield finding("layout.entry-point", what)
 
     def _requires(self) -> Iterator[Finding]:
+        brings = self.expected.extras
+        wanted = {f'{text}; extra == "{name}"' for name, text in (brings or {}).items()}
+        for text in sorted(wanted - {*self.report.requires}):
+            yield finding("pin.allowed", f"does not require {text}")
         allowed = {self._named(name): each for name, each in self._rules.requires.items()}
         for text in self.report.requires:
             requirement = requirements.requirement(text)
@@ -133,5 +137,7 @@ class Contents(JudgedWheel, frozen=True, kw_only=True):
                 yield finding("pin.allowed", f"requires {text}, a URL")
             elif name not in allowed and not optional:
                 yield finding("pin.allowed", f"requires {text}, which the policy does not know")
+            elif name == "rocm" and brings is not None and text not in wanted:
+                yield finding("pin.allowed", f"requires {text}, another ROCm than the set's")
             elif name in allowed and not allowed[name].fits(requirement.specifier):
                 yield finding("pin.allowed", f"requires {text}, {allowed[name]}")

@@ -39,6 +39,7 @@ class Expectation(Plain, frozen=True, kw_only=True):
     compilers: frozenset[str] = frozenset()  # of GPU code, as they stamp it
     code: int = SOME_CODE  # bytes of unpacked GPU code that are read
     siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
+    extras: Mapping[str, str] | None = None  # that bring ROCm -> what each requires
     partial: bool = False  # wheels of the set may lie elsewhere: `siblings` has those that are here
 
 
