@@ -104,9 +104,22 @@ _EMPTY_HEADERS = (  # of libraries that the miniature does not call
 _MTIME = 1763596800  # 2025-11-20, for every member
 _HIPCC = b"""\
 #!/bin/sh
-# What ROCm's hipcc comes to for the flags that a build gives it: clang by its own path, with the
-# flags of the environment, and its helpers on PATH.
-llvm="$(dirname "$(readlink -f "$0")")/../lib/llvm/bin"
+# What AMD's hipcc does: ROCm is where ROCM_PATH says, else where this lies; C++ sources are HIP
+# unless HIP_COMPILE_CXX_AS_HIP is 0; of -M, headers for the host alone; flags of the environment.
+root="${ROCM_PATH:-$(dirname "$(readlink -f "$0")")/..}"
+llvm="${HIP_CLANG_PATH:-$root/lib/llvm/bin}"
+before=
+for word; do
+  shift
+  case "$before $word" in
+    "-o "* | "-x "*) ;;
+    *" -M") set -- "$@" --cuda-host-only ;;
+    *.cu | *.hip) set -- "$@" -x hip ;;
+    *.cc | *.cpp | *.cxx | *.C) [ "$HIP_COMPILE_CXX_AS_HIP" = 0 ] || set -- "$@" -x hip ;;
+  esac
+  set -- "$@" "$word"
+  before="$word"
+done
 PATH="$llvm:$PATH" exec "$llvm/clang++" "$@" $HIPCC_COMPILE_FLAGS_APPEND
 """
 _SUFFIXES = (".tar.gz", ".tar.xz", ".tar.zst")

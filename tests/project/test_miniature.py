@@ -658,6 +658,23 @@ def test_the_tarball_is_laid_out_as_a_rocm_tree(bazel):
     assert f"InstalledDir: {rocm}/lib/llvm/bin" in said
 
 
+def test_hipcc_compiles_hip_lists_headers_of_the_host_and_obeys_rocm_path(bazel, tmp_path):
+    def jobs(*words, **env):
+        line = [str(bazel.rocm / "bin/hipcc"), "-###", *words]
+        told = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True}
+        return subprocess.run(line, check=False, **told).stderr
+
+    (tmp_path / "a.cc").touch()
+    compiled = jobs("--offload-arch=gfx942", "-c", "a.cc", "-o", "b.cc")
+    assert '"-x" "hip" "a.cc"' in compiled
+    assert '"-triple" "amdgcn-amd-amdhsa"' in compiled
+    listed = jobs("--offload-arch=gfx942", "-M", "a.cc")
+    assert '"-x" "hip" "a.cc"' in listed
+    assert '"-triple" "amdgcn-amd-amdhsa"' not in listed
+    assert '"-x" "c++" "a.cc"' in jobs("-x", "c++", "-c", "a.cc", HIP_COMPILE_CXX_AS_HIP="0")
+    assert "/elsewhere/lib/llvm/bin/clang++" in jobs("-c", "a.cc", ROCM_PATH="/elsewhere")
+
+
 @pytest.mark.parametrize(
     ("version", "name"), [("6.4.1", "6.4.1"), ("7.2.0rc1", "7.2.0"), ("10.1.0.dev0+abc", "10.1.0")]
 )

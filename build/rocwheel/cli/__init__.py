@@ -91,6 +91,9 @@ ELSEWHERE: Final = {
     "--rocm-build-num": "name the ROCm itself: --therock-path URL",
     "--wheel-post-release": "after the build: wheel reversion --post-release N",
     "--no-rocm-version-extra": "the suffix of the version is --wheel-suffix SUFFIX",
+    "--base-docker": "a base is named by `image build --base` or `image runtime --base`",
+    "--therock-version": "write --rocm-version VERSION",
+    "--llvm-version": "--compiler-path names another clang",
     "--install-llvm": "doctor --for dist_wheels names packages; --compiler hermetic needs none",
 }
 

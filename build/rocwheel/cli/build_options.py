@@ -314,6 +314,7 @@ CONTAINER: Final = (
     ),
     _container(
         "--builder-image",
+        "-b",
         metavar="IMAGE",
         default="",
         rare=True,

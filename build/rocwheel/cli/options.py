@@ -306,7 +306,11 @@ _INSTALL: Final = "how wheels are installed: docs/how-to/install-the-wheels.md"
 # Words of other tools, such as ci_build of rocm-jax, whose nearest spelling here would mislead.
 MEANT: Final = {
     "build": "did you mean dist_wheels?",
+    "build_base_dockers": "did you mean image runtime?",
+    "build_base_therock_dockers": "did you mean image runtime?",
     "build_dockers": "did you mean image build, or image runtime?",
+    "build_manylinux_dockers": "did you mean image build?",
+    "build_manylinux_therock_dockers": "did you mean image build?",
     "build_wheels": "did you mean dist_wheels?",
     "help": "did you mean --help?",
     "install": _INSTALL,

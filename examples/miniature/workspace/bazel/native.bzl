@@ -47,7 +47,7 @@ def _hip_objects_impl(ctx):
     features = cc_common.configure_features(ctx = ctx, cc_toolchain = toolchain)
     objects = []
     for source in ctx.files.srcs:
-        flags = ["-x", "hip", "-O3", "-fPIC", "-fvisibility=hidden", "-std=c++17", "-Wall"]
+        flags = ["-O3", "-fPIC", "-fvisibility=hidden", "-std=c++17", "-Wall"]
 
         # Only paths below the execution root, so that nothing depends on where ROCm lies.
         flags.append("--rocm-path=" + root)

@@ -97,7 +97,7 @@ exec external/local_config_rocm/rocm/rocm_dist/bin/hipcc "$@"
 """
 _HIPCC = """#!/bin/sh
 llvm=external/local_config_rocm/rocm/rocm_dist/lib/llvm/bin
-PATH="$PWD/$llvm:$PATH" exec "$llvm/clang++" -no-canonical-prefixes "$@" $HIPCC_COMPILE_FLAGS_APPEND
+PATH="$PWD/$llvm:$PATH" exec "$llvm/clang++" -no-canonical-prefixes -x hip "$@" $HIPCC_COMPILE_FLAGS_APPEND
 """
 
 _TOOLCHAIN = [
