@@ -232,7 +232,7 @@ def test_a_bad_night_is_not_green_anywhere_and_names_its_cause(places, name, eng
     assert message.startswith(f"# Night two: {what.headline}")
     assert kind.cause in message
     assert PAGE in message
-    cause = next(c for c in truth.causes(what.night) if kind.cause in c.first.reason)
+    cause = next(c for c in what.causes if kind.cause in c.first.reason)
     assert cause.line("two").startswith(("nightly ", "promote "))
     assert kind.cause.encode() in page.feed(what.summaries, title="x", page=PAGE)
     assert b"brightgreen" not in page.badge(what)
@@ -497,7 +497,7 @@ def test_an_excused_absence_is_shown_and_is_not_red(places):
 
 def test_failures_with_one_signature_are_one_cause_with_range_authors_and_a_line():
     nights = red_morning()
-    causes = truth.causes(nights[-1])
+    causes = truth.Truth(summaries=tuple(nights)).causes
     assert [len(c.cells) for c in causes if "test_qr" in c.first.reason] == [4]
     (build,) = [c for c in causes if "ncclConfig" in c.first.reason]
     assert build.held == 13

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import random
@@ -41,99 +40,6 @@ def released(world: World, family: str = "gfx90a") -> bool:
 
 def page(world: World) -> str:
     return (Path(world.store.removeprefix("file://")) / "status" / "index.html").read_text()
-
-
-@pytest.mark.soak  # with real parts: tests/e2e/test_nights.py
-def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
-    world.plan("one", check=True)
-    done = world.local("one")
-    assert done.code == 0, done.err
-    assert "7 of 7 cells passed" in done.out
-    assert released(world)
-    text = page(world)
-    assert "jax-rocm7-plugin==0.9.1+rocm7.1" in text
-    assert "pip install --no-deps --index-url" in text
-
-    world.settings(suffix="+rocm7.1.1")
-    world.script(gate={"*unit*": "fail"})
-    world.plan("two", check=True)
-    before = sorted(p for p in (world.folder / "store" / "v2").rglob("*"))
-    failed = world.local("two")
-    assert failed.code == 5
-    held = r"promote\.jax\.gfx90a: fail: \w{12} on gfx90a: unit on CPython 3\.12 is fail"
-    assert re.search(held, failed.err)
-    assert sorted(p for p in (world.folder / "store" / "v2").rglob("*")) == before
-    text = page(world)
-    assert "new failure" in text
-    assert "unit on 3.12: fail" in text, "the page says what holds the set up, as status does"
-    assert re.search(r"jax-rocm7-plugin==0\.9\.1\+rocm7\.1(?!\.)", text), "the last green set stays"
-    status = world.run("--json", "status", "--family=gfx90a", *world.target)
-    (held,) = [s for s in json.loads(status.out)["sets"] if s["state"] != "released"]
-    assert held["blocked_by"][0]["suite"] == "unit"
-
-    world.plan("three", check=True)
-    for action in ("retry", "drop"):
-        done = world.nightly(action, "three", "build.jax", "--reason=x")
-        assert done.code == 3
-        assert "build.jax: was done before three: staged before as" in done.err
-    again = json.loads(
-        world.run(
-            "--json",
-            "nightly",
-            "plan",
-            "--dry-run",
-            "--night=x",
-            f"--config={world.folder}/nightly.yaml",
-            *world.target,
-        ).out
-    )
-    assert {c["cell"] for c in again["cells"] if c["what"] == "run"} == {
-        "promote.jax.gfx90a", "page", "prune",
-    }  # fmt: skip
-
-
-@pytest.mark.soak  # with real parts: tests/e2e/test_families.py
-def test_a_shared_channel_has_one_build_and_stage_and_each_family_goes_its_own_way(tmp_path):
-    world = World(
-        tmp_path, (tmp_path / "store").as_uri(), layout="both",
-        families="gfx90a, gfx1151, gfx120X-all",
-    )  # fmt: skip
-    world.remember("gfx120X-all")
-    world.script(gate={"gfx1151.*unit*": "fail"})
-    world.plan("one", check=True)
-    done = world.local("one")
-    assert done.code == 5
-    assert re.findall(r"^(\S+): fail", done.err, re.MULTILINE) == [
-        "gate.jax.gfx1151.3.12.unit", "promote.jax.gfx1151",
-    ]  # fmt: skip
-    states = world.states("one")
-    assert [name for name in states if name.startswith("build")] == ["build.jax"]
-    bad = {name for name, state in states.items() if state != "pass"}
-    assert bad == {"gate.jax.gfx1151.3.12.unit", "promote.jax.gfx1151"}
-    assert released(world, "gfx90a")
-    assert released(world, "gfx120X-all")
-    wheels = {path.relative_to(tmp_path / "store").parts[:2]: 1
-              for path in (tmp_path / "store").rglob("*.whl")}  # fmt: skip
-    assert set(wheels) == {("v2", "all"), ("v2-staging", "all")}, "once in each"
-    text = page(world)
-    assert "One set for 3 families: jax" in text
-
-    # a verdict of a person's own run, and the next night adds the family; nothing is built again
-    world.script()
-    world.nightly("retry", "one", "gate.jax.gfx1151.3.12.unit", "--reason=mended", check=True)
-    assert world.local("one").code in {0, 5}
-    status = world.run("--json", "status", "--family=gfx1151", *world.target, check=True)
-    (held,) = json.loads(status.out)["sets"]
-    assert held["blocked_by"][0]["state"] == "flaky", "a pass beside a failure"
-    approved = world.run(
-        "promote", f"--manifest={held['set']}", "--family=gfx1151", "--approve=unit:3.12",
-        "--by=me", "--reason=node", *world.target,
-    )  # fmt: skip
-    assert approved.code == 0, approved.err
-    assert released(world, "gfx1151")
-    again = world.plan("two", "--dry-run", "--json", check=True)
-    runs = {c["cell"] for c in json.loads(again.out)["cells"] if c["what"] == "run"}
-    assert runs == {"page", "prune"}
 
 
 def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_new_page(world):

@@ -107,6 +107,8 @@ def test_a_set_was_built_where_each_of_its_families_has_it_staged(night):
     assert seen.manifests == {RECIPE.inputs: night.manifest.sha256}
     assert state_of(night, seen) == "released"
     assert night.look(None).manifests == {}, "without a summary nobody knows it"
+    took = truth.CellSummary(name="a", kind="gate", state=State.PASS, milliseconds=3_060_000)
+    assert night.look(replace(last, cells=(took,))).seconds == {"a": 3060}
     other = replace(last.builds[0], manifest="f" * 64)  # built, and staged nowhere
     assert night.look(replace(last, builds=(other,))).manifests == {}
 

@@ -265,56 +265,6 @@ def test_three_clients_at_once_run_no_cell_twice(world, cluster):
     assert not twice
 
 
-@pytest.mark.soak  # the engines share the plan: test_local.py has the same night on one machine
-def test_a_shared_channel_has_one_build_and_each_family_goes_its_own_way(tmp_path, cluster):
-    late, families = "gfx1151", ("gfx90a", "gfx1151", "gfx120X-all")
-    world = World(
-        tmp_path, (tmp_path / "store").as_uri(), env=dict(cluster.env), layout="both",
-        families=", ".join(families),
-    )  # fmt: skip
-    world.remember("gfx120X-all")
-    pools = tmp_path / "pools.yaml"
-    pools.write_text("partitions: {gfx1151: gfx90a, gfx120X: gfx90a}\n")
-    (tmp_path / "once").write_text("1")
-    (tmp_path / "often").write_text("2")
-    machine = {
-        "gfx120X-all.*smoke*": f"count:{tmp_path}/once",
-        f"{late}.*unit*": f"count:{tmp_path}/often",
-    }
-    world.script(gate=machine)
-    world.plan("one", f"--pools={pools}", check=True)
-    submit(world, check=True)
-    cluster.idle()
-    states = world.states("one")
-    gate, promote = f"gate.jax.{late}.3.12.unit", f"promote.jax.{late}"
-    bad = {name: state for name, state in states.items() if state != "pass"}
-    assert bad == {gate: "infra", promote: "fail"}, "it holds up nothing of the others"
-    assert [n for n in states if n.startswith("build")] == ["build.jax"]
-    assert len(book(world).attempts["gate.jax.gfx120X-all.3.12.smoke"]) == 2, (
-        "tried again by itself"
-    )
-
-    def users_of(family: str) -> set[str]:
-        page = world.folder / "store" / "v2" / family / "jaxlib" / "index.html"
-        return set(re.findall(r"#sha256=\w+", page.read_text())) if page.exists() else set()
-
-    assert users_of("gfx90a") == users_of("gfx120X-all") != set()
-    assert not users_of(late)
-
-    world.nightly("retry", "one", gate, "--reason=node repaired", check=True)
-    submit(world, check=True)
-    cluster.idle()
-    assert set(world.states("one").values()) == {"pass"}
-    assert users_of(late) == users_of("gfx90a")
-    attempts = book(world).attempts
-    again = {name: len(tries) for name, tries in attempts.items() if len(tries) > 1}
-    expected = {"gate.jax.gfx120X-all.3.12.smoke": 2, gate: 3, promote: 2, "prune": 2, "page": 2}
-    assert again == expected, "nothing is built or promoted again for the others"
-    stored = {path.relative_to(tmp_path / "store").parts[:2]
-              for path in (tmp_path / "store").rglob("*.whl")}  # fmt: skip
-    assert stored == {("v2", "all"), ("v2-staging", "all")}, "once in each"
-
-
 def test_a_job_that_slurm_holds_is_an_error_with_the_line_that_releases_it(world, cluster):
     world.plan("one", check=True)
     nodes = ",".join(cluster.nodes)

@@ -280,31 +280,6 @@ def test_a_whole_night_goes_to_an_index_and_a_page_and_every_line_of_it_has_a_dr
     dry_run_every_line(run, store)
 
 
-@pytest.mark.soak  # the engines share the plan: tests/e2e/test_families.py runs it here
-def test_one_set_for_several_families_is_built_once_before_their_workflows(walk):
-    world, run = walk
-    for folder in (run.cwd, world.folder):
-        text = (folder / "channels.yaml").read_text().replace("    layout: family\n", "")
-        text = text.replace("    prefixes:", "    layout: both\n    prefixes:")
-        (folder / "channels.yaml").write_text(text)
-    world.layout = "both"
-    world.remember("gfx90a", "gfx1151")
-    settings = (world.folder / "nightly.yaml").read_text()
-    world.settings(settings.replace("[gfx90a]", "[gfx90a, gfx1151]"))
-    results = run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
-    failed = [step for step in run.ran if step.code]
-    assert not failed, failed[0].line + failed[0].output
-    assert set(results.values()) == {"success"}
-    ran = [(step.workflow, step.job) for step in run.ran if "nightly cell" in step.line]
-    assert [job for job in ran if job[1] in {"build", "promote"}] == [
-        ("nightly.yml", "build"), *[("family.yml", "promote")] * 2,
-    ]  # fmt: skip
-    store = Path(world.store.removeprefix("file://"))
-    for index in ("gfx90a", "gfx1151", "all"):
-        assert (store / "v2" / index / "jax-rocm7-plugin" / "index.html").exists()
-    assert {path.parent.name for path in (store / "v2").rglob("*.whl")} == {"all"}
-
-
 def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_registry(walk):
     world, run = walk
     settings = (world.folder / "nightly.yaml").read_text()

@@ -16,11 +16,10 @@ from rocwheel.base.store import Store
 from rocwheel.base.values import Plain
 from rocwheel.gate.suite import history
 from rocwheel.image.recipe import ImagedSet
-from rocwheel.night import image_record, truth
+from rocwheel.night import image_record
 from rocwheel.night.image_record import NightImage
 from rocwheel.night.settings import NightSettings, Pools
 from rocwheel.night.truth import NightSummary
-from rocwheel.records.places import Place
 from rocwheel.records.verdict import State
 from rocwheel.release import status
 from rocwheel.release.index.channels import Channel
@@ -65,13 +64,6 @@ class PlanInput(Plain, frozen=True, kw_only=True):
     pools: Pools = Pools()
 
 
-class _Built(Plain, frozen=True, kw_only=True):
-    """What was built from some inputs."""
-
-    sha256: str  # of the manifest
-    major: int  # of ROCm
-
-
 def look(
     setting: PlanInput, recipes: Sequence[WheelRecipe], store: Store, last: NightSummary | None
 ) -> StoreContents:
@@ -81,49 +73,51 @@ def look(
     removed stays removed.
     """
     known = {item.inputs: item for item in last.builds} if last else {}
+    sets = _sets(setting, [(r, known[r.inputs]) for r in recipes if r.inputs in known], store)
     built = {
-        recipe.inputs: _Built(
-            sha256=known[recipe.inputs].manifest, major=_major(known[recipe.inputs])
-        )
-        for recipe in recipes
-        if recipe.inputs in known
+        r.inputs: known[r.inputs]
+        for r in recipes
+        if r.inputs in known and all((n, known[r.inputs].manifest) in sets for n in r.families)
     }
-    sets = _sets(setting, recipes, built, store)
-    for recipe in recipes:
-        item = built.get(recipe.inputs)
-        if item and not all((name, item.sha256) in sets for name in recipe.families):
-            del built[recipe.inputs]
+    passed = [c for c in last.cells if c.state is State.PASS and c.milliseconds] if last else []
     return StoreContents(
-        manifests={inputs: item.sha256 for inputs, item in built.items()},
+        manifests={inputs: item.manifest for inputs, item in built.items()},
         sets=sets,
         tests=_durations(setting, recipes, built, sets, store),
-        seconds=truth.seconds(last) if last else {},
+        seconds={cell.name: max(1, cell.milliseconds // 1000) for cell in passed},
     )
 
 
 def _sets(
-    setting: PlanInput, recipes: Sequence[WheelRecipe], built: Mapping[str, _Built], store: Store
+    setting: PlanInput, built: Sequence[tuple[WheelRecipe, WheelRecipe]], store: Store
 ) -> dict[tuple[str, str], SetSeen]:
-    """Return what is known of builds, each family read once."""
-    wanted: dict[tuple[str, int], set[str]] = {}
-    for recipe in recipes:
-        if item := built.get(recipe.inputs):
-            for name in recipe.families:
-                wanted.setdefault((name, item.major), set()).add(item.sha256)
+    """Return what is known of recipes that were built, each family read once."""
+    wanted: dict[tuple[str, int], dict[str, list[WheelRecipe]]] = {}
+    for recipe, made in built:
+        for name in recipe.families:
+            ids = wanted.setdefault((name, _major(made)), {})
+            ids.setdefault(made.manifest, []).append(recipe)
     channel = setting.channel
 
-    def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
+    def of_family(
+        item: tuple[tuple[str, int], dict[str, list[WheelRecipe]]],
+    ) -> dict[tuple[str, str], SetSeen]:
         (name, major), ids = item
         family, sets = setting.families[name], {}
         for staging, release in channel.pairs(store, name, major or None):
             seen = status.read(staging, release, family, channel, now=setting.now, asks_pages=False)
             for row in (item for item in seen.sets if item.set_id in ids):
-                own = [r for r in recipes if (b := built.get(r.inputs)) and b.sha256 == row.set_id]
+                asked = [
+                    (image, python)
+                    for recipe in (ids[row.set_id] if row.state == RELEASED else ())
+                    for image, python in image_record.wanted(setting.images, recipe, name)
+                ]
+                wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=row.first.rocm, family=name)
                 cells = row.decision.cells if row.decision else ()
                 sets[name, row.set_id] = SetSeen(
                     state=row.state,
                     cells={(c.suite, c.python): (c.state, c.why) for c in cells},
-                    images=_imaged(setting, own, family, row, release),
+                    images=image_record.recorded(release, wheels, asked),
                 )
         return sets
 
@@ -131,41 +125,22 @@ def _sets(
     return {key: seen for part in parts for key, seen in part.items()}
 
 
-def _imaged(
-    setting: PlanInput,
-    recipes: Sequence[WheelRecipe],
-    family: Family,
-    row: status.SetStatus,
-    release: Place,
-) -> Mapping[tuple[str, str], str]:
-    """Return the runtime images of a released set; without any, nothing is asked."""
-    if row.state != RELEASED:
-        return {}
-    asked = [
-        (image, python)
-        for recipe in recipes
-        for image, python in image_record.wanted(setting.images, recipe, family.name)
-    ]
-    wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=row.first.rocm, family=family.name)
-    return image_record.recorded(release, wheels, asked)
-
-
 def _durations(
     setting: PlanInput,
     recipes: Sequence[WheelRecipe],
-    built: Mapping[str, _Built],
+    built: Mapping[str, WheelRecipe],
     sets: Mapping[tuple[str, str], SetSeen],
     store: Store,
 ) -> dict[tuple[str, str], int]:
     """Return how long suites that may be cut took in all, where something of them is to be run."""
     asked: dict[tuple[str, str], int] = {}
     for recipe in recipes:
-        item = built.get(recipe.inputs)
-        major = item.major if item else _major(recipe)
+        made = built.get(recipe.inputs)
+        major = _major(made or recipe)
         if not major:  # a folder of ROCm: its version is known once it is built
             continue
         for name in recipe.families:
-            seen = sets.get((name, item.sha256)) if item else None
+            seen = sets.get((name, made.manifest)) if made else None
             if seen and seen.state in DONE:
                 continue
             family = setting.families[name]
@@ -175,8 +150,7 @@ def _durations(
 
     def one(item: tuple[tuple[str, str], int]) -> tuple[tuple[str, str], int]:
         (name, suite), major = item
-        place = setting.channel.staging(store, name, major)
-        past = history.read(place, suite, setting.ci)
+        past = history.read(setting.channel.staging(store, name, major), suite, setting.ci)
         return (name, suite), sum(past.tests.values())
 
     durations = each(one, asked.items(), threads=store.connections)

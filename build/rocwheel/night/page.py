@@ -36,17 +36,12 @@ TREND: Final = 14  # nights of a cell
 
 def render(summaries: Sequence[NightSummary], *, now: datetime, title: str, root: str) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
-    newest = summaries[-1] if summaries else None
-    told = Truth(summaries=tuple(summaries)) if newest else None
-    changed = told.changes if told else []
+    told = Truth(summaries=tuple(summaries)) if summaries else None
+    newest = told.night if told else None
+    changes, recipes = (told.changes, told.night.recipes) if told else ([], ())
     names = [family.family for family in newest.families] if newest else []
-    causes = told.causes if told else []
-    groups = _groups(summaries, {c.name: n for n, of in enumerate(causes, 1) for c in of.cells})
+    cells = {cell.name for cell in newest.cells} if newest else set()
     old = {item.name: item for night in summaries[:-1] for item in night.recipes}
-    ranges = {
-        item.name: list(truth.ranges(item, old[item.name])) if item.name in old else []
-        for item in (newest.recipes if newest else ())
-    }
     page = template("night/assets/night.html").render(
         css=style("gate/report/assets/page.css", "night/assets/night.css"),
         js=text("night/assets/night.js"),
@@ -56,16 +51,17 @@ def render(summaries: Sequence[NightSummary], *, now: datetime, title: str, root
         max_age_hours=36,
         told=told,
         newest=newest,
-        groups=groups,
-        sets=list(_sets(newest)) if newest else [],
+        groups=_groups(told) if told else [],
+        sets=list(_sets(told)) if told else [],
         counts=Counter((cell.word, cell.colour) for cell in (newest.cells if newest else ())),
-        causes=causes,
-        quiet=[c for c in changed if c.change.value in {"fixed", "slower"}],
-        gone=[c for c in changed if c.cell.name not in {i.name for i in newest.cells}]
-        if newest else [],
-        growth=list(truth.growth(summaries)) if summaries else [],
-        recipes={item.name: item for item in (newest.recipes if newest else ())},
-        ranges=ranges,
+        causes=told.causes if told else [],
+        quiet=[c for c in changes if c.change.value in {"fixed", "slower"}],
+        gone=[c for c in changes if c.cell.name not in cells],
+        recipes={item.name: item for item in recipes},
+        ranges={
+            item.name: list(truth.ranges(item, old[item.name])) if item.name in old else []
+            for item in recipes
+        },
         gpus=list(_gpu_minutes(newest)) if newest else [],
         nights=[
             {
@@ -76,11 +72,10 @@ def render(summaries: Sequence[NightSummary], *, now: datetime, title: str, root
         ],
         shown=len(summaries),
         trend=min(TREND, len(summaries)),
-        day=truth.day,
         duration=duration,
         size=size,
         url=lambda key: f"{root}{quote(key)}" if key else "",
-    )  # fmt: skip
+    )
     return page.encode()
 
 
@@ -104,10 +99,10 @@ def _gpu_minutes(newest: NightSummary) -> Iterator[dict[str, Any]]:
         }
 
 
-def _sets(newest: NightSummary) -> Iterator[dict[str, Any]]:
+def _sets(told: Truth) -> Iterator[dict[str, Any]]:
     """Yield each set that is for several families: its tests, and where it is released."""
-    tests = [cell for cell in truth.spoken(newest).values() if cell.kind in TEST_KINDS]
-    manifests = {recipe.name: recipe.manifest for recipe in newest.recipes}
+    tests = [cell for cell in told.spoken[-1].values() if cell.kind in TEST_KINDS]
+    manifests = {recipe.name: recipe.manifest for recipe in told.night.recipes}
     for name in dict.fromkeys(cell.wheels for cell in tests):
         cells = {(c.family, c.suite, c.python): c for c in tests if c.wheels == name}
         of, suites, pythons = (dict.fromkeys(part) for part in zip(*cells, strict=True))
@@ -115,18 +110,17 @@ def _sets(newest: NightSummary) -> Iterator[dict[str, Any]]:
             yield {
                 "name": name,
                 "manifest": manifests.get(name, ""),
-                "families": [family for family in newest.families if family.family in of],
+                "families": [family for family in told.night.families if family.family in of],
                 "suites": list(suites),
                 "pythons": sorted(pythons, key=PythonVersion.parse),
                 "cells": cells,
             }
 
 
-def _groups(summaries: Sequence[NightSummary], cause: Mapping[str, int]) -> list[dict[str, Any]]:
+def _groups(told: Truth) -> list[dict[str, Any]]:
     """Return what the page shows of each family, those with a red cell first."""
-    if not summaries:
-        return []
-    newest, past = summaries[-1], [truth.spoken(item) for item in summaries]
+    newest, past = told.night, told.spoken
+    cause = {cell.name: n for n, of in enumerate(told.causes, 1) for cell in of.cells}
     groups = []
     for family in newest.families:
         cells = newest.of_family(family.family)
@@ -144,7 +138,7 @@ def _groups(summaries: Sequence[NightSummary], cause: Mapping[str, int]) -> list
                     (cell.wheels, cell.suite, cell.python): {
                         "cell": cell,
                         "cause": cause.get(cell.name),
-                        "since": truth.since(cell, past, summaries),
+                        "since": told.since(cell),
                         "strip": _strip([night.get(cell.identity) for night in past[-TREND:]]),
                     }
                     for cell in tests

@@ -107,11 +107,6 @@ def nothing_built(standings: Mapping[str, CellStanding]) -> bool:
     return all(item.settled and not item.passed for item in builds)
 
 
-def repeats(standings: Mapping[str, CellStanding]) -> bool:
-    """Return whether a cell that ended is to run again, such as a page that knew less."""
-    return any(i.attempts and i.phase in {Phase.WAITING, Phase.OPEN} for i in standings.values())
-
-
 def ready(standings: Mapping[str, CellStanding], cell: Cell) -> bool:
     """Return whether a cell may start now."""
     return all(standings[name].passed for name in cell.after) and all(

@@ -8,7 +8,7 @@ newest night that was over when this one was planned.
 
 import enum
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -158,11 +158,6 @@ class NightSummary(Value, frozen=True, kw_only=True):
         words = {"good": "green", "warn": "yellow", "idle": "not finished"}
         return words.get(self.colour, "empty")
 
-    def has(self, family: str) -> bool:
-        """Return whether users of a family have what this night is about."""
-        sets = {r.manifest for r in self.recipes if r.manifest and family in r.families}
-        return any(item.green in sets for item in self.families if item.family == family)
-
     @property
     def impact(self) -> str:
         """What users have of it: the families that got its sets, what the others keep."""
@@ -170,14 +165,15 @@ class NightSummary(Value, frozen=True, kw_only=True):
         wanted |= dict.fromkeys(c.family for c in self.cells if c.family and c.colour != "none")
         if not wanted:
             return ""
+        of = {item.family: item for item in self.families}
+        made = {(name, r.manifest) for r in self.recipes if r.manifest for name in r.families}
+        lack = [name for name in wanted if name not in of or (name, of[name].green) not in made]
         noun = "family" if len(wanted) == 1 else "families"
-        parts = [f"{sum(map(self.has, wanted))} of {len(wanted)} {noun} released"]
+        parts = [f"{len(wanted) - len(lack)} of {len(wanted)} {noun} released"]
         kept: dict[str, list[str]] = {}
-        for name in (name for name in wanted if not self.has(name)):
-            of = next((item for item in self.families if item.family == name), None)
-            what = ""
-            if of and of.green and of.install:
-                what = f"{of.install.jax} of {day(of.green_since)}"
+        for name in lack:
+            has = of[name].install if name in of and of[name].green else None
+            what = f"{has.jax} of {day(of[name].green_since)}" if has else ""
             kept.setdefault(what, []).append(name)
         for what, (first, *more) in kept.items():
             verb = ("keep" if what else "have") if more else ("keeps" if what else "has")
@@ -262,20 +258,6 @@ LOUD: Final = {
 }
 
 
-def spoken(summary: NightSummary) -> dict[tuple[str, ...], CellSummary]:
-    """Return the cell that speaks for each identity: of a suite the merge, or its worst gate."""
-    cells: dict[tuple[str, ...], CellSummary] = {}
-    for cell in summary.cells:
-        old = cells.get(cell.identity)
-        if old is None or cell.kind == "merge" or (old.kind == "gate" and _rank(cell) > _rank(old)):
-            cells[cell.identity] = cell
-    return cells
-
-
-def _rank(cell: CellSummary) -> int:
-    return list(State).index(cell.state) + 1 if cell.state else 0
-
-
 class Changed(Plain, frozen=True, kw_only=True):
     """A cell whose state people want to hear of, and the night since which it has it."""
 
@@ -284,46 +266,16 @@ class Changed(Plain, frozen=True, kw_only=True):
     since: str
 
 
-def compared(summaries: Sequence[NightSummary]) -> NightSummary | None:
-    """Return the night that the last one is compared with: the newest that was over before it."""
-    planned = moment(summaries[-1].made)
-    over = (item for item in reversed(summaries[:-1]) if moment(item.over) <= planned)
-    return next(over, None)
-
-
-def changes(summaries: Sequence[NightSummary]) -> list[Changed]:
-    """Compare every cell of the newest night with the night before; the most urgent first."""
-    here, before = spoken(summaries[-1]), compared(summaries)
-    old = spoken(before) if before else {}
-    missing = {cell.wheels for cell in here.values() if cell.phase is Phase.ABSENT}
-    left_out = [
-        replace(cell, phase=Phase.ABSENT, state=None, excused=False, link="", log="",
-                cause=CauseClass.ABSENT,
-                reason=f"was in the night {before.night}; nothing of this one expects it")
-        for key, cell in old.items() if before
-        if key not in here and cell.wheels not in missing and cell.wheels
-        and cell.state is State.PASS
-    ]  # fmt: skip
-    past = [spoken(item) for item in summaries]
-    made = [
-        Changed(cell=cell, change=change, since=since(cell, past, summaries))
-        for cell in (*here.values(), *left_out)
-        if (change := _change(cell, old.get(cell.identity), has_before=bool(before)))
-        is not CellChange.SAME
-    ]
-    return sorted(made, key=lambda item: list(CellChange).index(item.change))
-
-
-def since(
-    cell: CellSummary,
-    past: Sequence[Mapping[tuple[str, ...], CellSummary]],
-    summaries: Sequence[NightSummary],
-) -> str:
-    """Return the night since which a cell has its present state."""
-    first = len(past) - 1
-    while first and (old := past[first - 1].get(cell.identity)) and old.word == cell.word:
-        first -= 1
-    return summaries[first].night
+def _spoken(summary: NightSummary) -> dict[tuple[str, ...], CellSummary]:
+    """Return the cell that speaks for each identity: of a suite the merge, or its worst gate."""
+    rank: dict[State | None, int] = {state: n for n, state in enumerate((None, *State))}
+    cells: dict[tuple[str, ...], CellSummary] = {}
+    for cell in summary.cells:
+        old = cells.get(cell.identity)
+        is_worse = old and old.kind == "gate" and rank[cell.state] > rank[old.state]
+        if old is None or cell.kind == "merge" or is_worse:
+            cells[cell.identity] = cell
+    return cells
 
 
 def _change(cell: CellSummary, old: CellSummary | None, *, has_before: bool) -> CellChange:
@@ -343,17 +295,6 @@ def _change(cell: CellSummary, old: CellSummary | None, *, has_before: bool) -> 
     return CellChange.ABSENT if cell.state is None else LOUD.get(cell.state, CellChange.NEW)
 
 
-def growth(summaries: Sequence[NightSummary]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield family, kind, bytes before and now of each released wheel that grew."""
-    before = compared(summaries)
-    old = {family.family: family.sizes for family in before.families} if before else {}
-    for family in summaries[-1].families:
-        for kind, size in family.sizes.items():
-            was = old.get(family.family, {}).get(kind, 0)
-            if was and size > was * BIGGER:
-                yield family.family, kind, was, size
-
-
 @dataclass
 class Cause:
     """One reason for which cells did not pass: the first of them, all of them, what waits."""
@@ -370,7 +311,7 @@ class Cause:
 
     def line(self, night: str) -> str:
         """Return the line to type."""
-        first, stem = self.first, f"nightly retry {night} {self.first.name} --reason=WHY"
+        first = self.first
         if first.phase is Phase.OPEN:
             return f"nightly run {night}"
         if first.phase is Phase.ABSENT:
@@ -380,33 +321,10 @@ class Cause:
             return f"promote --manifest=SET --family {first.family} {approve} --reason=WHY"
         if first.cause in {CauseClass.TESTS, CauseClass.WHEELS} and first.kind != "promote":
             return f"nightly cell {night} {first.name} --dry-run"
-        return stem
+        return f"nightly retry {night} {first.name} --reason=WHY"
 
 
-def causes(summary: NightSummary) -> list[Cause]:
-    """Group the cells that did not pass by the signature of their reason; reds come first."""
-    made: dict[str, Cause] = {}
-    by_name: dict[str, Cause] = {}
-    for cell in sorted(
-        summary.cells,
-        key=lambda c: (c.phase is Phase.BARRED, c.kind == "promote", c.colour != "bad"),
-    ):
-        if cell.colour not in {"bad", "warn"} and cell.state is not State.NOT_RUN:
-            continue
-        root = by_name.get(cell.reason.partition(": ")[0])
-        if cell.phase is Phase.BARRED and root:
-            root.held += 1
-            continue
-        if cell.kind == "promote" and (root := _holds(cell, list(made.values()))):
-            root.held += 1
-            continue
-        cause = made.setdefault(_signature(cell), Cause(first=cell))
-        cause.cells.append(cell)
-        by_name[cell.name] = cause
-    return list(made.values())
-
-
-def _holds(cell: CellSummary, made: Sequence[Cause]) -> Cause | None:
+def _holds(cell: CellSummary, made: Iterable[Cause]) -> Cause | None:
     """Return the cause that a promotion was refused for: a test of its family and set."""
 
     def has(cause: Cause) -> bool:
@@ -438,33 +356,94 @@ class Truth(Plain, frozen=True, kw_only=True, dict=True):
     def night(self) -> NightSummary:
         return self.summaries[-1]
 
-    @property
+    @cached_property
     def before(self) -> NightSummary | None:
-        return compared(self.summaries)
+        """The night it is compared with: the newest that was over when it was planned."""
+        planned = moment(self.night.made)
+        over = (item for item in reversed(self.summaries[:-1]) if moment(item.over) <= planned)
+        return next(over, None)
+
+    @cached_property
+    def spoken(self) -> list[dict[tuple[str, ...], CellSummary]]:
+        """Of each night the cells that speak for it."""
+        return [_spoken(item) for item in self.summaries]
+
+    def since(self, cell: CellSummary) -> str:
+        """Return the night since which a cell has its present state."""
+        first = len(self.spoken) - 1
+        while first and (old := self.spoken[first - 1].get(cell.identity)):
+            if old.word != cell.word:
+                break
+            first -= 1
+        return self.summaries[first].night
 
     @cached_property
     def changes(self) -> list[Changed]:
-        return changes(self.summaries)
+        """Every cell that differs from the night before; the most urgent first."""
+        here, before = self.spoken[-1], self.before
+        old = _spoken(before) if before else {}
+        missing = {cell.wheels for cell in here.values() if cell.phase is Phase.ABSENT}
+        left_out = [
+            replace(cell, phase=Phase.ABSENT, state=None, excused=False, link="", log="",
+                    cause=CauseClass.ABSENT,
+                    reason=f"was in the night {before.night}; nothing of this one expects it")
+            for key, cell in old.items() if before
+            if key not in here and cell.wheels not in missing and cell.wheels
+            and cell.state is State.PASS
+        ]  # fmt: skip
+        made = (
+            Changed(cell=cell, change=change, since=self.since(cell))
+            for cell in (*here.values(), *left_out)
+            if (change := _change(cell, old.get(cell.identity), has_before=bool(before)))
+            is not CellChange.SAME
+        )
+        return sorted(made, key=lambda item: list(CellChange).index(item.change))
 
     @property
     def loud(self) -> list[Changed]:
         """What changed that concerns people."""
         return [item for item in self.changes if item.change not in QUIET]
 
+    @property
+    def growth(self) -> Iterator[tuple[str, str, int, int]]:
+        """Family, kind, bytes before and now of each released wheel that grew."""
+        old = {item.family: item.sizes for item in self.before.families} if self.before else {}
+        for family in self.night.families:
+            for kind, size in family.sizes.items():
+                was = old.get(family.family, {}).get(kind, 0)
+                if was and size > was * BIGGER:
+                    yield family.family, kind, was, size
+
     @cached_property
     def causes(self) -> list[Cause]:
-        """Why cells did not pass: reds first, of these the new ones."""
-        known, order = {item.cell.name: item for item in self.changes}, list(CellChange)
-        made = causes(self.night)
-        for cause in made:
-            told = (known[cell.name] for cell in cause.cells if cell.name in known)
-            cause.change = min(told, key=lambda item: order.index(item.change), default=None)
+        """Why cells did not pass, by the signature of their reason: reds first, new ones first."""
+        changed = {item.cell.name: item for item in reversed(self.changes)}
+        made: dict[str, Cause] = {}
+        by_name: dict[str, Cause] = {}
+        for cell in sorted(
+            self.night.cells,
+            key=lambda c: (c.phase is Phase.BARRED, c.kind == "promote", c.colour != "bad"),
+        ):
+            if cell.colour not in {"bad", "warn"} and cell.state is not State.NOT_RUN:
+                continue
+            root = by_name.get(cell.reason.partition(": ")[0])
+            if cell.phase is not Phase.BARRED:
+                root = _holds(cell, made.values()) if cell.kind == "promote" else None
+            if root:
+                root.held += 1
+                continue
+            cause = made.setdefault(_signature(cell), Cause(first=cell))
+            cause.cells.append(cell)
+            by_name[cell.name] = cause
 
         def urgency(cause: Cause) -> tuple[bool, int]:
+            changes = [changed[cell.name] for cell in cause.cells if cell.name in changed]
+            order = list(CellChange)
+            cause.change = min(changes, key=lambda i: order.index(i.change), default=None)
             change = cause.change.change if cause.change else CellChange.SAME
             return cause.first.colour != "bad", order.index(change)
 
-        return sorted(made, key=urgency)
+        return sorted(made.values(), key=urgency)
 
     @property
     def headline(self) -> str:
@@ -557,12 +536,6 @@ def known(nights: Nights, names: Sequence[str], warn: Callable[[str], None]) -> 
     return made
 
 
-def seconds(last: NightSummary) -> dict[str, int]:
-    """Return how long each cell of a night took."""
-    passed = [cell for cell in last.cells if cell.state is State.PASS and cell.milliseconds]
-    return {cell.name: max(1, cell.milliseconds // 1000) for cell in passed}
-
-
 def truth(
     nights: Nights,
     night: str,
@@ -616,7 +589,12 @@ def _summary(
         written=timestamp(now),
         by=book.plan.by,
         tool=book.plan.tool,
-        cells=cells(standings),
+        cells=tuple(
+            _cell(item, standings)
+            for item in standings.values()
+            # the page only where it failed
+            if item.cell.kind != "page" or not (item.passed or item.phase in UNDER_WAY)
+        ),
         families=(*each(lambda f: _family(f, channel, store, now), chosen, threads=4), *unknown),
         recipes=recipes,
         builds=tuple(builds.values())[-BUILDS:],
@@ -627,32 +605,24 @@ def _summary(
     )
 
 
-def cells(standings: Mapping[str, CellStanding]) -> tuple[CellSummary, ...]:
-    """Sum up cells; the page only where it failed."""
-    return tuple(
-        _cell(item, standings)
-        for item in standings.values()
-        if item.cell.kind != "page" or not (item.passed or item.phase in UNDER_WAY)
-    )
-
-
 def _cell(item: CellStanding, standings: Mapping[str, CellStanding]) -> CellSummary:
     last, cell = item.last, item.cell
-    kept = item.phase is Phase.KEPT
     same = ("name", "kind", "family", "python", "suite", "wheels", "shard")
     own: dict[str, Any] = {name: getattr(cell, name) for name in same}
-    if last:
-        ended = ("image", "link", "log", "host", "milliseconds", "time")
+    state = item.state
+    if item.phase is Phase.KEPT:
+        own["image"] = cell.image
+        state = State(cell.kept) if cell.kept in STATES else state
+    elif last:
+        ended = ("image", "link", "log", "host", "milliseconds", "time", "testing")
         own |= {name: getattr(last, name) for name in ended}
         needs = (standings[name].last for name in (*cell.after, *cell.settled))
         could = max((moment(end.time) for end in needs if end), default=moment(last.began))
         own["waited"] = max(0, round(1000 * (moment(last.began) - could).total_seconds()))
-        own |= {"gpus": cell.needs.gpus, "testing": last.testing}
-    if kept:
-        own["image"] = cell.image
+        own["gpus"] = cell.needs.gpus
     return CellSummary(
         phase=item.phase,
-        state=State(cell.kept) if kept and cell.kept in STATES else item.state,
+        state=state,
         excused=bool(cell.excused),
         cause=item.cause,
         reason=item.reason,
