@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what a builder or runtime image holds, for dnf and apt.
 #
-#     install.sh packages NAME...            system packages
+#     install.sh packages NAME...            system packages; `ppa:OWNER/NAME` is an archive of some
 #     install.sh bazel FILE                  a Bazel binary, checked before it came here
 #     install.sh environment WHEELS LOCK PYTHON   what rocwheel needs, by hash, in /opt/rocwheel
 #     install.sh python3 PYTHON              `python3` for compiler wrappers, where the base's is too old
@@ -26,6 +26,13 @@ manager() {
     fi
 }
 
+archive() {
+    # what adds it, with its key, does not stay
+    apt-get install --yes --no-install-recommends gpg-agent software-properties-common
+    add-apt-repository --yes "$1"
+    apt-get purge --yes --auto-remove gpg-agent software-properties-common
+}
+
 packages() {
     test $# -gt 0 || return 0
     found=$(manager)
@@ -33,6 +40,13 @@ packages() {
         apt)
             export DEBIAN_FRONTEND=noninteractive
             apt-get update
+            for name; do
+                shift
+                case "$name" in
+                    ppa:*) archive "$name" ;;
+                    *) set -- "$@" "$name" ;;
+                esac
+            done
             apt-get install --yes --no-install-recommends "$@"
             ;;
         dnf)

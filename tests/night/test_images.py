@@ -30,7 +30,7 @@ MANIFEST = "a" * 64
 RECIPE = WheelRecipe(
     name="jax", inputs="1" * 64, jax="0.9.1", jax_repository="", jax_commit="", rocm="/rocm.tar.gz",
     rocm_version="7.10.0", rocm_sha256="", image="", families=("gfx90a", "gfx90c"),
-    pythons=("3.11", "3.12"), argv=("dist_wheels",),
+    pythons=("3.14-ft", "3.12"), argv=("dist_wheels",),
 )  # fmt: skip
 SETS = "sets: [{name: jax, jax: default, rocm: {source: x}}]\n"
 ONE = SETS + "images: [{recipe: jax, push: docker.io}]\n"
@@ -120,17 +120,17 @@ def test_its_command_gets_the_manifest_of_the_build_it_waits_for(planned, tmp_pa
 def test_what_an_entry_says_is_what_its_command_gets(planned):
     plan = planned(
         SETS + "image: {cpus: 2, hours: 1}\n"
-        "images:\n  - {name: old, recipe: jax, push: 'here:5000/x', base: ubuntu_22_04,\n"
-        "     profile: devel, executor: podman, pythons: ['3.10'],\n"
+        "images:\n  - {name: old, recipe: jax, push: 'here:5000/x', base: ubuntu_24_04,\n"
+        "     profile: devel, executor: podman, pythons: ['3.11'],\n"
         "     tags: ['nightly-{family}-py{python}']}\n",
-        recipe=_with(pythons=("3.10", "3.12")),
+        recipe=_with(pythons=("3.11", "3.12")),
     )
     (name,) = image_cells(plan)
     cell = plan.cell(name)
-    assert name == "image.jax.gfx90a.3.10.old"
+    assert name == "image.jax.gfx90a.3.11.old"
     assert {
-        "--base=ubuntu_22_04", "--profile=devel", "--engine=podman", "--push=here:5000/x",
-        "--tag=nightly-gfx90a-py3.10",
+        "--base=ubuntu_24_04", "--profile=devel", "--engine=podman", "--push=here:5000/x",
+        "--tag=nightly-gfx90a-py3.11",
     } <= set(cell.argv)  # fmt: skip
     assert (cell.needs.cpus, cell.limit) == (2, 3600)
     runners = matrix.family("gfx90a").runners_for("smoke")
@@ -140,12 +140,12 @@ def test_what_an_entry_says_is_what_its_command_gets(planned):
 
 def test_what_there_can_be_no_image_of_is_absent_with_its_reason(planned):
     why = absent(planned(ONE))
-    assert why["image.jax.gfx90a.3.11.jax"] == "ubuntu_24_04 has no CPython 3.11"
+    assert why["image.jax.gfx90a.3.14-ft.jax"] == "ubuntu_24_04 has no CPython 3.14-ft"
     assert why["image.jax.gfx90c.3.12.jax"] == "gfx90c has no runner for smoke"
-    lacking = planned(ONE, recipe=_with(pythons=("3.11",)))
+    lacking = planned(ONE, recipe=_with(pythons=("3.14-ft",)))
     assert not image_cells(lacking)
     named = SETS + "images: [{recipe: jax, push: docker.io, pythons: ['3.12']}]\n"
-    why = absent(planned(named, recipe=_with(pythons=("3.11",))))
+    why = absent(planned(named, recipe=_with(pythons=("3.14-ft",))))
     assert why[NAME] == "jax has no CPython 3.12"
 
 
@@ -212,7 +212,7 @@ def test_a_workflow_gets_the_images_of_a_family_beside_its_other_cells(planned):
         ("{recipe: jaks, push: x.io}", "'jaks': not in ci/images.yaml"),
         ("{recipe: jax, push: 'https://x.io'}", "is not a registry"),
         ("{recipe: jax, push: x.io, base: debian_12}", "'debian_12': not in"),
-        ("{recipe: jax, push: x.io, pythons: ['3.11']}", r"no CPython 3\.11 for this base"),
+        ("{recipe: jax, push: x.io, pythons: ['3.14-ft']}", r"no CPython 3\.14-ft for this base"),
         ("{recipe: jax, push: x.io, sets: [jaks]}", "'jaks': no such set"),
         ("{recipe: jax, push: x.io, families: [gfx1]}", "'gfx1': unknown GPU family"),
         ("{recipe: jax, push: x.io, profile: whole}", "unknown value 'whole'"),
