@@ -85,6 +85,35 @@ def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, ru
 
 
 @pytest.mark.parametrize(
+    ("bytes_", "options", "built"),
+    [
+        (b"another commit's", "[]", ["one-gfx90a"]),
+        (b"another commit's", "[--wheel-suffix=+rocm7.15.rc]", ["one-gfx90a", "two-gfx90a"]),
+        (b"ROCm", "[]", ["one-gfx90a", "two-gfx90a"]),  # the same inputs: one set
+    ],
+)
+def test_two_streams_that_offer_one_version_do_not_make_wheels_of_one_name(
+    bytes_, options, built, tmp_path, runner
+):
+    (tmp_path / "jax").mkdir()
+    for stream, body in (("nightly", b"ROCm"), ("rc", bytes_)):
+        (tmp_path / stream).mkdir()
+        (tmp_path / stream / name_of("gfx90a")).write_bytes(body)
+    rest = "source_dir: jax, pythons: ['3.12'], families: [gfx90a]"
+    (tmp_path / "nightly.yaml").write_text(
+        f"sets:\n  - {{name: one, {rest}, rocm: {{tarballs: ./nightly}}}}\n"
+        f"  - {{name: two, {rest}, rocm: {{tarballs: ./rc}}, options: {options}}}\n"
+    )
+    recipes, absent = resolve(tmp_path, runner)
+    assert [recipe.name for recipe in recipes] == built
+    if len(built) == 1:
+        (cell,) = absent
+        assert cell.name == "build.two-gfx90a"
+        assert f"/rc/{name_of('gfx90a')}: offers ROCm {VERSION} as " in cell.absent
+        assert "would have the names of one-gfx90a's" in cell.absent
+
+
+@pytest.mark.parametrize(
     ("rocm", "problem"),
     [
         (f"{{source: {name_of('gfx90a')}, version: 7.12.0}}", f"is ROCm {VERSION}, not 7.12.0"),

@@ -4,7 +4,7 @@ What cannot be resolved leaves its own set out of the night, with the reason; th
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -76,7 +76,10 @@ def resolve(
         try:
             for made in resolver.of(item):
                 if isinstance(made, WheelRecipe):
-                    recipes.append(made)
+                    if taken := _taken(made, recipes, is_shared=world.is_shared):
+                        absent.append(taken)
+                    else:
+                        recipes.append(made)
                 elif made.kind != "source" or made.absent not in {cell.absent for cell in absent}:
                     absent.append(made)  # sets may share a page or a branch
         except ConfigError:
@@ -106,6 +109,33 @@ def _quiet(
         text = f"{where}: the newest is of {newest}, which is yet to come: a clock is wrong"
     if not -1 <= age <= allowed:
         yield Cell(name=f"source.{name}", kind="source", argv=(), absent=text)
+
+
+def _taken(recipe: WheelRecipe, recipes: Sequence[WheelRecipe], *, is_shared: bool) -> Cell | None:
+    """Return the cell of a build whose wheels would have the names of an earlier recipe's.
+
+    Two streams may offer one version of ROCm, from other commits: an index takes a name once.
+    """
+
+    def names(of: WheelRecipe) -> tuple[object, ...]:
+        suffixes = [word for word in of.argv if word.startswith("--wheel-")]
+        of_all = is_shared and len(of.families) > 1  # it lies in a place of its own
+        return of.jax, of.jax_commit, of.rocm_version, suffixes, of_all
+
+    for other in recipes:
+        meet = {*other.families} & {*recipe.families} and {*other.pythons} & {*recipe.pythons}
+        if meet and other.inputs != recipe.inputs and names(other) == names(recipe):
+            why = (
+                f"{without_secrets(recipe.rocm)}: offers ROCm {recipe.rocm_version} as "
+                f"{without_secrets(other.rocm)} does, so its wheels would have the names of "
+                f"{other.name}'s: give one of the sets a --wheel-suffix in `options`, or leave it out"
+            )
+            family = recipe.families[0] if len(recipe.families) == 1 else ""
+            return Cell(
+                name=f"build.{recipe.name}", kind="build", argv=(), absent=why,
+                wheels=recipe.name, family=family,
+            )  # fmt: skip
+    return None
 
 
 def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> Cell:
