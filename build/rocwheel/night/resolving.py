@@ -128,7 +128,7 @@ def _taken(recipe: WheelRecipe, recipes: Sequence[WheelRecipe], *, is_shared: bo
             why = (
                 f"{without_secrets(recipe.rocm)}: offers ROCm {recipe.rocm_version} as "
                 f"{without_secrets(other.rocm)} does, so its wheels would have the names of "
-                f"{other.name}'s: give one of the sets a --wheel-suffix in `options`, or leave it out"
+                f"{other.name}'s: give one of them a --wheel-suffix in `options`, or leave it out"
             )
             family = recipe.families[0] if len(recipe.families) == 1 else ""
             return Cell(
