@@ -247,13 +247,17 @@ def built_site(folder: Path) -> subprocess.CompletedProcess[str]:
         ("", "", ""),
         ("how-to/new.md", "# New\n", "not included in the"),
         ("tutorial.md", "# Tutorial\n\n[gone](how-to/no-such-page.md)\n", "no-such-page.md"),
+        ("tutorial.md", "# Tutorial\n\n[gone](index.md#no-such-place)\n", "no-such-place"),
+        ("layout.md", "", "layout.md"),
     ],
 )
 def test_the_site_builds_and_a_mistake_in_it_fails(tmp_path, page, text, problem):
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    if page:
+    if text:
         (tmp_path / "docs" / page).write_text(text)
+    elif page:
+        (tmp_path / "docs" / page).unlink()
     done = built_site(tmp_path)
     assert (done.returncode != 0) == bool(problem), done.stderr
     assert problem in done.stderr
