@@ -1,10 +1,10 @@
-"""Whether installed ROCm JAX wheels work here: `rocwheel check-install`, or this file alone.
+"""Checks whether installed ROCm JAX wheels work: `rocwheel check_install`, or this file alone.
 
     python check_install.py [--json] [--no-run]
 
 Standard library only, so that users run it with the Python they installed the wheels for. Each line
 is ok, bad (with what to do) or not looked at (with why); the last one says what to do first. The
-exit status is 8 where one is bad.
+exit status is 8 if one is bad.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def look(root: Path, *, run: bool) -> Iterator[Line]:
 
 
 def _conclusion(lines: list[Line]) -> Line:
-    """Return the one thing to do first: what others follow from goes before them."""
+    """Return the one thing to do first: causes come before their consequences."""
     wrong = [line for line in lines if line.state == "bad"]
     if not wrong:
         unseen = [line.what for line in lines if line.state != "ok"]
@@ -88,7 +88,7 @@ def _conclusion(lines: list[Line]) -> Line:
 
 
 def wsl(root: Path) -> Iterator[Line]:
-    """Look at what WSL has in place of a driver: its device, and no topology of kfd."""
+    """Check WSL's device, which it has in place of a driver and of kfd."""
     yield _node(root / WSL, f"/{WSL}", "WSL: open to this user", "its group")
     todo = (
         "take a plugin that finds GPUs by HIP; with ROCm before 7.13 also set "
@@ -98,7 +98,7 @@ def wsl(root: Path) -> Iterator[Line]:
 
 
 def devices(root: Path) -> Iterator[Line]:
-    """Look at the driver and the files by which a user reaches GPUs."""
+    """Check the driver and the device files of GPUs."""
     if _has_no_card(root):
         yield Line("bad", "AMD GPU", "no AMD card in PCI", "run on a machine that has one")
         return
@@ -120,10 +120,10 @@ def devices(root: Path) -> Iterator[Line]:
         else:
             yield _node(node, name, "open to this user", "the groups render and video")
     if len(nodes) == 1:
-        told = "no render node"
+        found = "no render node"
         if any((root / "sys/class/drm").glob("renderD*")):
-            told = "the host has render nodes that were not shared with this container"
-        yield Line("bad", "/dev/dri", told, "give the container --device=/dev/dri")
+            found = "the host has render nodes that were not shared with this container"
+        yield Line("bad", "/dev/dri", found, "give the container --device=/dev/dri")
 
 
 def _has_no_card(root: Path) -> bool:
@@ -143,7 +143,6 @@ def _node(node: Path, name: str, good: str, groups: str) -> Line:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of JAX's packages in this environment, by normalised name."""
     versions: dict[str, str] = {}
     for item in metadata.distributions():
         name = re.sub(r"[-_.]+", "-", (item.metadata.get_all("Name") or [""])[0]).lower()
@@ -194,8 +193,8 @@ def _packages(versions: dict[str, str]) -> Iterator[Line]:
 def _goes_with(plugin: tuple[int, ...], jaxlib: tuple[int, ...]) -> bool:
     """Return whether a jaxlib takes a plugin of ROCm, by version.
 
-    JAX compares none of ROCm's since 0.9.1 (jaxlib/plugin_support.py): a jaxlib that was only
-    repaired, 0.12.0.1, goes with a plugin of the release, and its post-releases.
+    Since 0.9.1 JAX does not compare ROCm's (jaxlib/plugin_support.py). A jaxlib that was only
+    repaired, 0.12.0.1, fits a plugin of the release and of its post-releases.
     """
     return plugin == jaxlib or (jaxlib >= FREE_SINCE and plugin[:3] == jaxlib[:3])
 
@@ -254,7 +253,6 @@ def _runtime(name: str, library: Path) -> Line:
 
 
 def _libraries() -> list[Path]:
-    """Return the libraries of plugin and pjrt that this Python finds."""
     places = [Path(path) for path in sys.path if path]
     patterns = ("jax_plugins/xla_rocm*/*.so", "jax_rocm*_plugin/*.so")
     return [x for place in places for pattern in patterns for x in sorted(place.glob(pattern))]
@@ -347,7 +345,7 @@ def _installed() -> set[str]:
 
 
 def _backend(*, has_gpu: bool) -> Iterator[Line]:
-    """Start JAX in a process of its own, as a program without settings would, with one kernel."""
+    """Run one kernel of JAX in a new process, without settings."""
     argv = [sys.executable, "-c", KERNEL]
     env = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     try:

@@ -172,7 +172,7 @@ def test_nothing_that_a_terminal_obeys_is_printed():
     console, stream, _ = make(verbosity=1)
     console.info(EVIL)
     console.detail(EVIL)
-    console.tell(EVIL)
+    console.show_early(EVIL)
     console.warn(EVIL)
     console.fail(ConfigError(EVIL, hint=EVIL, detail=f"{EVIL}\nthen"))
     with console.step(EVIL):
@@ -190,7 +190,7 @@ def test_nothing_in_a_text_is_a_command_to_github():
     lines = f"{FORGED}\n \t{FORGED}\nat a::b ##[error]no ###[group]"
     console.info(lines)
     console.detail(lines)
-    console.tell(lines)
+    console.show_early(lines)
     console.warn(lines)
     console.fail(ConfigError(lines, hint=lines, detail=lines))
     with console.step(lines), console.step(FORGED):

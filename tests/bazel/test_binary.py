@@ -63,7 +63,9 @@ def test_debians_bazel_does_not_know_its_version_and_is_taken_all_the_same(place
 
 def test_another_version_than_the_tree_wants_is_shown_and_refused(place, tmp_path, runner):
     path = place("bazel", "echo bazel 6.5.0")
-    with pytest.raises(HostError, match=rf"Bazel 7\.7\.0: none .*: {path} is 6\.5\.0") as caught:
+    with pytest.raises(
+        HostError, match=rf"Bazel 7\.7\.0: found no usable one: {path} is 6\.5\.0"
+    ) as caught:
         locate(tmp_path, runner, wanted="7.7.0")
     assert "--bazel" in caught.value.hint
 

@@ -55,7 +55,7 @@ def test_the_top_page_names_every_command_by_stage_and_no_option_of_theirs():
 
 
 def test_help_of_a_group_cuts_no_sentence():
-    for name, words in (("nightly", "resolved once, never"), ("wheel", "")):
+    for name, words in (("nightly", "which never changes"), ("wheel", "")):
         done = CliRunner().invoke(ci_build, [name, "--help"], prog_name="rocwheel", obj=App({}))
         assert done.exit_code == 0, done.output
         assert "..." not in done.output.partition("Commands:")[2]

@@ -172,7 +172,7 @@ def test_every_config_and_flag_is_looked_up_before_bazel_starts(file, text, prob
     good = GENERATIONS["0.11.0"]
     root = look(good)[1].root
     changed = (root / file).read_text().replace(text, "renamed")
-    with pytest.raises(SourceError, match="options it does not have") as caught:
+    with pytest.raises(SourceError, match="options that its class needs") as caught:
         look(replace(good, files={**good.files, file: changed}))
     assert caught.value.detail
     assert re.search(problem, caught.value.detail)

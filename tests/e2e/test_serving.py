@@ -86,7 +86,7 @@ def test_the_root_is_a_page_and_no_page_names_a_folder(served):
 def test_ctrl_c_ends_serve_with_a_sentence(served, number):
     served.send_signal(number)
     _, err = served.communicate(timeout=240)
-    assert re.fullmatch(r"stopped: http://\S+ is not served any more\n", err)
+    assert re.fullmatch(r"stopped serving http://\S+\n", err)
     assert served.returncode == 0
 
 

@@ -357,5 +357,5 @@ def test_old_facts_are_told_where_a_night_relies_on_them(tmp_path, runner):
                 note=notes.append, now=datetime(2026, 9, day, tzinfo=timezone.utc),
             )  # fmt: skip
         assert [recipe.rocm_newest for recipe in recipes] == ["2026-09-15"]
-        assert sum("rocwheel bump therock" in note for note in notes) == told
+        assert sum("rocwheel pins bump therock" in note for note in notes) == told
         assert [cell.name for cell in absent] == ["source.x.rocm"] * told

@@ -33,7 +33,7 @@ def ask(capsys, *words):
 def test_without_a_channel_nothing_is_said_to_be_released(capsys):
     assert cli.main(["compat", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert "what is released was not looked at: --channel or --store looks" in err
+    assert "to see what is released, add --channel or --store" in err
     document = json.loads(out)
     (row,) = document["Released"]
     assert set(row.values()) == {"not known"}

@@ -101,7 +101,7 @@ def test_facts_that_are_a_month_old_are_told_with_the_line_that_renews_them(toda
     lines = list(therock.outdated(date.fromisoformat(today), ci=CI))
     assert len(lines) == told
     assert all(
-        line.endswith("31 days old; compare it with TheRock's sources: rocwheel bump therock")
+        line.endswith("31 days old; compare it with TheRock's sources: rocwheel pins bump therock")
         for line in lines
     )
 
@@ -116,7 +116,7 @@ def test_facts_that_are_a_month_old_are_told_with_the_line_that_renews_them(toda
         ),
         ("https://repo.amd.com/rocm/tarball-multi-arch/", "http://x/", "not an https address"),
         ("        asan:", "        asn:", "unknown key"),
-        ('versions: "<10.0"', 'versions: "before 10"', "no version specifier"),
+        ('versions: "<10.0"', 'versions: "before 10"', "Invalid specifier"),
         ("(?P<tests>-tests)", "(-tests)", "has no group 'tests'"),
         (r"<(Key|Size", "<((Key|Size", "cannot refer to an open group"),
         ("  kernel_packs: .kpack", "  kpack: .kpack", "unknown key"),

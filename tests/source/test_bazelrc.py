@@ -80,8 +80,8 @@ def test_rc_files_named_at_start_come_after_the_workspaces_own(tmp_path: Path) -
     ("text", "problem"),
     [
         ("build:a --config=b\n", r"\.bazelrc:1: --config=b: no rc file"),
-        ("build:a --config=a\n", "holds itself"),
-        ("build:a --config=b\nbuild:b --config=a\n", "holds itself"),
+        ("build:a --config=a\n", "contains itself"),
+        ("build:a --config=b\nbuild:b --config=a\n", "contains itself"),
     ],
 )
 def test_a_config_that_cannot_be_is_located(tmp_path: Path, text: str, problem: str) -> None:

@@ -67,7 +67,7 @@ def test_lock_files_are_named_as_jax_names_them():
         ("when: [free-threaded]", "when: [free-threded]", "unknown value", "free-threaded"),
         ("{python}", "{pythn}", r"unknown value \{pythn\}", "python"),
         ("plugin: //", "plugn: //", "unknown value 'plugn'", "plugin"),
-        ("versions: ==0.8.0", "versions: 0.8.0", "no version specifier", "write"),
+        ("versions: ==0.8.0", "versions: 0.8.0", "Invalid specifier", "write"),
         ("when: [rocm, rocm-in-action-env]", "when: [rocm]", "no step asks for the feature", ""),
         ("    markers: [", "    marker: [", "unknown key", "markers"),
         ("schema: 1", "schema: 3", "reads schema 1", "same version"),

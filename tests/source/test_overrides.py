@@ -61,7 +61,7 @@ def test_a_release_version_carries_the_short_commits_and_dirty(request_, here):
 def test_changes_without_a_commit_are_refused_unless_allowed(request_, here):
     (request_.xla_source_dir / "xla/BUILD").write_text("changed")
     planned = dist.plan(replace(request_, allow_dirty=False))
-    with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
+    with pytest.raises(ConfigError, match=r"XLA.*: changes that are in no commit"):
         dist.gather(planned, here)
 
 
@@ -86,7 +86,7 @@ def test_a_dry_run_refuses_an_xla_that_no_commit_has(request_, here, jax, damage
     assert suffix.endswith(".dirty")
     assert suffix.startswith(commit) == (damage is changed)
     planned = dist.plan(replace(asked, allow_dirty=False))
-    with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has") as caught:
+    with pytest.raises(ConfigError, match=r"XLA.*: changes that are in no commit") as caught:
         dist.gather(planned, here, fetch=False)
     how = "make its folder a git checkout" if damage is without_git else "commit them"
     assert caught.value.hint.startswith(f"{how}, or add --allow-dirty")
@@ -100,7 +100,7 @@ def of_a_pin(request: dist.Request) -> dist.Request:
 def test_the_run_refuses_an_xla_folder_without_git(request_, here):
     without_git(request_.xla_source_dir)
     planned = dist.plan(replace(request_, allow_dirty=False))
-    with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
+    with pytest.raises(ConfigError, match=r"XLA.*: changes that are in no commit"):
         dist.gather(planned, here)
 
 
@@ -110,7 +110,7 @@ def test_a_jax_without_git_never_gets_the_name_of_the_release(request_, here):
     without_git(request_.jax_source_dir)
     assert version(request_, here).endswith(".dirty")
     planned = dist.plan(replace(request_, allow_dirty=False))
-    with pytest.raises(ConfigError, match=r"JAX.*: changes that no commit has") as caught:
+    with pytest.raises(ConfigError, match=r"JAX.*: changes that are in no commit") as caught:
         dist.gather(planned, here)
     assert (caught.value.hint or "").startswith("make its folder a git checkout")
 

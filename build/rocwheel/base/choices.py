@@ -19,7 +19,7 @@ ROLES: Final = ("builder", "runner", "imager", "reporter", "promoter")
 
 
 class Purpose(enum.Enum):
-    """What a machine is wanted for; `doctor` looks at what that needs and at nothing else."""
+    """What a machine is wanted for; `doctor` looks at what that needs alone."""
 
     BUILD = "build"
     GATE = "gate"

@@ -75,7 +75,7 @@ class Console:
         self._lock = threading.Lock()
         self._depth = 0
         self._above: Callable[[str], None] | None = None  # prints above a live bar
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
     def info(self, text: str) -> None:
         if self.verbosity >= 0:
@@ -87,33 +87,33 @@ class Console:
             self._print(text)
 
     def warn(self, text: str, *, once: bool = False) -> None:
-        """Say what may be wrong; `once` for what is looked at more than once."""
-        if once and text in self._told:
+        """Print a warning; with `once` only the first time."""
+        if once and text in self._shown:
             return
-        self._told.add(text)
+        self._shown.add(text)
         if self.mode is ConsoleMode.GITHUB:  # where line breaks are escaped
             self._write(f"::warning::{escaped(text)}")
         else:
             self._labelled("warning:", printable(text), YELLOW)
 
     def command(self, line: str) -> None:
-        """Print a workflow command, which GitHub obeys; nothing else that is printed is one."""
+        """Print a workflow command, which GitHub obeys; no other output is one."""
         if self.verbosity >= 0:
             self._write(line)
 
-    def tell(self, detail: str) -> None:
-        """Show at once what a failure will have as its detail; `fail` does not repeat it.
+    def show_early(self, detail: str) -> None:
+        """Show the detail of a failure before it is raised; `fail` does not repeat it.
 
-        On GitHub it does, because messages within a step are folded away there.
+        On GitHub `fail` does, because messages within a step are folded there.
         """
         self._print(detail)
         if self.mode is not ConsoleMode.GITHUB:
-            self._told.add(detail)
+            self._shown.add(detail)
 
     def fail(self, error: RocwheelError) -> None:
         """Show a failure: what the failing part printed, what happened, what to do."""
-        told = next((text for text in self._told if error.detail.startswith(text)), "")
-        if detail := error.detail.removeprefix(told).lstrip("\n"):
+        shown = next((text for text in self._shown if error.detail.startswith(text)), "")
+        if detail := error.detail.removeprefix(shown).lstrip("\n"):
             self._print(detail)
         message, hint = printable(str(error)), printable(error.hint)
         if self.mode is ConsoleMode.GITHUB:
@@ -196,7 +196,7 @@ class Console:
                 self._above = previous
 
     def shown(self, text: str) -> str:
-        """Return lines that whatever reads this console's log shows and does not obey."""
+        """Return lines that the reader of this console's log shows and does not obey."""
         text = printable_lines(text)
         if self.mode is ConsoleMode.GITHUB:  # the first character as Python writes it in a string
             return re.sub(_OBEYED, lambda item: f"{item[1] or ''}\\x{ord(item[0][-1]):02x}", text)
@@ -235,7 +235,7 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 
 def printable(text: str) -> str:
-    """One line that a terminal shows and does not obey, whatever a wheel or a server put into it.
+    """Return one line that a terminal shows and does not obey; it may come from a wheel or server.
 
     Control characters, escape sequences, line breaks and what changes the direction of text are
     written as Python writes them in a string.
@@ -244,7 +244,7 @@ def printable(text: str) -> str:
 
 
 def brief(text: str) -> str:
-    """Cut a text after what a person reads; it may quote megabytes of a hostile file."""
+    """Cut a text to what a person reads; it may quote megabytes of a hostile file."""
     return text if len(text) <= BRIEF else f"{text[:BRIEF]}… ({len(text)} characters)"
 
 

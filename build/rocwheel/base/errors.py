@@ -39,7 +39,7 @@ class RocwheelError(Exception):
 
 @contextmanager
 def named(where: object, kind: type[RocwheelError], *, hint: str) -> Iterator[None]:
-    """Raise an error that names a file and has a remedy where the system refuses it."""
+    """Turn an OSError about a file into an error with that file's name and a remedy."""
     try:
         yield
     except OSError as exc:
@@ -51,7 +51,7 @@ class ConfigError(RocwheelError, exit_code=3, kind="config"):
 
 
 class FetchError(RocwheelError, exit_code=4, kind="fetch"):
-    """A ROCm tarball or another download that could not be had, or is not what it should be."""
+    """A ROCm tarball or another download that did not come, or is not what it should be."""
 
 
 class CommandError(RocwheelError, exit_code=5, kind="command"):
@@ -107,4 +107,4 @@ class InterruptError(RocwheelError, exit_code=130, kind="interrupted"):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, which only this process got; of a Ctrl-C a terminal tells its children."""
+    """SIGTERM or SIGHUP, sent to this process alone; Ctrl-C goes to its children as well."""

@@ -31,10 +31,9 @@ def matches(root: Path, pattern: str) -> Iterator[Path]:
 
 @final
 class Lock(AbstractContextManager["Lock"]):
-    """An advisory lock on a file (flock(2)) that is held; let go of by `close`, or by its end.
+    """A held advisory lock on a file (flock(2)); `close`, or the end of the process, releases it.
 
-    The file stays: removing it would let two hold locks on different files of one name. A process
-    that ends, however it ends, lets go of its locks.
+    The file stays: removing it would let two processes hold locks on different files of one name.
     """
 
     def __init__(self, descriptor: int) -> None:

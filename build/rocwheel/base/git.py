@@ -73,7 +73,7 @@ class Checkout(Plain, frozen=True, kw_only=True):
 
 
 def checkout(wanted: Checkout, *, runner: Runner) -> bool:
-    """Fetch `wanted` unless it is there; whether something was fetched.
+    """Fetch `wanted` unless it is there; return whether something was fetched.
 
     The folder appears whole or not at all; two runs at once share it. Raises SourceError when
     the repository does not answer or does not have the commit.
@@ -87,7 +87,7 @@ def checkout(wanted: Checkout, *, runner: Runner) -> bool:
 
 
 def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
-    """Ask a repository which commit a branch or tag is; a commit is returned as it is."""
+    """Ask a repository for the commit of a branch or tag; a commit is returned as it is."""
     if is_commit(ref):
         return ref
     patterns = [f"refs/tags/{ref}^{{}}", f"refs/heads/{ref}", f"refs/tags/{ref}", ref]
@@ -105,7 +105,7 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
 def tagged(repository: str, prefix: str, *, runner: Runner) -> dict[Version, str]:
     """Return the releases among a repository's tags, `<prefix><version>`, with the tags' names.
 
-    Of tags for one version (`v4`, `v4.0.0`) it is the longest.
+    Of several tags for one version (`v4`, `v4.0.0`) the longest counts.
     """
     tags: dict[Version, str] = {}
     for listed in _remote_refs(repository, f"refs/tags/{prefix}*", runner=runner):
@@ -138,8 +138,8 @@ def log(repository: str, old: str, new: str, *, runner: Runner) -> tuple[str, ..
         runner.capture(_git(None, "init", "--quiet", "--bare", folder))
         fetch = ("fetch", "--quiet", "--no-tags", "--filter=tree:0", f"--shallow-exclude={old}")
         runner.capture(_git(Path(folder), *fetch, repository, f"refs/tags/{new}"))
-        told = runner.capture(_git(Path(folder), "log", "--format=%h %s", "FETCH_HEAD"))
-        return tuple(told.splitlines())
+        log = runner.capture(_git(Path(folder), "log", "--format=%h %s", "FETCH_HEAD"))
+        return tuple(log.splitlines())
 
 
 def day_of(repository: str, commit: str, *, runner: Runner) -> date:
@@ -149,10 +149,10 @@ def day_of(repository: str, commit: str, *, runner: Runner) -> date:
         try:
             runner.capture(_git(None, "init", "--quiet", "--bare", folder))
             runner.capture(_git(Path(folder), *fetch, repository, commit, timeout=60))
-            told = runner.capture(_git(Path(folder), "show", "-s", "--format=%ct", commit))
+            seconds = runner.capture(_git(Path(folder), "show", "-s", "--format=%ct", commit))
         except CommandError as exc:
             raise _unreachable(repository, exc) from exc
-    return datetime.fromtimestamp(int(told), tz=timezone.utc).date()
+    return datetime.fromtimestamp(int(seconds), tz=timezone.utc).date()
 
 
 def head(root: Path, *, runner: Runner) -> str:

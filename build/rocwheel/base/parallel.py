@@ -28,8 +28,8 @@ def each(
 ) -> list[_Result]:
     """Return the results of `work` in the items' order; `threads` 0 is one per usable CPU.
 
-    Raises the failure of the first item that failed. What has not started when something fails,
-    or on Ctrl-C, is not started any more; on Ctrl-C the started ones end soon (`base.ending`).
+    Raises the failure of the first item that failed. After a failure, or Ctrl-C, no further item is
+    started; on Ctrl-C the started ones end soon (`base.ending`).
     """
     known = list(items)
     width = min(len(known), threads or cgroup.cpus()) if len(known) > 1 else 1

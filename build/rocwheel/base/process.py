@@ -2,9 +2,9 @@
 
 A process to start is a value (`Command`: argv, working directory, environment additions), shown
 as a line one can paste into a shell and run by a `Runner`. There is no shell in between. Output
-streams live, into a log file and to a callback; a failure carries its last lines. Whatever ends
-the run early (Ctrl-C, SIGTERM, a deadline, a bug) ends the child's whole process group first:
-SIGINT, then SIGTERM, then SIGKILL.
+streams live, into a log file and to a callback; a failure carries its last lines. When a run ends
+early (Ctrl-C, SIGTERM, a deadline, a bug), the child's whole process group is ended first: SIGINT,
+then SIGTERM, then SIGKILL.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ OWN_BUNDLE: Final = ("GIT_SSL_CAINFO", "PIP_CERT")
 def base_env(environ: Mapping[str, str]) -> dict[str, str]:
     """Select from `environ` what every child process may see.
 
-    What our own downloads go by holds for all: the CA bundle reaches programs that have a variable
-    of their own for it, and a proxy is spelt in lower case too, the one spelling curl reads
+    The settings of our own downloads hold for all: the CA bundle is set in each program's own
+    variable, and a proxy is spelt in lower case too, the only spelling curl reads
     (https://curl.se/docs/manpage.html#ENVIRONMENT).
     """
     chosen = {
@@ -74,7 +74,7 @@ def base_env(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def ca_bundle(environ: Mapping[str, str]) -> str:
-    """Return the file of certificates that servers are trusted by; "" for each program's own."""
+    """Return the file of trusted CA certificates; "" for each program's own."""
     return next(filter(None, (environ.get(name, "") for name in CA_BUNDLES)), "")
 
 
@@ -143,10 +143,10 @@ class Runner(Protocol):
 
 
 class Pump(threading.Thread):
-    """Takes everything a child prints, to the end, whatever becomes of those who want it.
+    """Reads everything a child prints, to the end, even when it cannot be passed on.
 
-    A full disk or a terminal that went away must not stop the reading: the child would wait for
-    ever for room in its pipe. The first such error is kept (`error`), for who waits for the child.
+    A full disk or a closed terminal must not stop the reading: the child would wait for ever for
+    room in its pipe. The first such error is kept in `error`.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class HostRunner:
             ) from exc
 
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
-        """As `Runner.interact`; our own terminal is the command's, whatever `tty` says."""
+        """As `Runner.interact`; the command always gets our own terminal, `tty` or not."""
         process = subprocess.Popen(
             command.argv,
             cwd=str(command.cwd) if command.cwd else None,

@@ -1,10 +1,10 @@
 """JSON records: values that are written as canonical JSON and parsed strictly, by msgspec.
 
 A record is `class X(Value, frozen=True, kw_only=True)` (a type checker wants both words again); its
-annotations are its format. Parsing refuses unknown and
-missing keys, other types (nothing is coerced) and values outside an annotated pattern, and says
-where: `verdict.json: counts.passed: Expected `int`, got `str``. The JSON Schemas in
-`rocwheel/records/schemas/` state the same formats for other programs; tests hold the two together.
+annotations are its format. Parsing refuses unknown and missing keys, other types (nothing is
+coerced) and values outside an annotated pattern, and says where: `verdict.json: counts.passed:
+Expected `int`, got `str``. The JSON Schemas in `rocwheel/records/schemas/` state the same formats
+for other programs; tests compare the two.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A record: an immutable value with one spelling as bytes."""
 
     # what to do with one of another schema
-    anew: ClassVar[str] = "use the rocwheel that wrote it, or make it again"
+    schema_hint: ClassVar[str] = "use the rocwheel that wrote it, or make it again"
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON, as it is stored.
@@ -87,7 +87,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 raise
             valid = ", ".join(map(str, reads))
             raise ConfigError(
-                f"{name}: schema: is {there}, and this rocwheel reads {valid}", hint=cls.anew
+                f"{name}: schema: is {there}, and this rocwheel reads {valid}", hint=cls.schema_hint
             ) from exc
 
     @classmethod
@@ -131,7 +131,7 @@ class _Schema(msgspec.Struct):
 
 
 def _schema(data: bytes) -> int:
-    """Return the number of a record's format, whatever else is in it; 0 where that is no number."""
+    """Return the number of a record's format; 0 where that is no number."""
     try:
         return decoder(_Schema).decode(data).schema
     except (msgspec.DecodeError, RecursionError):

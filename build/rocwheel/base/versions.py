@@ -23,7 +23,7 @@ CPYTHONS: Final = (
     "3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft", "3.15", "3.15-ft",
 )  # fmt: skip
 CPYTHON_RANGE: Final = f"{CPYTHONS[0]}-{CPYTHONS[-1].removesuffix('-ft')}"
-LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to here, whatever ROCm
+LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to here, for any ROCm
 
 
 def is_sha256(text: str) -> bool:
@@ -42,7 +42,7 @@ def timestamp(when: datetime) -> str:
 
 
 def moment(text: str) -> datetime:
-    """Parse the time of a record. Raises ConfigError for none, or for one without an offset."""
+    """Parse the time of a record. Raises ConfigError for other text, or without an offset."""
     try:
         when = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -221,7 +221,7 @@ def canonical_version(version: str, suffix: str) -> str:
 def byte_count(text: str) -> int:
     """Parse a size: `60G`, `512M`, `1.5 GiB`, `1000 B`; units are powers of 1024.
 
-    A number alone is refused: who writes `60` means gigabytes. Raises ConfigError.
+    A number alone is refused: `60` most likely means gigabytes. Raises ConfigError.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)\s*|0()", text, re.IGNORECASE)
     if match is None:

@@ -47,7 +47,7 @@ class FieldError(ValueError):
 
 
 def each_once(items: Iterable[object], *at: Step) -> None:
-    """Raise FieldError when an item stands twice in the list that `at` leads to."""
+    """Raise FieldError when an item is twice in the list that `at` leads to."""
     seen = list[object]()
     for number, item in enumerate(items):
         if item in seen:

@@ -53,7 +53,7 @@ def locate(
     """Find Bazel: what the flag names, else on the search path, else cached or downloaded.
 
     `wanted` is what the tree's `.bazelversion` says, "" when it says nothing. A Bazel named by
-    flag is used whatever its version; any other must be the wanted one. Without `console` nothing
+    flag is used in any version; any other must be the wanted one. Without `console` nothing
     is downloaded: the path is where the download will be. Raises HostError, ConfigError,
     FetchError.
     """
@@ -82,7 +82,7 @@ def locate(
 def _search(
     wanted: str, search_path: str, workspace: Path, runner: Runner
 ) -> tuple[BazelBinary | None, tuple[str, ...]]:
-    """Return the wanted Bazel on the search path, and why those before it are not the one."""
+    """Return the wanted Bazel on the search path, and why each earlier one was passed over."""
     others = []
     for path in filter(None, (shutil.which(name, path=search_path) for name in NAMES)):
         try:
@@ -104,7 +104,7 @@ def _missing(wanted: str, others: tuple[str, ...]) -> HostError:
         return HostError("bazel: no such program", hint=f"{DEBIAN}, or give --bazel-path")
     name = f"Bazel {wanted}" if wanted else "Bazel"
     return HostError(
-        f"{name}: none that can be used: {'; '.join(others)}",
+        f"{name}: found no usable one: {'; '.join(others)}",
         hint=f"install {name} (bazelisk brings it), or insist with --bazel-path",
     )
 

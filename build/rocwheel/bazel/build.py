@@ -139,7 +139,7 @@ def build(
             raise failure
         if not read.last:
             raise BazelError(
-                f"{files.events}: ends early, so what Bazel made is not known",
+                f"{files.events}: ends early, so Bazel's outputs are not known",
                 hint="is the disk full? build again",
             )
         outputs = _take(invocation, read, into)
@@ -170,8 +170,8 @@ def build(
 def _check_release(of: BazelInvocation, base: Path, runner: Runner) -> None:
     """Refuse a Bazel that is no release where the tree names one. Raises HostError.
 
-    Such a Bazel tells rules no version (`native.bazel_version` is empty), and bazel_features then
-    takes it for the newest: https://github.com/bazel-contrib/bazel_features. The answer is kept.
+    Such a Bazel gives rules no version (`native.bazel_version` is empty), and bazel_features takes
+    it for the newest: https://github.com/bazel-contrib/bazel_features. The answer is kept.
     """
     program, memo = of.spec.bazel.path, base / RELEASE
     status = files.status(Path(str(program))) if not runner.isolated else None
@@ -237,9 +237,9 @@ def _ask_needed(
 def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, since: float) -> None:
     """Add what this run fetched to what is known of the output base.
 
-    A rule names URLs and a digest, an event a URL that was fetched (a mirror's ends like the rule's
-    own), the time of a file in the repository cache that it was used, maybe by others. What was
-    neither fetched nor used has failed.
+    A rule names URLs and a digest; an event names a fetched URL (a mirror's ends like the rule's
+    own). The time of a file in the repository cache shows that it was used, maybe by others. A
+    file that was neither fetched nor used has failed.
     """
     base, cache = runner.host(of.spec.output_base), of.spec.caches.repository
     stored = runner.host(cache).glob("content_addressable/*/*/file") if cache else ()
@@ -292,7 +292,7 @@ def _run(
     console: Console,
     secrets: Sequence[str],
 ) -> tuple[BuildEvents, BazelError | None]:
-    """Start Bazel once; what it said without `secrets`, and why it failed."""
+    """Start Bazel once; return its output without `secrets`, and why it failed."""
     for path in (files.log, files.events, files.profile, files.spawns, files.rules):
         path.unlink(missing_ok=True)
     options = [
@@ -343,7 +343,7 @@ def _hidden(text: str, secrets: Sequence[str]) -> str:
 
 
 class _Warnings:
-    """What Bazel warns of, once each, as it says it."""
+    """Prints each of Bazel's warnings once."""
 
     def __init__(self, console: Console) -> None:
         self.seen: list[str] = []
@@ -381,17 +381,17 @@ class _Shown:
     _started: float = field(default_factory=time.monotonic)
 
     def line(self, line: str) -> None:
-        """Keep Bazel's status line to show it; nothing is concluded from it."""
+        """Keep Bazel's status line, for display only."""
         self._warnings.line(line)
         if line.startswith("["):
             self._status = line
             self._update()
 
     def events(self) -> None:
-        """Tell of a failed action at once: Bazel may wait for others before it ends."""
+        """Print a failed action at once: Bazel may wait for others before it ends."""
         for action in self._read.failed[self._explained :]:
             if action.code in OWN_FAILURES:
-                self._console.tell(_hidden(explain(action), self._secrets))
+                self._console.show_early(_hidden(explain(action), self._secrets))
         self._explained = len(self._read.failed)
         self._update()
 
@@ -435,7 +435,7 @@ def _follow(
 
 
 def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:
-    """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError."""
+    """Copy the wheel of every target. Raises BazelError unless there is exactly one each."""
     into.mkdir(parents=True, exist_ok=True)
     taken = {}
     for kind, label in invocation.targets.items():
@@ -459,7 +459,7 @@ def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[Wh
 
 
 def _failure(invocation: BazelInvocation, read: BuildEvents, tail: str, log: Path) -> BazelError:
-    """Say what failed: the action with its own output, or what Bazel said about a target."""
+    """Return what failed: the action with its output, or Bazel's message about a target."""
     hint = f"everything Bazel printed is in {log}"
     if read.failed:
         action = max(read.failed, key=lambda failed: bool(failed.output))

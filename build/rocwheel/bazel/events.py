@@ -197,7 +197,7 @@ def read_spawns(log: Path) -> Spawned:
 
 
 def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Yield what repository rules asked for: repository, URLs and digest, "" where they name none.
+    """Yield the downloads of repository rules: repository, URLs and digest, "" if none is named.
 
     The log's format is workspace_log.proto, of Bazel 0.18 and later; one cut short ends early.
     """
@@ -215,7 +215,7 @@ def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 
 def fields(data: bytes, *, tagged: bool = True) -> Iterator[tuple[int, bytes]]:
-    """Yield the fields of a protobuf message that are no numbers, or messages one after another."""
+    """Yield the bytes fields of a protobuf message, or messages one after another."""
     at, tag = 0, 0 if tagged else 2  # which no field has: its value, or length, comes next
     while match := _NUMBER.match(data, at):
         at = match.end()
@@ -236,7 +236,7 @@ def line(action: TimedAction) -> str:
 def read_profile(path: Path) -> tuple[tuple[TimedAction, ...], tuple[TimedAction, ...]]:
     """Return the critical path, first action first, and the slowest actions, slowest first.
 
-    A profile is there for people: one that is missing, cut short or of another shape has none.
+    A profile only informs people: one that is missing, cut short or of another shape gives none.
     """
     try:
         with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""Failures that many builds or tests share: recognised by a line of output, told with the remedy.
+"""Failures that many builds or tests share: recognised by a line of output, shown with a remedy.
 
 The patterns are data: `ci/known_failures.yaml` of builds, `ci/device_errors.yaml` of the gate.
 """

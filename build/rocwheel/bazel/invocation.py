@@ -52,7 +52,9 @@ class BuildSpec(Plain, frozen=True, kw_only=True):
 
     bazel: BazelBinary
     workspace: GuestPath
-    tree_key: str = ""  # tells trees apart that are all seen at one place; "" is the workspace
+    tree_key: str = (
+        ""  # the tree's identity where all are mounted at one place; "" is the workspace
+    )
     layout: Layout
     version_class: VersionClass
     jax_version: str
@@ -88,10 +90,9 @@ class BuildSpec(Plain, frozen=True, kw_only=True):
     def output_base(self) -> GuestPath:
         """One output base, so one Bazel server, per tree.
 
-        A base per CPython would save the repository rules that are evaluated anew when the
-        CPython changes (about a second each on the miniature), but costs a server of 250 MiB or
-        more for each, a slower first build, and for JAX tens of gigabytes of unpacked
-        repositories.
+        A base per CPython would save evaluating repository rules again when the CPython changes
+        (about a second each on the miniature). But each costs a server of 250 MiB or more, a slower
+        first build, and for JAX tens of gigabytes of unpacked repositories.
         """
         key = self.tree_key or str(self.workspace)
         name = files.sha256(key.encode())[:16]
@@ -165,11 +166,11 @@ class BazelInvocation(Plain, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The same for the same build, whatever ran before: to compare it with the last run."""
+        """A digest of the command line, to compare it with the last run's."""
         return files.sha256("\0".join(self.command_line().argv).encode())[:16]
 
     def command_line(self, *more: str) -> Command:
-        """Return what to start; `more` are options of this one run, put last before the targets."""
+        """Return the command; `more` are options of this one run, last before the targets."""
         return Command(
             argv=(
                 str(self.spec.bazel.path),
@@ -201,7 +202,7 @@ def invocations(spec: BuildSpec) -> tuple[BazelInvocation, ...]:
     """Plan the fewest starts of Bazel that make every wheel of the specification.
 
     Plugin and pjrt of the first CPython are one invocation, further CPythons get the plugin
-    alone; jaxlib is apart, with no word of ROCm. Raises ConfigError for what cannot work.
+    alone; jaxlib is built apart, without ROCm. Raises ConfigError for what cannot work.
     """
     check(spec)
     planned = []

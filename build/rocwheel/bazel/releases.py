@@ -65,8 +65,8 @@ class Releases(Value, frozen=True, kw_only=True):
             )
         if mirror and (not mirror.startswith(("https://", "http://")) or has_password(mirror)):
             raise ConfigError(
-                f"--bazel-mirror {without_secrets(mirror)}: no http address without credentials",
-                hint="it is recorded and shown; let the network say who may use the mirror",
+                f"--bazel-mirror {without_secrets(mirror)}: not http, or with credentials",
+                hint="write https://host/path; it is recorded and shown, so without a password",
             )
         digest, url = self.releases[version][here], self.url.format(version=version, platform=here)
         if mirror:

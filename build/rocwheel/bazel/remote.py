@@ -125,7 +125,7 @@ def read_remote(asked: RemoteOptions, workspaces: Iterable[Path] = ()) -> Remote
 
 
 def ask(remote: Remote) -> tuple[Remote, list[str]]:
-    """Try cache and executor with requests of a few bytes; keep what works, and note the rest."""
+    """Try cache and executor with small requests; keep what works, and note the rest."""
     notes: list[str] = []
     cache, executor = remote.cache, remote.executor
     if cache and (problem := _ask_cache(remote)):
@@ -139,7 +139,7 @@ def ask(remote: Remote) -> tuple[Remote, list[str]]:
 
 
 def quoted(option: str) -> str:
-    """Return an option as a word of an rc file: what Bazel's tokenizer turns back into it."""
+    """Quote an option for an rc file, as Bazel's tokenizer reads it."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -190,8 +190,8 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
 def _ask_cache(remote: Remote) -> str:
     """Return what keeps the cache from being used; "" for nothing.
 
-    It is asked for an entry that no cache has, and must say so, and soon. Bytes that are refused,
-    lost or wrong need no question: Bazel warns, and builds that action.
+    It is asked for an entry that no cache has, and must deny it in time. Refused, lost or wrong
+    bytes need no check: Bazel warns, and builds that action.
     """
     if urlsplit(remote.cache).scheme.startswith("grpc"):
         return _connect(remote.cache)

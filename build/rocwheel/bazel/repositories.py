@@ -1,7 +1,7 @@
 """The external repositories that wheels depend on, as the sources define them: `needed`.
 
 Bazel is asked after a build, with the options of that build: all is loaded and analysed then, so
-that nothing is fetched, and the answer is the same whatever lay in a cache or in the output base.
+that nothing is fetched. The answer does not depend on caches or on the output base.
 """
 
 import ast
@@ -24,7 +24,7 @@ NOT_KNOWN: Final = "not known"
 _NAMED: Final = re.compile(r"^@@?([^/@]+)//", re.MULTILINE)  # of a label
 _CALL: Final = re.compile(r"^([\w.]+)(\(\n.*?^\))$", re.MULTILINE | re.DOTALL)
 _HERE: Final = ("local_repository", "new_local_repository")
-# Options that decide what repositories are: with other ones Bazel would make them anew. Those that
+# Options that decide what repositories are: with others Bazel would make them again. Those that
 # name files to be written or carry secrets do not.
 _LOADING: Final = re.compile(
     r"--(?![^=]*(?:_log|remote|header|credential|profile|build_event))((?:no)?"
@@ -91,7 +91,6 @@ def _read(text: str) -> Iterator[tuple[str, Definition]]:
 
 
 def _repository(name: str, definition: Definition | None) -> Repository | None:
-    """Return what a definition says; None for a folder of this machine."""
     from packageurl import PackageURL
 
     rule, attributes = definition or (NOT_KNOWN, {})

@@ -105,9 +105,9 @@ def as_called(text: str, app: App) -> str:
 
 
 def command_line(app: App, line: str) -> str:
-    """Return a command line of ours as it is pasted here.
+    """Return a command line of ours as people paste it here.
 
-    It gets the program, the data in use, and where the command that runs looks; no credentials.
+    It gets the program's name, the data in use and the target of this command; no credentials.
     """
     import shlex
 
@@ -145,9 +145,9 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def _identity(app: App) -> tuple[str, bool]:
-    """Return the commit of a checkout and whether files differ, of one git that is asked.
+    """Return the commit of a checkout and whether files differ, by one call of git.
 
-    Else what an installed rocwheel was built from, or the digest of an unpacked one.
+    Else the commit that an installed rocwheel was built from, or the digest of an unpacked one.
     """
     root = os.path.abspath(f"{__file__}/../../../..")  # noqa: PTH100
     if os.path.exists(f"{root}/.git"):  # noqa: PTH110
@@ -238,7 +238,7 @@ class Commands(Group):
         return [*rest[:1], *args] if rest else args  # whose first word is no command
 
     def configure(self, ctx: click.Context, name: str, command: click.Command) -> None:
-        """Take defaults from the configuration file; say which variables set nothing."""
+        """Take defaults from the configuration file; warn of variables that set nothing."""
         from rocwheel.cli import config_file
 
         app = ctx.find_object(App)
@@ -268,7 +268,7 @@ class Commands(Group):
 
 
 def _tell_moved(app: App, name: str) -> None:
-    """Say where a command is now, to people and in the logs of GitHub Actions."""
+    """Warn that a command moved, on a terminal and in the logs of GitHub Actions."""
     from rocwheel.base.console import ConsoleMode
 
     console = app.console
@@ -418,7 +418,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
         if any(
             exc.option_name in param.opts for param in _dist_wheels(click.Context(ci_build)).params
         ):
-            near = "dist_wheels has it, this command has not; "  # no matter which sounds like it
+            near = "dist_wheels has it, this command does not; "  # no matter which sounds like it
         if exc.option_name in ELSEWHERE:
             near = f"{ELSEWHERE[exc.option_name]}; "
         inner = {} if near else getattr(ctx and ctx.command, "commands", {})  # of a group
@@ -452,9 +452,9 @@ def _fail(app: App, error: RocwheelError) -> int:
 
 
 def _tell(app: App, kind: str, error: RocwheelError, cause: Exception | None = None) -> None:
-    """Print an error on stderr, with the variable or file that set the value it is about.
+    """Print an error on stderr, with the variable or file that set the wrong value.
 
-    With `--json` also on stdout. One of them that takes nothing more changes no exit status.
+    With `--json` also on stdout. A stream that cannot be written changes no exit status.
     """
     ctx = getattr(cause, "ctx", None) or app.context
     if app.command and ctx and not isinstance(error, HostError):
@@ -499,5 +499,5 @@ def _host_error(exc: Exception) -> HostError:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Make SIGTERM and SIGHUP end a run as Ctrl-C does, which a command of ours hears, too."""
+    """Make SIGTERM and SIGHUP end a run as Ctrl-C does."""
     raise Terminated

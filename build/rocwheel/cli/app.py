@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def program_name(started: str) -> str:
-    """Return what this program is called in its own words: as a shell here finds it."""
+    """Return the program's name as a shell here finds it."""
     folder, name = os.path.split(started)
     if name == "__main__.py":
         return "python -m rocwheel"
@@ -163,7 +163,7 @@ class App:
     def emit(self, document: Mapping[str, Any], text: str | None = None) -> None:
         """Print the result on stdout: the document with `--json`, otherwise the text.
 
-        Raises HostError where it takes nothing more, such as a file on a full disk.
+        Raises HostError where stdout cannot be written, such as a file on a full disk.
         """
         if self.json:
             import json
@@ -179,11 +179,12 @@ class App:
             from rocwheel.base.errors import HostError
 
             raise HostError(
-                f"standard output: {exc.strerror or exc}", hint="write it where there is room"
+                f"standard output: {exc.strerror or exc}",
+                hint="free some space, or write it elsewhere",
             ) from exc
 
     def emit_plan(self, lines: Iterable[str]) -> None:
-        """Print what a dry run found: it is the result."""
+        """Print the lines of a dry run as its result."""
         from rocwheel.base.console import printable
 
         shown = [printable(line) for line in lines]
@@ -197,7 +198,7 @@ class App:
             self.write(path, "".join(f"{name}={value}\n" for name, value in values.items()), "a")
 
     def write(self, path: Path | str, text: str, mode: str = "w") -> None:
-        """Write where a person or GitHub said, in place: it may be a device. Raises OSError."""
+        """Write a file in place: it may be a device. Raises OSError."""
         try:
             with open(path, mode, encoding="utf-8", opener=_at_once) as file:
                 file.write(text)

@@ -1,4 +1,4 @@
-"""`configure`, `dev` and `shell`: Bazel by hand, and the loop of building, installing, testing."""
+"""`dev`, `dev configure` and `image shell`: build, install and test in a loop; Bazel by hand."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ COMMON = (ROCM, FAMILY, SOURCES, BAZEL, CACHE, REMOTE, CONTAINER)
 @dry_run
 @click.pass_obj
 def configure(app: App, build: BuildOptions, output: Path | None, dry_run: bool) -> None:
-    """Write an rc file with the options of a build, and say how to run Bazel by hand.
+    """Write an rc file with the options of a build, and print how to run Bazel by hand.
 
-    Takes the options of dist_wheels. Bazel run with the file shares its output and caches with
-    rocwheel. The command lines are printed, one for each start of Bazel.
+    Takes the options of dist_wheels. With the file, Bazel shares its output and caches with
+    rocwheel. It prints one command line for each start of Bazel.
     """
     from rocwheel.tools import dev as loop
 
@@ -79,7 +79,7 @@ class Minutes(click.types.StringParamType):
     "--environment",
     metavar="DIR",
     type=PATH,
-    help="Virtual environment to install into; its CPython is built for (required).",
+    help="Virtual environment to install into; wheels are built for its CPython (required).",
 )
 @option(
     "--only",
@@ -122,8 +122,8 @@ def dev(
 ) -> None:
     """Build with local sources, install what changed, run a test: one turn of the loop.
 
-    Wheels are built for the environment's CPython, installed as Bazel made them, and only those
-    that changed. A second turn after a change executes only the actions the change concerns.
+    Builds for the environment's CPython, and installs the wheels that changed as Bazel made them.
+    After a change, the next turn runs only the actions that depend on it.
     """
     from rocwheel.tools import dev as loop
     from rocwheel.tools import housekeeping
@@ -131,7 +131,7 @@ def dev(
     if environment is None:
         raise click.UsageError("give --environment: the virtual environment to install into")
     if test_options and not tests:
-        raise click.UsageError("--test-option: needs a --test FILE, which it is for")
+        raise click.UsageError("--test-option needs a --test FILE")
     request = request_from(app, build, therock=rocm_source(build))
     executor = replace(request.executor, keep_minutes=keep_container)
     asked = loop.Loop(
@@ -159,10 +159,10 @@ def dev(
 @build_of(*COMMON, PYTHONS, VERSION, allow_dirty=True)
 @click.pass_obj
 def shell(app: App, words: tuple[str, ...], build: BuildOptions) -> int:
-    """Open a terminal in exactly the container a build would run in.
+    """Open a terminal in the container that a build would run in.
 
-    Sources, ROCm and caches are mounted, GPUs passed through, `configure` is done: Bazel run
-    there shares its caches with builds. With a command after `--` that runs instead.
+    Sources, ROCm and caches are mounted, GPUs are passed through, and Bazel is configured: it
+    shares its caches with builds. A command after `--` runs in place of the terminal.
     """
     from rocwheel.tools import dev as loop
 

@@ -1,6 +1,6 @@
-"""The options of a build, by what they are about; `build` passes what all of them ask for.
+"""The options of a build, in groups; `build` adds all of them and passes one value.
 
-Commands that have only some of them put theirs together with `build_of`.
+Commands with only some of the groups use `build_of`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ROCM: Final = (
         "--therock-index-url",
         metavar="URL",
         rare=True,
-        help="pip index with TheRock's packages to install ROCm from, or one of its channels.",
+        help="Install ROCm by pip from this index, or from a stream of TheRock's.",
     ),
     _inputs(
         "--rocm-devices",
@@ -74,7 +74,7 @@ ROCM: Final = (
         rare=True,
         type=ListOf(known.of()),
         default=(),
-        help="GPUs whose code a ROCm by pip has, comma-separated, or all.",
+        help="GPUs that a ROCm by pip has code for, comma-separated, or all.",
     ),
     _inputs(
         "--therock-sha256",
@@ -108,7 +108,7 @@ CACHE: Final = (
         metavar="SIZE",
         type=BYTES,
         rare=True,
-        help="Most the ROCm cache may hold: 60G; default: no limit.",
+        help="Largest size of the ROCm cache: 60G; default: no limit.",
     ),
 )
 FAMILY_FILE: Final = _inputs(
@@ -116,7 +116,7 @@ FAMILY_FILE: Final = _inputs(
     type=PATH,
     rare=True,
     metavar="FILE",
-    help="Families of your own beside the matrix.",
+    help="A file of further GPU families.",
 )
 FAMILY: Final = (
     _inputs(
@@ -275,7 +275,7 @@ REMOTE: Final = (
         "--remote-upload",
         is_flag=True,
         rare=True,
-        help="Also write to the remote cache; else it is only read.",
+        help="Also write to the remote cache; by default it is only read.",
     ),
     _remote(
         "--remote-header-file",
@@ -287,7 +287,7 @@ REMOTE: Final = (
         "--remote-tls-ca",
         type=PATH,
         rare=True,
-        help="Certificates that cache and executor are trusted by.",
+        help="CA certificates for cache and executor.",
     ),
     _remote(
         "--remote-tls-certificate",
@@ -345,7 +345,7 @@ CONTAINER: Final = (
         "--container-sandbox",
         is_flag=True,
         rare=True,
-        help="Lift what keeps Bazel's linux-sandbox from working (seccomp, masked paths).",
+        help="Allow Bazel's linux-sandbox: no seccomp filter, no masked paths.",
     ),
     _container("--container-cpus", metavar="N", rare=True, help="CPUs the container may use."),
     _container(
@@ -363,7 +363,7 @@ ALLOW_DIRTY: Final = _output(
     "--allow-dirty", is_flag=True, help="Build from sources that are not a clean commit."
 )
 WHEELHOUSE: Final = (
-    _output("--wheelhouse", type=PATH, default="wheelhouse", help="Where wheelhouses appear."),
+    _output("--wheelhouse", type=PATH, default="wheelhouse", help="Folder for the wheelhouses."),
     ALLOW_DIRTY,
 )
 

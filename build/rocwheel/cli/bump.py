@@ -1,4 +1,4 @@
-"""`pin add` and `bump`: how pinned facts get newer."""
+"""`pins add` and `pins bump`: pinned facts are added and updated."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def pins() -> None:
 @click.argument("version")
 @option("--repository", metavar="URL", help="Repository of --ref; default: jax-ml/jax.")
 @option("--ref", metavar="REF", help="Branch, tag or commit; default: jax-vVERSION.")
-@option("--default", is_flag=True, help="Build this release where none is named.")
+@option("--default", is_flag=True, help="Make it the default release.")
 @dry_run
 @click.pass_obj
 def add(app: App, *, version: str, repository: str, ref: str, default: bool, dry_run: bool) -> None:
     """Look a release up in its sources and wheels, and add it to ci/pins.yaml.
 
     Fetches the commit and every jaxlib wheel, checks them against each other and ci/layouts.yaml,
-    counts each suite's tests, prints what changes. Comments stay; what contradicts is refused.
+    counts each suite's tests, prints what changes. Comments stay; contradictions are refused.
     """
     with Client(app.environ, retry=Retry(), note=app.console.info) as client:
         context = bumping.BumpContext(here=app.here, client=client)
@@ -60,10 +60,10 @@ def add(app: App, *, version: str, repository: str, ref: str, default: bool, dry
 def bump(app: App, what: str | None, to: str, check: bool, dry_run: bool) -> int:
     """Take a newer JAX, XLA, ROCm or Bazel, once verified; compare TheRock's addresses.
 
-    What is looked at: sources against wheels, bytes against published digests, our addresses of
-    TheRock against its own sources. Prints what changes and the upstream log; comments stay, what
-    contradicts is refused. Without WHAT everything is looked at; --check passes over who cannot
-    be reached, and says so.
+    Compares sources with wheels, bytes with published digests, and the addresses of TheRock with
+    its own sources. Prints what changes and the upstream log; comments stay, contradictions are
+    refused. Without WHAT it looks at everything. --check names servers that it cannot reach, and
+    goes on.
     """
     if to and not what:
         raise click.UsageError("--to is for one WHAT")

@@ -1,4 +1,4 @@
-"""`cache`: what is kept between runs, and removing it."""
+"""`doctor cache`: lists what is kept between runs, and removes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rocwheel.tools import housekeeping
 
 
 def _folder(cache_dir: Path | None) -> Path:
-    """Return the cache. Raises ConfigError for what is no folder, or named and not there."""
+    """Return the cache. Raises ConfigError for a named folder that is missing, or a file."""
     folder: Path = cache_dir or click.get_current_context().obj.cache
     if not folder.is_dir() and (cache_dir or folder.exists()):
         raise ConfigError(f"--cache-dir: {folder}: no such folder", hint="check the path")
@@ -36,7 +36,7 @@ cache_option = option_set(
 
 @group("cache")
 def cache() -> None:
-    """Show what is kept between runs, and remove the unused."""
+    """Show what is kept between runs, and remove what is unused."""
 
 
 @cache.command("list")
@@ -56,19 +56,24 @@ def list_kept(app: App, folder: Path) -> None:
 
 @cache.command("clean")
 @cache_option
-@option("--older-than", metavar="DAYS", type=NUMBER, help="Remove what was not used for so long.")
+@option(
+    "--older-than",
+    metavar="DAYS",
+    type=NUMBER,
+    help="Remove what was unused for so many days.",
+)
 @option(
     "--to-size",
     metavar="SIZE",
     type=BYTES,
-    help="Remove the longest unused until this is left: 60G.",
+    help="Remove what was unused longest until this size is left: 60G.",
 )
 @dry_run
 @click.pass_obj
 def clean(
     app: App, folder: Path, older_than: float | None, to_size: int | None, dry_run: bool
 ) -> None:
-    """Remove what was not used for long, or down to a size; what is in use stays."""
+    """Remove what was not used for long, or down to a size; things in use stay."""
     if older_than is None and to_size is None:
         raise click.UsageError("give --older-than DAYS or --to-size SIZE")
     older = None if older_than is None else older_than * housekeeping.DAY

@@ -1,4 +1,4 @@
-"""`channels`: what each role may do in a channel's bucket."""
+"""`trust channels`: what each role may do in a channel's bucket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def channels() -> None:
 def show_rights(app: App, role: str, repository: str, target: TargetOptions) -> None:
     """Print the S3 policy of a role: what it may do in the channel's bucket, and nothing more.
 
-    Without --family it is for all families; a runner should be given one.
+    Without --family it is for all families; name one for a runner.
     """
     if repository and repository.count("/") != 1:
         raise ConfigError(f"--repository: {repository!r}: no repository", hint="write OWNER/NAME")

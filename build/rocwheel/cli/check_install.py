@@ -1,4 +1,4 @@
-"""`check-install`: whether the wheels that a Python has work on this machine."""
+"""`check_install`: whether the wheels of a Python work on this machine."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from rocwheel.cli.options import command, option
 def check_install(app: App, python: str, no_run: bool) -> int:
     """Check whether the ROCm JAX wheels of a Python work on this machine.
 
-    Each line is ok, bad, or not looked at: driver and device files, versions that fit, the ROCm
-    that the loader finds, the backend that JAX starts, one kernel. The exit status is 8 where one
-    is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
+    Checks driver and device files, versions, the ROCm that the loader finds, the backend that JAX
+    starts, and one kernel. Each line is ok, bad, or not looked at; one bad line makes the exit
+    status 8. The check is one file, `rocwheel/check_install.py`, which also runs alone.
     """
     program = _python(python, app.environ.get("PATH", ""))
     argv = (program, script.__file__, "--json", *(("--no-run",) if no_run else ()))

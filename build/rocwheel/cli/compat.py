@@ -25,10 +25,10 @@ from rocwheel.tools import compat as tables
 def compat(app: App, form: str, target: TargetOptions) -> None:
     """Print which JAX goes with which ROCm, GPU and CPython.
 
-    From the pins and layouts in use and the family matrix; with --channel or --store also what is
-    released there: wheels with the suites that passed, runtime images with their components, and
-    since which JAX and ROCm each library, module and feature passed the suite smoke. What no run
-    tried is "not known".
+    The tables come from the pins and layouts in use and the family matrix. With --channel or
+    --store they also show what is released there: wheels with the suites that passed, runtime
+    images with their components, and the oldest JAX and ROCm with which each library, module and
+    feature passed the suite smoke. Without a run the answer is "not known".
     """
     known = (*matrix.FAMILIES.values(), *target.own_families(app).values())
     chosen = (family_of(app, target),) if target.family else known
@@ -39,6 +39,6 @@ def compat(app: App, form: str, target: TargetOptions) -> None:
         pairs = (pair for item in chosen for pair in channel.pairs(store, item.name))
         about = tables.of_channel(release for _, release in pairs)
     else:
-        app.console.info("what is released was not looked at: --channel or --store looks")
+        app.console.info("to see what is released, add --channel or --store")
     shown = (tables.buildable(app.home.ci), tables.gpus(chosen), *about)
     app.emit(tables.document(shown), tables.render(shown, form))

@@ -1,4 +1,4 @@
-"""`completion`: what click has for shells, for both names of the program."""
+"""`completion`: click's shell completion, for both names of the program."""
 
 from __future__ import annotations
 

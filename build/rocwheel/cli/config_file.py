@@ -124,7 +124,7 @@ class Settings:
 
 
 def origin(error: Exception, ctx: click.Context, settings: Settings) -> str:
-    """Return what set the value that an error is about: a variable, or file and line.
+    """Return where the value that an error is about was set: a variable, or file and line.
 
     "" stands for the command line, and for an error that more than one option may have caused.
     """
@@ -173,7 +173,7 @@ def _suggest(name: str, known: Collection[str]) -> str:
 
 
 def find(folder: str, named: str) -> Settings:
-    """Read the file that is in force. Raises ConfigError for one that cannot be read."""
+    """Read the configuration file in force. Raises ConfigError if it cannot be read."""
     above = accumulate(folder.rstrip("/").split("/"), "{}/{}".format)
     places = (f"{item}/{NAME}" for item in reversed([*above]))
     place = named or next(filter(os.path.isfile, places), "")
@@ -197,13 +197,13 @@ def find(folder: str, named: str) -> Settings:
         hint = "check ROCWHEEL_CONFIG" if named else "make it readable, or remove it"
         raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
     except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"{path}: {exc}", hint="mend the TOML there") from exc
+        raise ConfigError(f"{path}: {exc}", hint="correct the TOML there") from exc
 
 
 def misspelt(
     environ: Mapping[str, str], command: click.Command, name: str, others: Collection[str]
 ) -> Iterator[str]:
-    """Variables that begin as ours do and set nothing, each with the nearest that does."""
+    """Variables that begin with ROCWHEEL_ and set nothing, each with the nearest valid name."""
     prefixes = tuple(f"ROCWHEEL_{other.upper()}_" for other in others)
     ours = sorted(item for item in environ if item.startswith("ROCWHEEL_"))
     mine = set(_variables(command, f"ROCWHEEL_{name.upper()}_")) if ours else ()

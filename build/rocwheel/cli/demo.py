@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SEARCH = "search"  # of --builder-image: the image of the recipe
 
-# what the build cell is told by the night, or is not asked of it
+# options that the night itself gives to the build cell, or that it does not take
 _OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhouse"})
 
 
@@ -62,13 +62,14 @@ def demo(
 ) -> None:
     """Run the whole main job on the miniature workspace: a night whose store is a folder.
 
-    Installs missing system packages (as root on Debian or Ubuntu, after saying which), makes a
-    TheRock-like tarball, unpacks it, builds jaxlib, pjrt and plugin with
-    Bazel for the CPythons it finds, repairs and verifies the wheels, stages, gates and promotes
-    them into a folder, and installs them from there by hash. With --families the set is for several
-    GPU families: it is built and staged once, each gates it, and those that pass get it. A build in
-    a container ends with the wheels: a gate needs the CPythons they were built with. Its image is
-    made where the engine has none of this checkout.
+    Installs missing system packages (as root on Debian or Ubuntu, and prints which), makes a
+    TheRock-like tarball, and builds jaxlib, pjrt and plugin with Bazel for the CPythons it finds.
+    Then it repairs, verifies, stages, gates and promotes the wheels into a folder, and installs
+    them from there by hash.
+
+    With --families one set is built and staged for several GPU families; each family gates it, and
+    gets it if it passes. With --executor the demo makes an image if the engine has none of this
+    checkout, and ends with the wheels: a gate needs the CPythons they were built with.
     """
     from rocwheel.tools import demo as job
     from rocwheel.tools import housekeeping

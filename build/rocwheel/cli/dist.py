@@ -1,4 +1,4 @@
-"""`dist_wheels` and `rebuild`; and what else a request has than the options of a command."""
+"""`dist_wheels` and `wheel rebuild`."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
 @dry_run
 @click.pass_obj
 def dist_wheels(app: App, build: BuildOptions, signer: str, dry_run: bool) -> None:
-    """Build, repair and verify a wheel set; leave a wheelhouse with its manifest.
+    """Build, repair and verify a set of wheels, with a manifest; print the manifest's path.
 
     ROCm comes from --therock-path, JAX from a pin (--jax-version) or a folder (--jax-source-dir).
-    The wheelhouse appears whole, below --wheelhouse, under the first digits of the manifest's
-    SHA-256; `current` points to the newest. The path of the manifest is printed.
+    The set appears whole in a folder below --wheelhouse, which is named after the first digits of
+    the manifest's SHA-256; `current` points to the newest.
     """
     from rocwheel import dist
     from rocwheel.release.trust import evidence
@@ -80,7 +80,7 @@ def dist_wheels(app: App, build: BuildOptions, signer: str, dry_run: bool) -> No
 
 
 def show_built(app: App, result: dist.Result) -> None:
-    """Say what was built, and print where its manifest is."""
+    """Print what was built, and the path of its manifest."""
     from rocwheel import dist
 
     for line in dist.lines(result, seconds=app.console.seconds):
@@ -90,7 +90,7 @@ def show_built(app: App, result: dist.Result) -> None:
 
 
 REBUILT = option(
-    "--wheelhouse", section="Output", type=PATH, default="rebuilt", help="Where the set appears."
+    "--wheelhouse", section="Output", type=PATH, default="rebuilt", help="Folder for the set."
 )
 
 
@@ -101,11 +101,11 @@ REBUILT = option(
 @dry_run
 @click.pass_obj
 def rebuild(app: App, manifest: Path, build: BuildOptions, signer: str, dry_run: bool) -> int:
-    """Build a wheel set again from what its manifest says, and compare it byte by byte.
+    """Build a wheel set again from its manifest, and compare it byte by byte.
 
-    MANIFEST is a manifest.json or its wheelhouse. Where every wheel is the same, a statement says
-    so, which --signer signs and `stage` takes along; else what differs is printed, and the exit
-    status is 13.
+    MANIFEST is a manifest.json or its wheelhouse. If every wheel is the same, the new wheelhouse
+    has a statement of that, which --signer signs and `stage` uploads. Else the differences are
+    printed, and the exit status is 13.
     """
     from rocwheel import dist
     from rocwheel.records.manifest import Manifest

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine has, and what it lacks, for a purpose."""
+"""`doctor`: what this machine has for a purpose, and what it lacks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions
     "purpose",
     type=click.Choice([*(purpose.value for purpose in Purpose), VERY_BUILD]),
     default="build",
-    help="What the machine is wanted for; dist_wheels: the very build of its options.",
+    help="What the machine is for; dist_wheels: the build with exactly these options.",
 )
 @store_options
 @build
@@ -64,10 +64,10 @@ def _store(app: App, purpose: Purpose, build: BuildOptions, target: StoreOptions
 def doctor(app: App, purpose: str, target: StoreOptions, build: BuildOptions) -> int:
     """Show what this machine has for building, gating or releasing, and what it lacks.
 
-    With --for dist_wheels and that command's options: for exactly that build. With --channel or
-    --store: who we are there and whether we may write, which is tried. The exit status is 8 when
-    something that is needed is missing; what is `optional` stops only who asks for it. What was not
-    looked at says what looks.
+    With --for dist_wheels and that command's options it checks exactly that build. With --channel
+    or --store it shows your identity there, and tries whether you may write. The exit status is 8
+    when something needed is missing; an `optional` row is needed for some options only. A row that
+    was not checked names the command that checks it.
     """
     from rocwheel import dist
     from rocwheel.base.host import cgroup

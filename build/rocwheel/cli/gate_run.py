@@ -45,7 +45,7 @@ _NEEDED = {"suite": known.suites, "python": known.pythons, "family": known.famil
 
 @dataclass(frozen=True, kw_only=True)
 class GateCommandOptions(TargetOptions):
-    """What `gate` and `skips verify` are asked."""
+    """The options of `gate` and `gate skips verify`."""
 
     python: str
     manifest: str
@@ -98,14 +98,14 @@ gate_options = option_set(
         metavar="DIR",
         type=known.FILE,
         default="",
-        help="Local wheels instead of staged ones; nothing is stored.",
+        help="Test local wheels instead of staged ones; nothing is stored.",
     ),
     option(
         "--device",
         type=click.Choice(("gpu", "nvidia", "cpu")),
         default="gpu",
         rare=True,
-        help="The family's own GPUs; others only by name, and without storing a verdict.",
+        help="Which devices: the family's own GPUs, or others, without storing a verdict.",
     ),
     option(
         "--rocm",
@@ -119,7 +119,7 @@ gate_options = option_set(
         metavar="DIR",
         type=PATH,
         rare=True,
-        help="A JAX checkout with the tests; default: the commit the wheels were built of.",
+        help="A JAX checkout with the tests; default: the commit the wheels were built from.",
     ),
     option(
         "--with",
@@ -130,19 +130,19 @@ gate_options = option_set(
         help="A further package in the environment; repeatable.",
     ),
     option("--shard", metavar="I/N", default="1/1", help="One part of N."),
-    option("--test", "tests", metavar="ID", multiple=True, help="Only this test or file."),
+    option("--test", "tests", metavar="ID", multiple=True, help="Run only this test or file."),
     option(
         "--failed-of",
         metavar="PATH",
         type=PATH,
-        help="Only what failed in these results, with the same packages.",
+        help="Run only what failed in these results, with the same packages.",
     ),
     option(
         "--lanes",
         type=click.IntRange(min=0),
         default=0,
         rare=True,
-        help="Most test processes at once; default: one per device.",
+        help="Largest number of test processes; default: one per device.",
     ),
     option(
         "--jobs",
@@ -157,15 +157,15 @@ gate_options = option_set(
         type=NUMBER,
         default=3600.0,
         rare=True,
-        help="How long to wait for devices that others hold.",
+        help="How long to wait for devices in use.",
     ),
     option(
         "--installed",
         metavar="PYTHON",
         type=PATH,
         rare=True,
-        help="The Python of an environment that has the set and a ROCm in /opt/rocm, as a runtime "
-        "image has, instead of a fresh one; nothing is stored.",
+        help="Test in this Python's environment instead of a fresh one, as in a runtime image: it "
+        "has the set, and ROCm is in /opt/rocm. Nothing is stored.",
     ),
     option(
         "--packages",
@@ -181,7 +181,7 @@ gate_options = option_set(
         type=PATH,
         default=SLOTS,
         rare=True,
-        help="Lock files of the devices, shared by everything on this machine.",
+        help="Folder with the lock files of the devices, one for the whole machine.",
     ),
     option("--runner", metavar="LABEL", rare=True, help="Label of this runner."),
     option(

@@ -62,8 +62,12 @@ def images() -> None:
         metavar="IMAGE",
         help="Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
     ),
-    option("--locked", is_flag=True, help="Take a base by digest only."),
-    option("--push", metavar="REGISTRY", help="Push it there, unless its tag is there already."),
+    option("--locked", is_flag=True, help="Refuse a base without a digest."),
+    option(
+        "--push",
+        metavar="REGISTRY",
+        help="Push it to this repository, unless its tag is there already.",
+    ),
     build_network,
 )
 @engine_option
@@ -126,7 +130,7 @@ def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]
 @dry_run
 @click.pass_obj
 def prune(app: App, engine: str, dry_run: bool) -> None:
-    """Remove what runs that were cut short left behind; never anything of others."""
+    """Remove containers, image names and folders that interrupted runs of rocwheel left."""
     program = engine_of(app, engine)
     left = container.leftovers(program, cache=app.cache, runner=app.runner)
     if left and not dry_run:

@@ -1,4 +1,4 @@
-"""`index check`, `index repair`, `index adopt` and `serve`."""
+"""`index` and its commands `check`, `repair`, `adopt` and `serve`."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ which_option = option(
 
 @group("index")
 def index() -> None:
-    """Check an index, repair it, take files over."""
+    """Check, repair, prune and serve an index, or take over its files."""
 
 
 def _resolver(app: App, upstream: str, *, resolve: bool) -> Callable[[Place], list[str]] | None:
-    """Return what asks pip about a place, None without --resolve. Raises UsageError."""
+    """Return a function in which pip resolves a place, if --resolve is given. Raises UsageError."""
     if not resolve:
         if upstream:
             raise click.UsageError("--upstream is only for --resolve")
@@ -108,7 +108,7 @@ def check(
     "--skip-entry",
     metavar="N|KEY",
     multiple=True,
-    help="Let a lost or damaged entry of the log change nothing, for ever; needs --reason.",
+    help="Give up a lost or damaged entry of the log, for ever; needs --reason.",
 )
 @person_options
 @dry_run
@@ -122,9 +122,9 @@ def repair(
     person: PersonOptions,
     dry_run: bool,
 ) -> None:
-    """Let every page show what the log says, and delete what was pruned and is still there.
+    """Make every page show what the log says, and delete pruned files that are still there.
 
-    The way out of whatever a stopped run, a lost page or a hand on the bucket left.
+    Repairs what a stopped run, a lost page or a change by hand left.
     """
     who = person.who(app)
     if skip_entry:
@@ -144,7 +144,7 @@ def repair(
 def adopt(
     app: App, target: TargetOptions, staging: bool, person: PersonOptions, dry_run: bool
 ) -> None:
-    """Take over wheels that were in a prefix before rocwheel: they are listed as they are."""
+    """Take over wheels that were in a prefix before rocwheel, and list them as they are."""
     done, who = [], person.who(app)
     for place in _places(Target(app, target), staging=staging):
         with app.console.progress("reading", unit=Unit.BYTES) as progress:
@@ -152,7 +152,7 @@ def adopt(
         if planned.is_needed and not dry_run:
             operations.perform(planned.operation, planned.state)
         done.append(planned)
-    _tell(app, done, "no file that the log does not know", dry_run=dry_run)
+    _tell(app, done, "the log knows every file", dry_run=dry_run)
 
 
 def _tell(
@@ -172,7 +172,7 @@ def _tell(
 def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
     """Serve a store over local HTTP as pip and uv see it, until Ctrl-C.
 
-    The lines that install the newest set of each index are printed, of released sets and of staged.
+    It prints the lines that install the newest set of each index, released and staged.
     """
     where = Target(app, target)
     places = [place for pair in where.pairs() for place in reversed(pair)]
@@ -196,7 +196,7 @@ def serve(app: App, target: TargetOptions, host: str, port: int) -> None:
             sys.stdout.flush()
             site.serve_forever()
     except KeyboardInterrupt:
-        app.console.info(f"stopped: {site.url} is not served any more")
+        app.console.info(f"stopped serving {site.url}")
 
 
 def _install_lines(place: Place, url: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ Values: TypeAlias = Callable[[click.Context], Collection[str]]
 
 
 class OneOf(click.types.StringParamType):
-    """Text that is one of `values`; the command, which knows more, refuses what is none."""
+    """Text that is one of `values`; the command itself refuses other text."""
 
     def __init__(self, values: Values, *, many: bool = False, or_file: bool = False) -> None:
         """`values` are looked up when they are asked for; `many` are separated by commas."""
@@ -125,7 +125,6 @@ def channels(ctx: click.Context) -> tuple[str, ...]:
 
 
 def _channel(ctx: click.Context) -> Channel:
-    """Return the channel or store that the line has so far. Raises ConfigError."""
     from rocwheel.release.index import channels as channel_file
 
     if url := ctx.params.get("store"):

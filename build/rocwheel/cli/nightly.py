@@ -28,7 +28,7 @@ from rocwheel.cli.nightly_options import (
     night_argument,
     nightly,
     run_here,
-    told,
+    truth_of,
     whole,
     worker,
 )
@@ -61,8 +61,8 @@ SCHEDULERS: Final = ("local", "slurm", "github")
     rare=True,
     help="YAML that renames runner labels, Slurm partitions and GRES of the family matrix.",
 )
-@option("--from", "repeat", metavar="NIGHT", help="Repeat that night, all of it.")
-@option("--explain", is_flag=True, help="Say of every cell why it is in the night or not.")
+@option("--from", "repeat", metavar="NIGHT", help="Repeat all of that night.")
+@option("--explain", is_flag=True, help="Print why each cell is in the night or not.")
 @option("--keep-going", is_flag=True, help="End with 0 also when `run` will have nothing to build.")
 @families_options
 @person_options
@@ -81,11 +81,11 @@ def plan(
     person: PersonOptions,
     dry_run: bool,
 ) -> int:
-    """Decide what a night does, and store it: resolved once, never changed.
+    """Decide what a night does, and store the plan, which never changes.
 
     Branches, the newest ROCm tarball of each family and images become commits and digests here.
-    What was built or tested before is not done again, and the plan says so. The exit status is 5
-    when every build is absent; the plan is stored all the same, and its run makes the page of it.
+    What was built or tested before is not repeated, and the plan says so. The exit status is 5
+    when every build is absent; the plan is stored all the same, and running it makes the page.
     """  # fmt: skip
     where = NightTarget(app, target)
     night = app.now().strftime("%Y-%m-%d") if night is None else night
@@ -122,8 +122,8 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
     missing = f", {len(absent)} absent" if absent else ""
     lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept{missing}")
-    told = () if explain else ((c.name, f"absent: {c.absent}") for c in absent if not c.excused)
-    for line in standing.grouped(told):
+    lacking = () if explain else ((c.name, f"absent: {c.absent}") for c in absent if not c.excused)
+    for line in standing.grouped(lacking):
         app.console.warn(line)
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
     numbers = {"run": runs, "kept": kept, "absent": len(absent)}
@@ -189,7 +189,7 @@ def _plan(
     "--workers",
     type=COUNT,
     default=0,
-    help="Most cells at once here, or at once on the cluster; default: as many as have room.",
+    help="Largest number of cells at once; default: as many as have room.",
 )
 @option("--only", metavar="FAMILY", help="For GitHub: the matrices of one family.")
 @option(
@@ -214,9 +214,9 @@ def run(
 ) -> int:
     """Run a planned night until nothing more can be done; run again, it continues.
 
-    Here, Ctrl-C lets what runs end and starts nothing new; twice, it stops everything. On Slurm
-    what is ready is submitted, with a small job that does the same again whenever one of them has
-    ended, and this command returns: log out, the night goes on.
+    On this machine, Ctrl-C starts nothing new and waits for running cells; a second one stops them.
+    On Slurm it submits the cells that are ready, and a small job that does so again when one of
+    them ends. Then it returns: log out, the night goes on.
     """
     where = NightTarget(app, target)
     book = where.nights.book(where.night(night))
@@ -298,7 +298,7 @@ def _run_here(
     for line in standing.grouped((i.cell.name, f"{i.word}: {i.reason}") for i in bad):
         app.console.info(line)
     nothing = _nothing_built(app, after, standings)
-    what = told(app, target, after)
+    what = truth_of(app, target, after)
     text = f"{book.plan.night}: {what.headline}; {passed} of {len(standings)} cells passed"
     app.emit(document_of(after, standings, what), f"{text}, {kept} kept")
     return CommandError.exit_code if bad else nothing
@@ -346,10 +346,10 @@ def cell(
     target: StoreOptions,
     dry_run: bool,
 ) -> int:
-    """Run one cell here and record how it ended: what every engine calls.
+    """Run one cell here and record how it ended; every engine calls this.
 
-    With --dry-run its lines are shown: pasted, they do the same here. The exit status is 0 for a
-    pass and otherwise the one of the state, as of `gate`.
+    --dry-run prints its lines; pasted, they do the same here. The exit status is 0 for a pass and
+    otherwise that of the state, as for `gate`.
     """
     where = NightTarget(app, target)
     night = where.night(night)

@@ -1,4 +1,4 @@
-"""What the commands of the nightly share: options that name a night, its store, this machine."""
+"""Options that the nightly's commands share: a night, its store, this machine."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def worker(app: App, *, engine: str, job: str = "", how: tuple[str, ...] = ()) -
     )
 
 
-def told(app: App, target: NightTarget, book: Book) -> Truth:
+def truth_of(app: App, target: NightTarget, book: Book) -> Truth:
     """Return what is true of a night now. Raises StoreError."""
     own: dict[str, matrix.Family] = {}
     for word in (word for cell in book.plan.cells if cell.kind == "page" for word in cell.argv):

@@ -23,7 +23,7 @@ from rocwheel.cli.nightly_options import (
     latest_argument,
     night_argument,
     nightly,
-    told,
+    truth_of,
     whole,
 )
 from rocwheel.cli.options import COUNT, PATH, dry_run, option
@@ -56,7 +56,7 @@ class Age(click.types.StringParamType):
 def status(app: App, night: str, target: StoreOptions) -> int:
     """Show where every cell of a night stands, as the store knows it.
 
-    Slurm is asked only for what waits, and why. The exit status is 5 when something did not pass,
+    Slurm is asked only which jobs wait, and why. The exit status is 5 when something did not pass,
     or nothing was built.
     """
     where = NightTarget(app, target)
@@ -64,7 +64,7 @@ def status(app: App, night: str, target: StoreOptions) -> int:
     book = where.nights.book(night)
     waits = slurm.waiting(where.nights, night, whole(app))
     standings = standing.stand(book)
-    what = told(app, where, book)
+    what = truth_of(app, where, book)
     lines = [f"{night}: {what.headline}", *_lines(book, standings, waits)]
     lines += [f"{c.what}: {c.first.reason}: `{as_called(c.line(night), app)}`"
               for c in what.causes]  # fmt: skip
@@ -102,12 +102,11 @@ def _lines(
 @store_options
 @click.pass_obj
 def check(app: App, max_age: float, target: StoreOptions) -> int:
-    """Fail when something is wrong with the newest night that no failing cell says.
+    """Fail when something is wrong with the newest night beyond a failing cell.
 
-    That is: there is none, it is older than it may be, it was planned 2 hours ago and never ran,
-    it was stopped or interrupted, or nothing began or ended for 2 minutes (on Slurm 15), with cells
-    to do, something it should have is absent, nothing was built, it left no summary, or a scheduler
-    holds a job of it.
+    There is no night, or it is too old, was planned 2 hours ago and never ran, or was stopped or
+    interrupted. Cells are left and nothing began or ended for 2 minutes (on Slurm 15). A part of it
+    is absent, nothing was built, it left no summary, or a scheduler holds one of its jobs.
     """
     where = NightTarget(app, target)
     names = where.nights.names()
@@ -116,7 +115,7 @@ def check(app: App, max_age: float, target: StoreOptions) -> int:
     problems = upkeep.problems(where.nights, app.now(), max_age, waits, has_slurm=is_known)
     problems = [as_called(text, app) for text in problems]
     night = names[-1] if names else ""
-    text = f"{night}: nothing besides what status shows" if not problems else ""
+    text = f"{night}: nothing beyond what `nightly status` shows" if not problems else ""
     app.emit({"night": night, "problems": problems}, text)
     if problems:
         for line in problems[1:]:
@@ -177,14 +176,14 @@ def retry(app: App, cell: str, **asked: Any) -> None:
 @_orders
 @cell_argument
 def drop(app: App, **asked: Any) -> None:
-    """Let a cell be: it counts as not run, and what needs it does not run. Needs --reason."""
+    """Leave a cell out: it counts as not run, and cells that need it do not run. Needs --reason."""
     _order(app, "drop", **asked)
 
 
 @nightly.command("stop")
 @_orders
 def stop(app: App, **asked: Any) -> None:
-    """Start no further cell of a night; what runs, ends. Needs --reason."""
+    """Start no further cell of a night; running ones go on to their end. Needs --reason."""
     _order(app, "stop", cell="", **asked)
 
 
@@ -195,7 +194,7 @@ def stop(app: App, **asked: Any) -> None:
 @dry_run
 @click.pass_obj
 def clear(app: App, host: str, target: StoreOptions, person: PersonOptions, dry_run: bool) -> None:
-    """Let a host have cells again that was given none because everything ended `infra` there."""
+    """Give cells again to a host that was excluded because everything ended `infra` there."""
     where = NightTarget(app, target)
     mark = upkeep.clearance(where.nights, host, person.who(app))
     said = f"{host}: gets cells again"
@@ -211,13 +210,14 @@ def clear(app: App, host: str, target: StoreOptions, person: PersonOptions, dry_
 @store_options
 @click.pass_obj
 def changes(app: App, night: str, output: Path | None, target: StoreOptions) -> None:
-    """Say how a night differs from the one before, for a workflow step, a mail or a chat.
+    """Print how a night differs from the one before, for a workflow step, a mail or a chat.
 
-    It is Markdown, or with --json a document; verdict, what users have of it, causes with the line
-    to type, changes. The night before is the newest that was over when this one was planned.
+    It prints Markdown, or with --json a document: the verdict, what users have of the night, causes
+    with the line to type, and changes. The night before is the newest that was over when this one
+    was planned.
     """
     found = NightTarget(app, target)
-    what = told(app, found, found.nights.book(found.night(night)))
+    what = truth_of(app, found, found.nights.book(found.night(night)))
     where = page.page_url(found.channel, found.store)
     summary = app.environ.get("GITHUB_STEP_SUMMARY")
     for path, mode in ((output, "w"), (summary, "a")):

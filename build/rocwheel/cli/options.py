@@ -1,4 +1,4 @@
-"""What options and commands have in common: help in sections, paths, lists, shared options.
+"""The base of all options and commands: help in sections, paths, lists, shared options.
 
 A command is a click command: a function whose parameters are its options.
 
@@ -44,9 +44,8 @@ SECTIONS: Final = (
 class Option(click.Option):
     """An option with its section of the help; `--help` shows those that are not rare.
 
-    One that takes one value may be repeated only with the same value: before and after the
-    command count as repetition, so a wrapper script and a person cannot silently overrule each
-    other.
+    An option with one value may be repeated only with the same value, also before and after the
+    command: a wrapper script and a person cannot silently overrule each other.
     """
 
     def __init__(self, *args: Any, section: str = OWN, rare: bool = False, **settings: Any) -> None:
@@ -121,7 +120,7 @@ def option_set(name: str, make: Callable[..., Any], *options: Callable[[F], F]) 
 
 
 class PathHere(click.Path):
-    """A path that is given: below the working directory, and not empty."""
+    """A given path: below the working directory, and not empty."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":  # a variable of a shell that is not set
@@ -154,7 +153,7 @@ dry_run = option(
     "--dry-run",
     is_flag=True,
     section="Output",
-    help="Print the plan, every command and file; change nothing.",
+    help="Print every command and file of the plan; change nothing.",
 )
 
 
@@ -166,10 +165,10 @@ def given_words(
     instead: Mapping[str, Any] | None = None,
     paths: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Return those of these options that were given, as words that mean the same in any folder.
+    """Return the given ones of these options, as words that mean the same in any folder.
 
-    No names stand for all options of the command but those of `without`. `instead` has values in
-    place of given ones; `paths` are options that name files though their values are text.
+    Without names it returns all options of the command except those of `without`. `instead` has
+    values in place of given ones; `paths` are options with file names as text.
     """
     if (context := app.context) is None:
         return ()
@@ -218,7 +217,7 @@ class Helpful(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what most need, required options first; with --help-all everything, by section."""
+        """Write common options, required ones first; with --help-all everything, by section."""
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
         params = [p for p in self.get_params(ctx) if isinstance(p, click.Option) and not p.hidden]
@@ -275,8 +274,7 @@ def _of_app(*names: str, sets: str = "", rare: bool = False, **settings: Any) ->
 COMMON: Final = [  # of every command
     _of_app(
         "--ci-dir", sets="ci_dir", rare=True, metavar="DIR", envvar="ROCWHEEL_CI_DIR",
-        help="A team's own pins, layouts, policies, channels and suites in place of those that "
-        "rocwheel came with.",
+        help="Use these pins, layouts, policies, channels and suites in place of rocwheel's.",
     ),
     _of_app("--json", is_flag=True, help="Print one JSON document on stdout."),
     _of_app(
@@ -362,7 +360,7 @@ class Group(Helpful, click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that is named. Raises UsageError where none is, and none is meant."""
+        """Run the named command. Raises UsageError where none is named and one is needed."""
         words = [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - as click.Group itself does
         if not (words or self.invoke_without_command):
             names = ", ".join(self.list_commands(ctx))

@@ -1,4 +1,4 @@
-"""`stage`, `promote`, `yank`, `unyank`, `rollback`, `restore`, `prune`, `status`."""
+"""`stage`, `promote`, `yank`, `rollback`, `status`; `index` `unyank`, `restore` and `prune`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,6 @@ def stage(
 
 
 def _approvals(app: App, approve: tuple[str, ...], person: PersonOptions) -> tuple[Approval, ...]:
-    """Return what --approve says. Raises UsageError, ConfigError without a name or a reason."""
     if approve and not (person.by or app.environ.get("GITHUB_ACTOR")):
         raise click.UsageError("--approve needs --by: the name that the release record keeps")
     approvals = []
@@ -189,7 +188,7 @@ def unyank(app: App, **asked: Any) -> None:
 @manifest_options
 @_changes
 def rollback(app: App, target: ManifestOptions, **asked: Any) -> None:
-    """Take a released set out of the index; the bytes are kept, `restore` puts it back."""
+    """Take a released set out of the index; the bytes stay, and `index restore` puts it back."""
     _change(app, Action.ROLLBACK, target=target, manifest=target.manifest, **asked)
 
 
@@ -241,7 +240,7 @@ def _change(
             head.renew(place, state, channel, key, now=who.clock)
             _refresh(app, place, planned.families)
     if key is None and channel.requires(KeyRole.PROMOTER):
-        app.console.warn("unsigned: `trust verify` tells it after the same command with --signer")
+        app.console.warn("not signed: run it again with --signer, so that `trust verify` sees it")
     document = planned.to_json(dry_run=dry_run)
     app.emit(document, f"{set_id or ' '.join(sorted(files))} {document['state']}")
 
@@ -251,8 +250,8 @@ def _change(
 @option(
     "--orphans",
     is_flag=True,
-    help="Also wheels older than a day that no set holds, such as a killed `stage` left; files "
-    "that came before rocwheel are among them until `index adopt`.",
+    help="Also remove wheels older than a day that are in no set, as a killed `stage` leaves them, "
+    "and files from before rocwheel that `index adopt` did not take over.",
 )
 @person_options
 @signer_option
@@ -300,7 +299,7 @@ def prune(
     "--look",
     type=click.IntRange(min=0),
     default=LOOK,
-    help="Staged sets whose verdicts are read, the youngest; 0 asks the log alone.",
+    help="Number of staged sets, newest first, whose verdicts are read; 0 reads the log alone.",
 )
 @at_least_option
 @click.pass_obj
@@ -309,8 +308,9 @@ def status(
 ) -> int:
     """Show every wheel set: staged, gated, released; its age, and what holds it up.
 
-    Ends with 7 where the log of a release is damaged: nothing is changed there before that is
-    repaired; with 9 where a release is older than one that was seen, or its head statement expired.
+    The exit status is 7 where the log of a release is damaged; nothing can be changed there before
+    it is repaired. It is 9 where a release is older than one seen before, or its head statement
+    expired.
     """
     where, now = Target(app, target), app.now()
     channel, known_families = judging(app, where.channel), matrix.FAMILIES | where.own
@@ -339,7 +339,7 @@ def _refresh(app: App, place: Place, families: Iterable[str]) -> None:
 
 
 def _show(app: App, lines: list[str], *, dry_run: bool) -> None:
-    """Print a plan: it is the result of a dry run, and otherwise talk."""
+    """Print a plan: as the result of a dry run, otherwise on stderr."""
     for line in lines:
         if dry_run and not app.json:
             click.echo(line)
@@ -348,6 +348,6 @@ def _show(app: App, lines: list[str], *, dry_run: bool) -> None:
 
 
 def _finish(app: App, manifest: str, document: dict[str, Any]) -> None:
-    """Tell people and later steps of a GitHub Actions job where a set stands now."""
+    """Print where a set stands now, also for later steps of a GitHub Actions job."""
     app.emit(document, f"{manifest} {document['state']}")
     app.github_outputs({"manifest": manifest, "state": document["state"]})

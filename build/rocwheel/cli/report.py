@@ -1,4 +1,4 @@
-"""`report`: pages for people, published beside the index and never inside it."""
+"""`nightly report`: pages for people, published beside the index and never inside it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def state(
 ) -> None:
     """Sum up a night and publish the page of all families at <store>/status/.
 
-    It is made of the summaries of the shown nights alone.
+    The page is made from the summaries of the shown nights alone.
     """
     where = NightTarget(app, target)
     names = where.nights.names()

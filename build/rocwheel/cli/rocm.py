@@ -1,4 +1,4 @@
-"""`fetch_rocm`: the first stage of `dist_wheels` by itself."""
+"""`rocm fetch`: the first stage of `dist_wheels` by itself."""
 
 from __future__ import annotations
 

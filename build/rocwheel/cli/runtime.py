@@ -1,4 +1,4 @@
-"""`runtime_images`: images that users pull, from a released wheel set; and their list."""
+"""`image runtime`: images that users pull, from a released wheel set; and their list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _asked(tag: tuple[str, ...], **given: Any) -> ImageOptions:
         "--profile",
         type=click.Choice(IMAGE_PROFILES),
         default=IMAGE_PROFILES[0],
-        help="What of ROCm: what the wheels need, or all of it.",
+        help="The part of ROCm in the image: what the wheels need, or all of it.",
     ),
     option(
         "--rocm",
@@ -49,7 +49,7 @@ def _asked(tag: tuple[str, ...], **given: Any) -> ImageOptions:
         "--unreleased",
         is_flag=True,
         rare=True,
-        help="Of a set that is only staged: to another repository, labelled so.",
+        help="Make it from a set that is only staged, labelled so, for another repository.",
     ),
     build_network,
     option("--test", is_flag=True, help="Run the recipe's suites in the image."),
@@ -74,8 +74,10 @@ def _asked(tag: tuple[str, ...], **given: Any) -> ImageOptions:
         default="gate-results/image",
         help="Where results and logs go.",
     ),
-    option("--push", metavar="REGISTRY", help="Push it there, tested; needs verdicts that pass."),
-    option("--tag", metavar="NAME", multiple=True, help="Then point this moving tag at it."),
+    option("--push", metavar="REGISTRY", help="Push it to this repository once its tests pass."),
+    option(
+        "--tag", metavar="NAME", multiple=True, help="After the push, point this moving tag at it."
+    ),
 )
 @target_options
 @person_options
@@ -94,8 +96,8 @@ def runtime_images(
 ) -> int:
     """Make, test and push a runtime image of a released wheel set.
 
-    Base, ROCm, CPython and wheels are layers of their own; what users pull is what was tested.
-    Unchanged inputs build and push nothing. Exit status 9 when verdicts hold the push up.
+    Base, ROCm, CPython and wheels are separate layers; users pull exactly what was tested.
+    Unchanged inputs build and push nothing. The exit status is 9 when verdicts hold the push up.
     """
     from rocwheel.night import image_job as job
 

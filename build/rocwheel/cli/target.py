@@ -1,4 +1,4 @@
-"""Where and as whom: options that name a channel or store, a family, a wheel set, a person."""
+"""Options that name a channel or store, a family, a wheel set, a person."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class FamiliesOptions(StoreOptions):
         is_folder = chosen is None or chosen.store.startswith("file:")
         # a bucket of a server on loopback is on this machine, too
         if not (is_folder or urlsplit(endpoint).hostname in LOOPBACK):
-            what = f"{self.family_file}: families of your own go into a store of this machine only"
+            what = f"{self.family_file}: families of a file go into a store of this machine only"
             hint = "give --store file:///folder, or a channel whose store is on this machine"
             raise ConfigError(what, hint=hint)
         return families.load(self.family_file)
@@ -132,7 +132,7 @@ FAMILIES = (
         metavar="FILE",
         type=PATH,
         rare=True,
-        help="Families of your own beside the matrix; only with a --store of this machine.",
+        help="A file of further GPU families; only with a --store of this machine.",
     ),
 )
 FAMILY = _target(
@@ -140,7 +140,7 @@ FAMILY = _target(
     metavar="NAME",
     type=known.OneOf(known.families),
     default="",
-    help="GPU family (required, but where a channel has an index of all).",
+    help="GPU family; required unless the channel has one index for all.",
 )
 
 
@@ -161,7 +161,7 @@ manifest_options = option_set(
         metavar="LIST",
         type=known.ListOf(known.families_or_all),
         multiple=True,
-        help="GPU families; default: all of the set's, where the channel has one index for all.",
+        help="GPU families; default, if the channel has one index for all: all of the set's.",
     ),
     _target(
         "--manifest",
@@ -175,16 +175,16 @@ manifest_options = option_set(
 person_options = option_set(
     "person",
     PersonOptions,
-    _person("--by", metavar="NAME", help="Who; default: GitHub's actor, or the user."),
-    _person("--reason", metavar="TEXT", help="Why; kept in the record."),
+    _person("--by", metavar="NAME", help="Who does this; default: GitHub's actor, or the user."),
+    _person("--reason", metavar="TEXT", help="Why it is done; kept in the record."),
 )
 signer_option = _person(
     "--signer",
     metavar="URI",
     envvar="ROCWHEEL_SIGNER",
     rare=True,
-    help="Sign what this command states: file:/path/key.pem, awskms:alias/NAME, "
-    "hsm:SLOT?label=TOKEN or, with an OIDC identity, sigstore:",
+    help="Sign the command's statements with file:/path/key.pem, awskms:alias/NAME, "
+    "hsm:SLOT?label=TOKEN or sigstore: (an OIDC identity).",
 )
 
 
@@ -286,7 +286,7 @@ class Target:
     def release_of(self, app: App, text: str) -> tuple[Place, str]:
         """Release place and SHA-256 of the manifest that --manifest names.
 
-        What the log knows is found there: a manifest that is lost keeps no set in an index.
+        The log is enough: a lost manifest does not keep a set in an index.
         """
         path = app.cwd / text
         digits = Manifest.load(path).sha256 if path.exists() else text.lower()
@@ -318,7 +318,7 @@ def judging(app: App, channel: Channel) -> Channel:
 def trusting(app: App, channel: Channel) -> Channel:
     """Return a channel with this checkout's trust file.
 
-    A key that is a channel's needs the signatures which that needs, however it is named.
+    A key of a channel needs that channel's signatures, under any name of the store.
     """
     named = channels.load(app.home.ci / "channels.yaml")
     own, least = (folder / policy.FILE for folder in (app.home.ci, app.home.root / "ci"))
@@ -329,7 +329,7 @@ def trusting(app: App, channel: Channel) -> Channel:
 
 
 def owners(app: App, channel: Channel) -> dict[str, Channel]:
-    """Return the channels of this checkout to which keys of this one belong, whatever it is called.
+    """Return the channels of this checkout that own keys of this one, under any name.
 
     A command that names a store, or a file of channels, follows their rules there.
     """

@@ -55,7 +55,7 @@ at_least_option = option(
     metavar="N",
     type=click.IntRange(min=0),
     default=0,
-    help="Refuse a release whose log ends before this entry, as one you know of.",
+    help="Refuse a release whose log ends before this entry.",
 )
 
 
@@ -82,7 +82,7 @@ def keygen(app: App, file: Path, role: str, days: int) -> None:
 
 
 def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
-    """Make a key; print what ci/trust.yaml says of it."""
+    """Make a key; print its entry of ci/trust.yaml."""
     key = signers.generate(file)
     public = "".join(f"      {line}\n" for line in signers.public_pem(key).splitlines())
     rest = "".join(f"    {field}: {value}\n" for field, value in fields.items())
@@ -94,7 +94,7 @@ def _entry(app: App, file: Path, fields: dict[str, Any]) -> None:
 @signer_option
 @click.pass_obj
 def show(app: App, signer: str) -> None:
-    """List the keys of ci/trust.yaml; with --signer print what that file says of that key."""
+    """List the keys of ci/trust.yaml; with --signer print the entry of that key."""
     if key := key_of(app, signer):
         return _show_public(app, key.public_key)
     known = policy.load(app.home.ci / policy.FILE)
@@ -120,7 +120,7 @@ def _show_public(app: App, key: Any) -> None:
 @signer_option
 @click.pass_obj
 def sign(app: App, path: Path, signer: str) -> None:
-    """Sign a statement that a machine without a key wrote, such as a wheelhouse's provenance.
+    """Sign a statement from a machine without a key, such as a wheelhouse's provenance.
 
     FILE is the statement, or the wheelhouse.
     """
@@ -133,7 +133,6 @@ def sign(app: App, path: Path, signer: str) -> None:
 
 
 def _given(app: App, signer: str) -> Signer:
-    """Return the key of --signer. Raises UsageError where there is none."""
     if key := key_of(app, signer):
         return key
     raise click.UsageError("give --signer")
@@ -154,9 +153,9 @@ def _read(path: Path) -> bytes:
 def approve(
     app: App, cells: tuple[str, ...], target: ManifestOptions, person: PersonOptions, signer: str
 ) -> None:
-    """Sign that cells of a staged set may be released: flaky ones, or let through untested.
+    """Sign that cells of a staged set may be released though they are flaky or untested.
 
-    The word holds on this channel, for what speaks against a cell now and for nothing later.
+    The approval holds on this channel, for failures that are there now, not for later ones.
     """
     key, who = _given(app, signer), withdraw.with_reason(person.who(app), person.reason)
     where = Target(app, target)
@@ -206,7 +205,7 @@ def stale(
 @signer_option
 @click.pass_obj
 def renew_heads(app: App, target: TargetOptions, person: PersonOptions, signer: str) -> None:
-    """State again, with a promoter's key, with which entry the log of a release ends.
+    """Sign a new head statement: with which entry the log of a release ends.
 
     `promote` and the other commands that take --signer do so too; a nightly does it each day.
     """
@@ -261,9 +260,9 @@ def verify(
 ) -> int:
     """Verify who built, tested and released wheels: one line per link.
 
-    WHAT is a wheel, a manifest.json, a folder with a set's, or a URL: of a wheel in an index, which
-    is read to its end, or of an index, whose pages' digests are verified. Ends with 9 where a link
-    is broken or missing, or an index is older than one that was seen.
+    WHAT is a wheel, a manifest.json or its folder, or a URL. The URL of a wheel is read to its end;
+    of an index, the digests on its pages are verified. The exit status is 9 where a link is broken
+    or missing, or an index is older than one seen before.
     """
     _ = keys and _read(keys)  # one that is not there would know no key
     known = policy.load(keys or app.home.ci / policy.FILE)

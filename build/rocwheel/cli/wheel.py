@@ -1,4 +1,4 @@
-"""`wheel`: look at wheels, judge them, rename, repair and compare them."""
+"""`wheel`: inspects, verifies, renames, repairs and compares wheels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def _folder(output: str) -> Path:
 
 
 def _policy(app: App, path: Path | None) -> policies.WheelPolicy:
-    """Read the policy that wheels are judged by. Raises ConfigError."""
     from rocwheel.base import yaml_file
     from rocwheel.wheel import wheel_policy as policies
 
@@ -62,7 +61,7 @@ output_option = option_set(
         metavar="DIR",
         type=known.FILE,
         required=True,
-        help="Folder for the new wheels; a file that is there is never overwritten.",
+        help="Folder for the new wheels; existing files are never overwritten.",
     ),
 )
 policy_option = option(
@@ -104,18 +103,18 @@ def inspect(app: App, wheels: list[Path]) -> None:
     metavar="LIST",
     type=known.ListOf(known.gfx_targets),
     default=None,
-    help="gfx targets there must be GPU code for, and no others.",
+    help="Demand GPU code for exactly these gfx targets.",
 )
 @option(
     "--rocm-root",
     metavar="DIR",
     type=PATH,
-    help="ROCm tree that must have every ROCm library the wheels need.",
+    help="Demand that this ROCm tree has every ROCm library the wheels need.",
 )
 @option(
     "--thorough",
     is_flag=True,
-    help="Unpack and check all GPU code; without it, what takes a second or two.",
+    help="Unpack and check all GPU code; by default only the first 256 MiB.",
 )
 @option(
     "--installs",
@@ -140,10 +139,10 @@ def verify(
     installs: bool,
     runs: bool,
 ) -> int:
-    """Say whether wheels or a wheelhouse may ship, and why not.
+    """Check whether wheels or a wheelhouse may ship, and print why not.
 
-    Exit status 0 says that they may, 6 that they may not. A wheelhouse is judged by its manifest;
-    wheels that are given together are judged as a set: their pins must hold within it.
+    The exit status is 0 if they may and 6 if not. A wheelhouse is judged by its manifest. Wheels
+    given together are judged as a set: their pins must hold within it.
     """
     from rocwheel.wheel import show
     from rocwheel.wheel import verify as judging
@@ -209,8 +208,7 @@ def retag(
 ) -> None:
     """Give wheels other tags.
 
-    Everything but WHEEL and RECORD is copied as it is compressed. Of a wheelhouse the result is
-    one, too.
+    Everything but WHEEL and RECORD is copied in compressed form. A wheelhouse becomes a wheelhouse.
     """
     from rocwheel.wheel import rename
 
@@ -243,8 +241,8 @@ def reversion(
 ) -> None:
     """Give wheels of a set another version; all or none.
 
-    The pins of the wheels on each other follow; everything else is copied as it is compressed. Of a
-    wheelhouse the result is one, too: its manifest names the parent and proves the same content.
+    The pins of the wheels on each other follow; everything else is copied in compressed form. A
+    wheelhouse becomes a wheelhouse, whose manifest names the parent and proves the same content.
     """
     from rocwheel.wheel import rename
 
@@ -266,8 +264,8 @@ def reversion(
 def repair(app: App, wheels: list[Path], folder: Path, policy: Path | None, dry_run: bool) -> None:
     """Make wheels fit to ship: tag, RUNPATH, modes, version modules.
 
-    The platform tag becomes the oldest manylinux level that holds. A wheel that lacks nothing is
-    copied.
+    The platform tag becomes the oldest manylinux level that the wheel fits. A wheel without defects
+    is copied.
     """
     from rocwheel.wheel import repair as repairing
     from rocwheel.wheel import show
@@ -295,7 +293,7 @@ def repair(app: App, wheels: list[Path], folder: Path, policy: Path | None, dry_
 @option("--exit-code", is_flag=True, help=f"End with status {DIFFERENT} when they differ.")
 @click.pass_obj
 def diff(app: App, wheels: list[Path], exit_code: bool) -> int:
-    """Show what differs, down to what shared objects need and have GPU code for.
+    """Show how two wheels differ, down to needs and GPU code of shared objects.
 
     Prints nothing for two builds of one input.
     """

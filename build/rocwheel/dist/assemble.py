@@ -55,10 +55,10 @@ class Result(Plain, frozen=True, kw_only=True):
 
 
 def build(planned: Plan, here: Here, *, place: BuildEnvironment | None = None) -> Result:
-    """Do what the plan says; the wheelhouse appears whole or not at all.
+    """Carry out the plan; the wheelhouse appears whole or not at all.
 
-    `place` is where to build, for a caller who has chosen it already.
-    Raises what the stages raise; every failure names its stage's thing and leaves caches usable.
+    `place` is where to build, if the caller has chosen it already. Raises what the stages raise;
+    every failure leaves caches usable.
     """
     console = here.console
     with wheelhouse.assembling(planned.request.wheelhouse) as scratch:
@@ -135,7 +135,7 @@ def _wheel(
     runner: Runner,
     console: Console,
 ) -> tuple[WheelEntry, tuple[Finding, ...]]:
-    """One wheel: its entry of the manifest, made from the same reading that `verify` judges."""
+    """Return a wheel's entry of the manifest, from the same reading that `verify` judges."""
     planned, root, spec = inputs.planned, inputs.root, inputs.spec
     version = canonical_version(inputs.tree.jax_version, spec.version_suffix)
     sources = (*_sources(inputs, kind), *itertools.starmap(sbom.Component, done.repositories[kind]))

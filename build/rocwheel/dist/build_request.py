@@ -46,7 +46,7 @@ BOTH: Final = re.compile("watchfs|(experimental|incompatible)_.*")  # either kin
 
 @dataclass(frozen=True, kw_only=True)
 class Executor(ContainerOptions):
-    """Where Bazel shall run: on this machine, or in a container of an image, and its rights."""
+    """Where Bazel runs: on this machine, or in a container of an image, and its rights."""
 
     devices: tuple[DeviceNode, ...] = ()
     keep_minutes: int = 0  # how long the container stays for the next turn
@@ -59,7 +59,7 @@ class Executor(ContainerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Wanted, source.SourceRequest):
-    """A request for a build; what is empty or None comes from the pin, the tree or the tarball."""
+    """A request for a build; an empty field or None comes from the pin, the tree or the tarball."""
 
     cache: Path = field()
     remote: bazel.Remote = LOCAL
@@ -74,7 +74,7 @@ class Request(Wanted, source.SourceRequest):
 
     @classmethod
     def of(cls, options: BuildOptions, *, home: Home, **rest: Any) -> Request:
-        """Make a request of what people gave; read the remote's files. Raises ConfigError."""
+        """Make a request from options; read the remote's files. Raises ConfigError."""
         _check_limits(options.executor)
         trees = filter(None, (options.jax_source_dir, options.xla_source_dir, home.root))
         values = {item.name: getattr(options, item.name) for item in fields(BuildOptions)}
@@ -109,9 +109,9 @@ def resolved(request: Request, *, runner: Runner) -> Request:
 
 
 def plan(request: Request, *, recorded: rocm.RocmPlan | None = None) -> Plan:
-    """Check the request and decide; a `recorded` ROCm stands for the one that it names.
+    """Check the request and decide; `recorded` is a ROCm in place of the request's.
 
-    That one need not be here yet. Changes nothing. Raises ConfigError, RocmError, HostError.
+    It need not be here yet. Changes nothing. Raises ConfigError, RocmError, HostError.
     """
     ci = request.home.ci
     pins = source.pins_of(ci)
@@ -185,7 +185,7 @@ def _check_limits(asked: ContainerOptions) -> None:
 
 
 def _check_places(request: Request) -> None:
-    """Refuse files where folders are meant, and a folder that is not there. Raises ConfigError."""
+    """Refuse a file in a folder's place, and a missing folder. Raises ConfigError."""
     for name, folder in (
         ("--wheelhouse", request.wheelhouse),
         ("--cache-dir", request.cache),
@@ -204,7 +204,7 @@ def _check_places(request: Request) -> None:
 
 
 def _check_bazel_words(request: Request) -> None:
-    """Refuse an option of the other kind than it was given as. Raises ConfigError."""
+    """Refuse a startup option given as a command option, or the reverse. Raises ConfigError."""
     given = [(True, word) for word in source.joined(request.bazel_startup_options)]
     for wanted, option in (*given, *((False, word) for word in request.bazel_options)):
         name = option.lstrip("-").partition("=")[0]
@@ -219,7 +219,7 @@ def _check_bazel_words(request: Request) -> None:
 def _targets(
     request: Request, asked: Mapping[str, tuple[str, ...]], of: rocm.RocmPlan
 ) -> tuple[str, ...]:
-    """Take the explicit list, else the families', else fail: this machine's do not count."""
+    """Return the explicit targets, else the families', else fail: this machine's do not count."""
     if of.targets and (missing := families.lacking(asked, of.targets)):
         raise ConfigError(
             f"{of.name}: has no code for {missing}",

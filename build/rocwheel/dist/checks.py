@@ -1,4 +1,4 @@
-"""What would make a build fail after an hour, looked for before Bazel starts.
+"""Checks before Bazel starts for what would make a build fail after an hour.
 
 Every config, flag and label that Bazel will be given is looked up in the tree's own rc and BUILD
 files; the compiler and linker that follow from them must exist; the ROCm tree must have what the
@@ -67,11 +67,11 @@ _OWNED_STARTUP: Final = (
 
 
 def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
-    """Refuse what a user gives Bazel that would silently undo what another option decided.
+    """Refuse a user's Bazel option that would silently undo another option.
 
-    A config is looked up and taken apart: what it holds counts as if it had been given. JAX's own
-    build refuses HERMETIC_PYTHON_VERSION there, too; a distribution of ROCm named by variable goes
-    before ROCM_PATH in XLA's rocm_configure.bzl. Raises ConfigError.
+    A config counts as the options it contains. JAX's own build refuses HERMETIC_PYTHON_VERSION
+    there too; a distribution of ROCm named by variable goes before ROCM_PATH in XLA's
+    rocm_configure.bzl. Raises ConfigError.
     """
     startup = source.joined(spec.startup_options)
     for before, word in (*pairwise(("", *spec.options)), *pairwise(("", *startup))):
@@ -118,7 +118,7 @@ def _refuse(item: str, given: str, owned: tuple[tuple[str, str], ...]) -> None:
             held = "" if item == given else f"{given} holds "
             raise ConfigError(
                 f"{held}{item}: decided by {decides}",
-                hint="leave it out of Bazel's options; an option of rocwheel's own is the way",
+                hint="leave it out of Bazel's options, and use rocwheel's own option",
             )
 
 
@@ -136,7 +136,7 @@ def check_options(tree: source.SourceTree, planned: tuple[bazel.BazelInvocation,
                 missing[option] = "no BUILD file of the tree has it"
     if missing:
         raise SourceError(
-            f"{tree.root}: JAX {tree.jax_version} was to be built with options it does not have",
+            f"{tree.root}: JAX {tree.jax_version} lacks options that its class needs",
             hint="check out a whole release, or add a class to ci/layouts.yaml",
             detail="\n".join(f"{option}: {problem}" for option, problem in missing.items()),
         )
@@ -149,9 +149,9 @@ def check_toolchain(
     *,
     programs: Programs,
 ) -> Iterator[str]:
-    """Look for the compiler and the linker the ROCm wheels will really get; yields warnings.
+    """Look for the compiler and the linker that the ROCm wheels really get; yields warnings.
 
-    Raises HostError for one that is not there. Of a tree that is not here yet, the class is known.
+    Raises HostError for a missing one. The class is known even if the tree is not here yet.
     """
     rc = _rc_files(tree, source.joined(spec.startup_options))
     if rc is None:
@@ -193,7 +193,7 @@ def check_toolchain(
 def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
     """Ask the compiler itself where it would find the linker.
 
-    clang looks on its path too and prints a bare name only for what is nowhere.
+    clang looks on its path too and prints a bare name only for a missing program.
     """
     name = f"ld.{linker}"
     asked = Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)
@@ -209,9 +209,9 @@ def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
 def check_rocm(
     tree: source.SourceTree, root: Path, *, name: str, targets: tuple[str, ...], runner: Runner
 ) -> None:
-    """Look for what XLA's repository rules and the tree's own sources look for in ROCm.
+    """Look for the files of ROCm that XLA's repository rules and the tree's sources need.
 
-    Its clang compiles, too. Raises RocmError with the list of what is missing.
+    ROCm's clang must also compile. Raises RocmError with the list of what is missing.
     """
     by_pip = any(part.startswith("_rocm_sdk_") for part in root.parts)
     hint = "use a whole TheRock distribution, with its development headers"
@@ -240,8 +240,8 @@ def lacking_headers(tree: source.SourceTree, root: Path, runner: Runner) -> list
     """Return the headers of ROCm that the tree's sources include and `root` lacks.
 
     The ROCm's own clang preprocesses JAX's `vendor.h` and the wrappers of ROCm's libraries in an
-    XLA given by folder. With `-MG` it lists a missing header like one that is there. Without such
-    sources, or where that clang does not run, nothing is listed.
+    XLA given by folder. With `-MG` it lists missing headers as well. Without such sources, or where
+    that clang does not run, the list is empty.
     """
     own = tree.xla_dir.glob(XLA_WRAPPERS) if tree.xla_dir else ()
     sources = [path for path in (tree.workspace / VENDOR, *sorted(own)) if path.is_file()]
@@ -265,7 +265,7 @@ def lacking_headers(tree: source.SourceTree, root: Path, runner: Runner) -> list
 
 
 def check_programs(tree: source.SourceTree, programs: Programs) -> None:
-    """Look for the programs that JAX's build rules run. Raises HostError with those missing."""
+    """Look for the programs that JAX's build rules run. Raises HostError with missing ones."""
     needed = tree.version_class.needs.programs
     missing = [name for name in needed if not programs.has(name)]
     if missing:
@@ -277,7 +277,7 @@ def check_programs(tree: source.SourceTree, programs: Programs) -> None:
 
 
 def odd_options(planned: Plan, spec: bazel.BuildSpec) -> Iterator[str]:
-    """Yield warnings about options that probably do not mean what was meant."""
+    """Yield warnings about options that are probably mistakes."""
     home = planned.request.environ.get("HOME", "")
     family = planned.rocm.family
     if family and (others := sorted({*map(gfx_target, spec.gfx_targets)} - {*family.targets})):

@@ -1,8 +1,8 @@
 """Where a build's commands run: on this machine, or in one container of a builder image.
 
-Only what belongs to the build moves inside: Bazel, the compiler, the CPythons. Sources, ROCm and
-wheels are fetched, read and written outside, where the credentials are. Guest paths are fixed, so
-that no cache key knows the machine.
+Only the build itself moves inside: Bazel, the compiler, the CPythons. Sources, ROCm and wheels are
+fetched, read and written outside, where the credentials are. Guest paths are fixed, so that no
+cache key depends on the machine.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BuildEnvironment(Plain, frozen=True, kw_only=True):
         )
 
     def tree_key(self, workspace: Path) -> str:
-        """Tell output bases apart: in containers all trees are seen at one place."""
+        """Identify a tree's output base: in containers all trees are seen at one place."""
         return f"{workspace}\0{self.builder_image}" if self.spec else ""
 
     def caches(self, request: Request) -> bazel.Caches:
@@ -130,9 +130,9 @@ class BuildEnvironment(Plain, frozen=True, kw_only=True):
         return self.facts.interpreters
 
     def opened(self, runner: Runner) -> tuple[BuildEnvironment, tuple[Command, ...]]:
-        """Return the place once its container runs, and what starts that by hand.
+        """Return the place once its container runs, and the lines that start it by hand.
 
-        Nothing does where a kept one runs, nor on this machine.
+        There are none if a kept one runs, nor on this machine.
         """
         if self.spec is None:
             return self, ()
@@ -141,7 +141,7 @@ class BuildEnvironment(Plain, frozen=True, kw_only=True):
         return self, (*self.spec.prepare, self.spec.start_by_hand)
 
     def command(self, command: Command, number: int) -> Command:
-        """Return what runs a command there."""
+        """Return a command as it is run there."""
         return self.spec.execute(command, number) if self.spec else command
 
     def clang(self, environ: Mapping[str, str]) -> GuestPath:
@@ -164,9 +164,9 @@ class BuildEnvironment(Plain, frozen=True, kw_only=True):
 
     @contextmanager
     def programs(self, request: Request, runner: HostRunner) -> Iterator[Programs]:
-        """Yield what can be started there, with the inputs that are here so far.
+        """Yield the programs there, with the inputs that are here so far.
 
-        The container of a build is neither needed nor kept for it.
+        It neither needs nor keeps the container of a build.
         """
         if self.spec is None:
             yield Programs(runner=runner, path=request.environ.get("PATH", ""))
@@ -193,7 +193,7 @@ class BuildEnvironment(Plain, frozen=True, kw_only=True):
 def output_folder(request: Request) -> Path:
     """Return where Bazel's output bases lie; host and containers share none.
 
-    A server's process id that an output base remembers means something in one place only.
+    An output base remembers its server's process id, which has a meaning in one place only.
     """
     return request.cache / ("bazel" if request.executor.kind == "host" else "bazel-in-containers")
 
@@ -201,8 +201,8 @@ def output_folder(request: Request) -> Path:
 def choose(request: Request, here: Here, *, pull: bool = True) -> BuildEnvironment:
     """Ask the engine and the image, once, before the build starts.
 
-    Raises ConfigError for an executor that is none, HostError for an engine or image that cannot
-    be used; the error names all that an image lacks.
+    Raises ConfigError for an unknown executor, HostError for an engine or image that cannot be
+    used; the error names everything that an image lacks.
     """
     asked, runner, console = request.executor, here.runner, here.console
     if asked.kind == "host":
@@ -268,7 +268,7 @@ def _refuse_container_options(asked: Executor) -> None:
 
 
 def _own_image(request: Request, runner: Runner) -> str:
-    """Return the digest of the builder image that we run in ourselves, "" when we run in none.
+    """Return the digest of the builder image that rocwheel itself runs in, "" for none.
 
     An image cannot hold its own digest, so the job that started the container gives it
     (`--builder-image sha256:…`, or a reference by digest that is looked up). Raises ConfigError
@@ -295,7 +295,7 @@ def _own_image(request: Request, runner: Runner) -> str:
 
 
 def check(place: BuildEnvironment, request: Request, *, bazel_version: str) -> None:
-    """Refuse an image that lacks something, with all that it lacks. Raises HostError."""
+    """Raise HostError with everything that the image lacks."""
     if place.facts is None or place.image is None:
         return
     wanted = bazel_version if not request.bazel_path else ""
@@ -328,8 +328,8 @@ def container_spec(
         named = next((name for name, value in env.items() if "@" in value), "")
         if named:
             raise ConfigError(
-                f"{named}: has a user name or password, which `inspect` would show to everybody",
-                hint="name a proxy that asks for none, such as one on this machine that hands on",
+                f"{named}: has a user name or password, which `inspect` would show to every user",
+                hint="name a proxy without a login, such as one on this machine that forwards",
             )
         if bundle := ca_bundle(environ):
             mounts.append(Mount(host=Path(bundle), guest=CA_BUNDLE))
@@ -350,7 +350,7 @@ def container_spec(
 
 
 def caller() -> User:
-    """Return the user of this process, as the container shall know them."""
+    """Return the user of this process, for the container."""
     return User(uid=os.getuid(), gid=os.getgid(), groups=tuple(sorted({*os.getgroups()})))
 
 
@@ -362,7 +362,7 @@ def _most(number: int) -> int:
 def limits(executor: Executor) -> ContainerLimits:
     """Return the container's limits: those asked for, at most those of this process.
 
-    Podman asks runc for no more processes than there can be at all, and fails above.
+    Podman fails for more processes than the kernel allows.
     """
     processes = _most(resource.RLIMIT_NPROC)
     with suppress(OSError, ValueError):

@@ -29,7 +29,7 @@ ROCM_LATER: Final = Path("<ROCm root>")  # of a plan whose ROCm is not here yet
 
 
 class Inputs(Plain, frozen=True, kw_only=True):
-    """What a build is made from, checked; or what it would be made from, with nothing fetched."""
+    """The checked inputs of a build, or, with nothing fetched, what they would be."""
 
     planned: Plan
     tree: source.SourceTree
@@ -38,7 +38,7 @@ class Inputs(Plain, frozen=True, kw_only=True):
     rocm_root: Path
     spec: bazel.BuildSpec
     place: BuildEnvironment  # where Bazel will run
-    notes: tuple[str, ...]  # for whoever asked and fetched nothing
+    notes: tuple[str, ...]  # for a caller that fetched nothing
     llvm: str = ""  # the commit that XLA takes, once Bazel has unpacked XLA
 
     @property
@@ -64,11 +64,11 @@ class Inputs(Plain, frozen=True, kw_only=True):
 def gather(
     planned: Plan, here: Here, *, place: BuildEnvironment | None = None, fetch: bool = True
 ) -> Inputs:
-    """Get and check everything a build is made from; Bazel has not been started yet.
+    """Get and check the inputs of a build, before Bazel starts.
 
     Without `fetch` nothing is fetched or written: a pin stands for sources that are not here,
-    engine and image are asked. It refuses and warns as a build does, as far as that is known by
-    then, and a build asks it first.
+    engine and image are asked. It refuses and warns as a build does, as far as it can know, and a
+    build does so first.
     """
     request, notes = planned.request, list[str]()
     console = here.console if fetch else silent()  # which shows no steps
@@ -138,9 +138,9 @@ def gather(
 
 
 def _known_version(planned: Plan, *, fetch: bool) -> RocmVersion | None:
-    """Return which ROCm it is, as far as that is known before one is fetched.
+    """Return the version of ROCm, as far as it is known before a fetch.
 
-    Raises ConfigError where nothing will be fetched and it is not known.
+    Raises ConfigError for an unknown one if nothing will be fetched.
     """
     if planned.rocm.version is None and planned.rocm.origin is rocm.Origin.DIRECTORY:
         return rocm.fetch(planned.rocm, console=silent()).version
@@ -155,7 +155,7 @@ def _known_version(planned: Plan, *, fetch: bool) -> RocmVersion | None:
 def _bazel(
     request: Request, tree: source.SourceTree, place: BuildEnvironment, here: Here, *, fetch: bool
 ) -> tuple[bazel.BazelBinary, tuple[str, ...]]:
-    """Return the Bazel to use, and what there is to say of it; without `fetch` it may be missing.
+    """Return the Bazel to use, and notes about it; without `fetch` it may be missing.
 
     Raises what `find_bazel` raises.
     """
@@ -188,9 +188,9 @@ def _check(
 
 
 def _own(request: Request, tree: source.SourceTree, runner: Runner) -> Source:
-    """Return which rocwheel this is; refuse sources that no manifest could name again (R36).
+    """Return which rocwheel this is; refuse sources that no manifest could name.
 
-    Nothing is looked at where nothing asks: a developer's turn.
+    A developer's turn skips this.
     """
     if request.allow_dirty and request.is_snapshot:
         return Source(repository="", commit="")
@@ -203,7 +203,7 @@ def _own(request: Request, tree: source.SourceTree, runner: Runner) -> Source:
         )
         how = "make its folder a git checkout" if no_git else "commit them"
         raise ConfigError(
-            f"{' and '.join(dirty)}: changes that no commit has",
+            f"{' and '.join(dirty)}: changes that are in no commit",
             hint=f"{how}, or add --allow-dirty: the wheels' version will say so",
         )
     return tool
@@ -288,7 +288,7 @@ def specification(
     compiler: bazel.Compiler,
     place: BuildEnvironment,
 ) -> bazel.BuildSpec:
-    """Return everything Bazel's command lines follow from."""
+    """Return the specification for Bazel's command lines."""
     request = planned.request
     number = tree.fixed_number or rocm_number(
         jax=None if tree.rc else Version(tree.jax_version),  # a tree that is here says so itself
@@ -334,7 +334,7 @@ def specification(
 def _with_own_configs(
     version_class: VersionClass, options: tuple[str, ...]
 ) -> tuple[VersionClass, tuple[str, ...]]:
-    """Move JAX's own configs from a user's options to those of the class, where targets follow."""
+    """Move JAX's own configs from a user's options to those of the class, before the targets."""
     wanted = [name for name in version_class.own_configs if f"--config={name}" in options]
     values = dict(version_class.values)
     if wanted:

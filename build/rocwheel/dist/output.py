@@ -1,4 +1,4 @@
-"""A plan and a result as people and programs read them."""
+"""Prints a plan and a result, for people and programs."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,8 +35,8 @@ FETCH_BAZEL: Final = (
 def dry_run(planned: Plan, here: Here, *, place: BuildEnvironment | None = None) -> Iterator[str]:
     """Every command `build` would run and every file it would write, as lines to read or paste.
 
-    Looks for Bazel and the compiler; fetches nothing. Sources that are not here yet are taken to
-    be what their pin says. It warns as `build` does, and raises what that would before a fetch.
+    Looks for Bazel and the compiler; fetches nothing. Missing sources are taken to be as their pin
+    says. It warns as `build` does, and raises what `build` would raise before a fetch.
     """
     request = planned.request
     ahead = gather(planned, here, place=place, fetch=False)
@@ -63,9 +63,9 @@ def dry_run(planned: Plan, here: Here, *, place: BuildEnvironment | None = None)
 
 
 def fetching(ahead: Inputs, here: Here) -> Iterator[str]:
-    """Yield lines that bring ROCm, Bazel and the sources to where the later lines look for them.
+    """Yield lines that bring ROCm, Bazel and the sources to the places that later lines use.
 
-    Raises RocmError for a ROCm that is here and lacks something.
+    Raises RocmError for an incomplete ROCm.
     """
     planned, environ = ahead.planned, ahead.planned.request.environ
     if ahead.rocm_root != ROCM_LATER:
@@ -101,9 +101,9 @@ def _fetch_rocm(planned: Plan) -> Command:
 
 
 def pasteable(command: Command, environ: Mapping[str, str]) -> str:
-    """Return a line that runs with exactly the environment the tool gives, whatever the shell has.
+    """Return a line that runs in rocwheel's own environment, independent of the shell's.
 
-    What is not known yet is a variable that an earlier line sets.
+    A value that is not known yet is a variable, which an earlier line sets.
     """
     env = {**base_env(environ), **command.env}
     line = " ".join(["env", "-i", *_settings(env), *map(_word, command.argv)])
@@ -116,7 +116,7 @@ def _settings(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def writing(path: Path, lines: Sequence[str]) -> Iterator[str]:
-    """Write a text file in lines of a shell; what is not known yet is a variable, as above."""
+    """Return shell lines that write a text file; unknown values are variables, as above."""
     yield f"mkdir -p {shlex.quote(str(path.parent))}"
     yield "printf '%s\\n' \\"
     yield from (f"  {_word(line)} \\" for line in lines)

@@ -1,7 +1,6 @@
-"""Tells whether this machine can make a build: what it has and lacks, and what the build takes.
+"""Checks whether this machine can make a build: what it has and lacks, and what the build takes.
 
-Nothing is fetched and nothing is changed. The figures are estimates of ours, or those of this
-wheelhouse's last build where there is one.
+Nothing is fetched or changed. The figures are estimates, or those of this wheelhouse's last build.
 """
 
 import shutil
@@ -31,14 +30,14 @@ HOSTS: Final = ("github.com", "storage.googleapis.com", "files.pythonhosted.org"
 
 
 class Row(Plain, frozen=True, kw_only=True):
-    """One line of a table: what was looked at, and what was found."""
+    """One line of a table: what was checked, and what was found."""
 
     name: str
     found: str
     remedy: str = ""  # empty where nothing is wrong
     is_optional: bool = False  # what is wrong stops nothing that was asked for
     program: str = ""  # what is missed, where a package has it
-    looks: str = ""  # what would look, where nothing did: the row is neither ok nor bad
+    looks: str = ""  # the command that would check it: the row is neither ok nor bad
 
     @property
     def state(self) -> str:
@@ -48,9 +47,9 @@ class Row(Plain, frozen=True, kw_only=True):
 
 
 def examine(planned: Plan, here: Here, *, memory: int) -> Iterator[Row]:
-    """Look at all that this build needs; `memory` is what the machine has, in bytes.
+    """Check everything that this build needs; `memory` is what the machine has, in bytes.
 
-    Starts short processes. What the request itself has wrong is a row, too.
+    Starts short processes. A mistake in the request itself is a row too.
     """
     request = planned.request
     try:
@@ -87,12 +86,12 @@ def examine(planned: Plan, here: Here, *, memory: int) -> Iterator[Row]:
     yield Row(
         name="network",
         found=", ".join(filter(None, [*hosts, *HOSTS])),
-        looks="`doctor --for build` resolves names, fetch_rocm reads the tarball",
+        looks="`doctor --for build` resolves names, `rocm fetch` reads the tarball",
     )
 
 
 def install_lines(needs: tuple[Row, ...]) -> tuple[str, ...]:
-    """Return one line for Debian and one for Fedora that brings every program that is missed."""
+    """Return one line for Debian and one for Fedora that installs every missing program."""
     missed = [need.program for need in needs if need.program in checks.PACKAGES]
     if not missed:
         return ()
@@ -111,7 +110,7 @@ def _rocm(planned: Plan, tree: source.SourceTree, runner: HostRunner) -> Iterato
         yield Row(
             name="ROCm",
             found=f"{planned.rocm.shown}: not here yet",
-            looks="`fetch_rocm` brings and checks it",
+            looks="`rocm fetch` brings and checks it",
         )
         return
     missing = rocm.missing(folder, tree.version_class.needs)
@@ -122,7 +121,7 @@ def _rocm(planned: Plan, tree: source.SourceTree, runner: HostRunner) -> Iterato
 
 
 def disk(cache: Path, needed: int) -> Row:
-    """Return whether a cache has room for what it may take."""
+    """Check that a cache's disk has enough room."""
     free = shutil.disk_usage(existing(cache)).free
     return Row(
         name="disk",

@@ -1,4 +1,4 @@
-"""A set built again from what its manifest says, and whether every byte is the same."""
+"""Builds a set again from its manifest, and compares every byte."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -60,8 +60,8 @@ class Rebuilt(Plain, frozen=True, kw_only=True):
 def plan_rebuild(manifest: Manifest, request: Request) -> Plan:
     """Plan to build a set again; `request` says where and with what, the manifest all else.
 
-    ROCm is the recorded one, by digest, where the request names none. Raises ConfigError for what
-    the manifest does not say where to get, and what `dist.plan` raises.
+    ROCm is the recorded one, by digest, unless the request names one. Raises ConfigError for an
+    input without an address in the manifest, and what `dist.plan` raises.
     """
     options: Mapping[str, Any] = manifest.options
     if "xla_patches" in options and not request.xla_source_dir:
@@ -86,7 +86,7 @@ def plan_rebuild(manifest: Manifest, request: Request) -> Plan:
 
 
 def _asked_suffix(manifest: Manifest) -> str:
-    """Return the suffix without what its sources added: `SourceTree.local_suffix`."""
+    """Return the suffix without the part of its sources, `SourceTree.local_suffix`."""
     jax, xla = manifest.jax, manifest.xla
     marks = rf"([.+]jax{jax.commit[:9]})?([.+]xla{(xla.commit or xla.digest)[:9]})?"
     marks += r"([.+]dirty)?" if jax.dirty or xla.digest else ""

@@ -2,8 +2,8 @@
 
 `<folder>/<first 12 of the manifest's SHA-256>/` holds the wheels, `requirements.txt` with their
 digests, `manifest.json` and `build.json`; `<folder>/current` is a symbolic link to the newest
-complete one and moves last. What is being made lies in `<folder>/.unfinished/`, marked with the
-process that makes it: the next one removes what killed ones left.
+complete one and moves last. Unfinished ones lie in `<folder>/.unfinished/`, marked with their
+process; the next run removes those of killed processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IDENTITY_LENGTH: Final = 12
 
 @contextmanager
 def assembling(folder: Path) -> Iterator[Path]:
-    """Make a scratch folder for a set; remove it unless `publish` moved it, and what kills left.
+    """Make a scratch folder for a set, and remove those of killed runs; it goes unless published.
 
     Raises HostError when `folder` cannot be written.
     """

@@ -1,7 +1,4 @@
-"""Making an image: a context whose every file was checked, and the engine's `build`s.
-
-Below it the builder image of a recipe and this checkout: found, made, pushed.
-"""
+"""Makes images by the engine's `build`, and finds, makes and pushes builder images."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

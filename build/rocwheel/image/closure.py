@@ -1,8 +1,8 @@
-"""Which files of a ROCm tree a runtime image needs.
+"""Finds the files of a ROCm tree that a runtime image needs.
 
-Starting from what the wheels' ELF files need (NEEDED, gABI chapter 5), each library is looked for
-as the loader would: in the RUNPATH of who needs it, else among the libraries loaded already. What
-nothing names, because it is opened or executed at run time, is data (`recipe.RunTimeFiles`).
+Starting from the NEEDED entries of the wheels' ELF files (gABI chapter 5), each library is looked
+up as the loader would: in the RUNPATH of the file that needs it, else among the libraries loaded
+already. Files that are opened or executed at run time are data (`recipe.RunTimeFiles`).
 """
 
 import os
@@ -27,7 +27,7 @@ _OUTSIDE: Final = re.compile(r"(?:\A|/)rocm/(.*)\Z")  # an entry of a wheel's RU
 
 
 class Closure(Plain, frozen=True, kw_only=True):
-    """Files of a tree, links included, and what they need of the system."""
+    """Files of a tree, links included, and the system libraries they need."""
 
     paths: tuple[str, ...]  # relative to the root, sorted, without folders
     system: Mapping[str, str]  # libraries that ROCm has not -> who needs them
@@ -44,7 +44,7 @@ class _Search:
     todo: deque[str] = field(default_factory=deque)
 
     def add(self, path: str) -> None:
-        """Take a file with every link on the way to it; an ELF file is looked into later."""
+        """Take a file with every link on the way to it; an ELF file is read later."""
         real = self._follow(path)
         if real not in self.paths:
             self.paths.add(real)
@@ -102,7 +102,7 @@ def needed(
 ) -> Closure:
     """Return the files that wheels need of a ROCm tree, for the profile `runtime`.
 
-    Raises RocmError for a library or data that the tree says it has and has not.
+    Raises RocmError for a missing library or missing data.
     """
     search = _Search(root=root, targets=frozenset(targets))
     for report in wheels:
@@ -153,7 +153,7 @@ def _take(search: _Search, extra: RunTimeFiles) -> None:
 
 
 def _take_each(search: _Search, pattern: str) -> int:
-    """Take the files that a pattern names, but for those of other GPUs; return their number."""
+    """Take the files that a pattern names, except those of other GPUs; return their number."""
     number = 0
     for path in matches(search.root, pattern):
         relative = path.relative_to(search.root).as_posix()
@@ -186,7 +186,7 @@ def _look_into(search: _Search, path: str) -> None:
 
 
 def missing(closure: Closure, listed: str) -> Mapping[str, str]:
-    """Return libraries that neither ROCm nor the system has, with who needs them.
+    """Return libraries that neither ROCm nor the system has, with the files that need them.
 
     `listed` is what `ldconfig -p` says where the files are used.
     """

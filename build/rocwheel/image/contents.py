@@ -1,4 +1,4 @@
-"""What an image has for building wheels: asked once per digest, by one script that runs in it."""
+"""Finds what an image has for building wheels, once per digest, by a script that runs in it."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -60,14 +60,14 @@ class FoundCompiler(Value, frozen=True, kw_only=True):
 
 
 class FoundBazel(Value, frozen=True, kw_only=True):
-    """A Bazel of the image; `version` is "unknown" for one that does not say."""
+    """A Bazel of the image; `version` is "unknown" if it prints none."""
 
     path: str
     version: str
 
 
 class ImageFacts(Value, frozen=True, kw_only=True):
-    """Everything a build asks of the place it runs in."""
+    """What an image has for a build."""
 
     architecture: str
     glibc: str
@@ -93,7 +93,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
         return next((item for item in self.bazels if wanted in {"", item.version}), None)
 
     def lacks(self, *, compiler: str, bazel: str, architecture: str) -> tuple[str, ...]:
-        """Return all that a build needs and this image has not."""
+        """Return everything that a build needs and this image lacks."""
         missing = []
         if architecture not in {self.architecture, ""}:
             missing.append(f"it is for {self.architecture}, this machine is {architecture}")
@@ -117,10 +117,10 @@ def ask(
     runner: HostRunner,
     remember: bool = True,
 ) -> ImageFacts:
-    """Ask the image of `spec`, or recall what it said; `key` is its config digest.
+    """Ask the image of `spec`, or recall its answer; `key` is its config digest.
 
-    Without `remember` nothing is written in the cache; where nothing can be, neither is it.
-    Raises HostError when the image does not start or has no shell.
+    The answer is cached if `remember` is set and the cache can be written. Raises HostError when
+    the image does not start or has no shell.
     """
     file = cache / "images" / f"{key.removeprefix('sha256:')}.facts.json"
     with suppress(OSError, ConfigError):  # not yet asked, or by another version of rocwheel
@@ -138,7 +138,7 @@ def ask(
 def entered(
     spec: container.ContainerSpec, *, runner: HostRunner, remember: bool = True
 ) -> Iterator[container.Container]:
-    """Start a container to ask something, outside of the cache where that must not change."""
+    """Start a container for a question; without `remember` its folder lies outside the cache."""
     with ExitStack() as stack:
         if not remember or not files.is_writable(spec.folder):
             folder = stack.enter_context(TemporaryDirectory(prefix="rocwheel-ask-"))
@@ -149,21 +149,21 @@ def entered(
 def examine(runner: Runner) -> ImageFacts:
     """Run the script where `runner` runs commands."""
     command = Command(argv=("/bin/sh", "-c", SCRIPT, "facts", ASK), timeout=120)
-    told = defaultdict[str, list[str]](list)
+    facts = defaultdict[str, list[str]](list)
     for line in runner.capture(command).splitlines():
         name, _, rest = line.partition(" ")
-        told[name].append(rest.strip())
-    said = (line.partition(" ") for line in told["bazel"])
+        facts[name].append(rest.strip())
+    said = (line.partition(" ") for line in facts["bazel"])
     bazels = [(path, text.removeprefix("bazel ").strip()) for path, _, text in said]
     return ImageFacts(
-        architecture="".join(told["architecture"][:1]),
-        glibc="".join(told["glibc"][:1]).removeprefix("glibc "),
+        architecture="".join(facts["architecture"][:1]),
+        glibc="".join(facts["glibc"][:1]).removeprefix("glibc "),
         bazels=tuple(
             FoundBazel(path=path, version={"no_version": "unknown"}.get(version, version))
             for path, version in bazels
         ),
-        compilers=tuple(map(_compiler, told["clang"])),
-        pythons=tuple(line.partition(" ")[2] for line in told["python"]),
+        compilers=tuple(map(_compiler, facts["clang"])),
+        pythons=tuple(line.partition(" ")[2] for line in facts["python"]),
     )
 
 

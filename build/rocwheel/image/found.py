@@ -1,4 +1,4 @@
-"""Which image it is: references, digests and labels, asked of an engine that has it."""
+"""Identifies images: references, digests and labels, from an engine that has them."""
 
 import json
 import re
@@ -43,7 +43,7 @@ class Found(Plain, frozen=True, kw_only=True):
 def inspect(reference: str, *, engine: ContainerEngine, runner: Runner) -> Found | None:
     """Return what the engine knows of an image; None when it has none of that name.
 
-    Raises ConfigError for what is no name.
+    Raises ConfigError for an invalid name.
     """
     if not _REFERENCE.match(reference):
         raise ConfigError(
@@ -101,7 +101,7 @@ def obtain(
     pull: bool = True,
     otherwise: str = BUILD_IT,
 ) -> Found:
-    """Return the image of a reference: what the engine has, else pulled, or what to do `otherwise`.
+    """Return the image of a reference, from the engine or pulled; `otherwise` is for hints.
 
     Raises ConfigError for a tag where `locked` wants a digest; HostError for an image that is
     nowhere, that a registry dropped, or that is for another architecture.
@@ -136,7 +136,9 @@ def obtain(
             ) from exc
         image = inspect(reference, engine=engine, runner=runner)
     if image is None:
-        raise HostError(f"{reference}: pulled, and not there", hint="ask the engine: image ls")
+        raise HostError(
+            f"{reference}: pulled, and not there", hint=f"ask the engine: {engine.program} image ls"
+        )
     if image.architecture != engine.architecture:
         raise HostError(
             f"{reference}: is for {image.architecture or 'an unknown architecture'}, "
@@ -147,11 +149,11 @@ def obtain(
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a registry is on this machine, where engines speak without encryption too."""
+    """Return whether a registry is on this machine: engines use it without encryption too."""
     return re.sub(r":\d+\Z", "", host) in LOOPBACK
 
 
 def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
-    """Return what lets Podman talk to a registry on this machine; Docker does by itself."""
+    """Return Podman's option for a registry on this machine; Docker needs none."""
     here = is_loopback(reference.partition("/")[0])
     return ("--tls-verify=false",) if here and engine.kind is EngineKind.PODMAN else ()

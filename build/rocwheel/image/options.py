@@ -21,7 +21,7 @@ class BuilderOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """A runtime image of a wheel set, and what is done with it."""
+    """A runtime image of a wheel set, and what to do with it."""
 
     manifest: str = ""
     python: str = ""

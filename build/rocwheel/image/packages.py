@@ -1,7 +1,7 @@
-"""What is installed in a runtime image: the set and every dependency, each by SHA-256.
+"""The packages of a runtime image: the set and every dependency, each by SHA-256.
 
-pip resolves for the image's CPython and C library, outside; what goes into the image is a folder of
-wheels and a list of hashes, so installing needs neither an index nor a network.
+pip resolves for the image's CPython and C library, outside. A folder of wheels and a list of hashes
+go into the image, so installing needs neither an index nor a network.
 """
 
 import json
@@ -28,7 +28,7 @@ OLDEST: Final = 5  # of manylinux, the minor version of its C library
 
 
 class PackagePin(Plain, frozen=True, kw_only=True):
-    """One wheel: what it is, and which bytes."""
+    """One wheel: its name and its digest."""
 
     project: str
     version: str
@@ -37,7 +37,7 @@ class PackagePin(Plain, frozen=True, kw_only=True):
 
 
 class Where(Plain, frozen=True, kw_only=True):
-    """What wheels are chosen for."""
+    """The CPython and C library that wheels are chosen for."""
 
     python: PythonVersion
     glibc: str
@@ -58,7 +58,7 @@ class Where(Plain, frozen=True, kw_only=True):
 def resolve(
     local: Mapping[Path, str], requirements: Sequence[str], where: Where, *, runner: Runner
 ) -> tuple[PackagePin, ...]:
-    """Return what these wheels (path -> SHA-256) and requirements come to, sorted by project.
+    """Resolve these wheels (path -> SHA-256) and requirements; sorted by project.
 
     Raises WheelError when they contradict each other, or an index gives no hash.
     """
@@ -109,7 +109,7 @@ def gather(
 ) -> None:
     """Fill a folder with these wheels and the list that installs exactly them.
 
-    Raises CommandError when one cannot be had, WheelError when its bytes are others.
+    Raises CommandError when a download fails, WheelError for other bytes than resolved.
     """
     folder.mkdir()
     ours = {path.name for path in local}
@@ -135,7 +135,7 @@ def gather(
 
 
 def compare(pins: Sequence[PackagePin], manifest: Manifest, python: PythonVersion) -> None:
-    """Hold what was resolved against the set. Raises WheelError for other bytes than its own."""
+    """Compare the resolved wheels with the set's. Raises WheelError for other bytes."""
     known = {pin.project: pin for pin in pins}
     for wheel in manifest.of_python(python):
         pin = known.get(wheel.project)

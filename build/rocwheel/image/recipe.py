@@ -1,7 +1,7 @@
 """Recipes of images (`ci/images.yaml`): builders and runtime images, their tags, their inputs.
 
-What an image is made from has one digest. The tag of a builder is made from it: unchanged inputs
-give the same tag, changed ones another, so no tag is overwritten and nothing is built twice.
+The inputs of an image have one digest, and a builder's tag is made from it. Unchanged inputs give
+the same tag, changed ones another; so no tag is overwritten and nothing is built twice.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 class Base(Value, frozen=True, kw_only=True):
-    """What an image starts from: a dated tag and a digest."""
+    """A base image: a dated tag and a digest."""
 
     name: str
     tag: Annotated[str, matching(r"\A(?!latest\Z).", "a tag that stays", "write a dated tag")]
@@ -87,7 +87,7 @@ class BuilderRecipe(Value, frozen=True, kw_only=True):
 
 
 class RuntimeBase(Value, frozen=True, kw_only=True):
-    """What a runtime image starts from."""
+    """The base of a runtime image."""
 
     name: str = ""  # its key in the file
     base: Base
@@ -114,7 +114,7 @@ class RuntimeBase(Value, frozen=True, kw_only=True):
 
 
 class ImagedSet(Plain, frozen=True, kw_only=True):
-    """What a tag may say of the wheel set in an image."""
+    """The facts about a wheel set that an image's tag may contain."""
 
     set_id: str  # SHA-256 of the manifest
     jax: str
@@ -139,7 +139,7 @@ class _Budgets(Value, frozen=True, kw_only=True):
 
 
 class RuntimeRecipe(Value, frozen=True, kw_only=True):
-    """What images of one kind hold, and how they are called."""
+    """The contents of images of one kind, and their names."""
 
     name: str = ""  # its key in the file
     repository: str
@@ -153,7 +153,7 @@ class RuntimeRecipe(Value, frozen=True, kw_only=True):
     files: tuple[RunTimeFiles, ...] = field(name="_files", default=())  # of the whole file
 
     def __post_init__(self) -> None:
-        """Refuse a tag of something else than a set has, and a recipe without a base."""
+        """Refuse a tag with an unknown field, and a recipe without a base."""
         try:
             self.tag.format(**dict.fromkeys(("rocm", "jax", "python", "family", "set"), ""))
         except (ValueError, LookupError) as exc:
@@ -244,7 +244,7 @@ class BuilderInputs(Plain, frozen=True, kw_only=True):
 
     @property
     def tag(self) -> str:
-        """For people the recipe, for identity the digest."""
+        """The recipe's name, for people, and the digest, for identity."""
         return f"{self.recipe.name}-{self.digest[:16]}"
 
     @property

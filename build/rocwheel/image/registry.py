@@ -1,6 +1,6 @@
-"""Image registries: what lies under a tag, pushing, and moving a tag, by skopeo and the engine.
+"""Image registries: reading a tag, pushing, and moving a tag, by skopeo and the engine.
 
-skopeo(1) logs in with what a `login` of either engine keeps. No referrers API is needed.
+skopeo(1) uses the logins of either engine. No referrers API is needed.
 """
 
 import base64
@@ -51,9 +51,9 @@ def look(
 ) -> RemoteImage | None:
     """Return what a registry has under a tag or digest; None when nothing.
 
-    An index of images, which engines push since they add attestations, stands for its image for
-    this architecture. Raises StoreError when the registry does not answer as one, or its bytes are
-    not those of its digests; HostError without skopeo.
+    Of an index of images, which newer engines push, it is the image for this architecture. Raises
+    StoreError for an answer that is no registry's, or bytes without the right digest; HostError
+    without skopeo.
     """
     ask = _Registry(repository, environ, runner)
     answer = ask.inspect(tag)
@@ -89,7 +89,7 @@ def look(
 def push(
     image: Found, repository: str, tag: str, engine: ContainerEngine, here: Here
 ) -> tuple[RemoteImage, bool]:
-    """Push an image under a tag that is written once; return whether anything was pushed, too.
+    """Push an image under a tag that is written once; also return whether anything was pushed.
 
     Raises StoreError when the tag is there with other bytes, or the push failed.
     """
@@ -121,7 +121,7 @@ def push(
 
 
 def point(repository: str, tag: str, digest: str, here: Here) -> bool:
-    """Write an image's own manifest under another tag; return False when that names it already.
+    """Point another tag at an image's manifest; return False when it does already.
 
     Raises StoreError when the image is not there, or the registry refuses or keeps other bytes.
     """
@@ -180,13 +180,15 @@ class _Registry:
                 command = Command(argv=("skopeo", *words, *login), env=env, timeout=SECONDS)
                 return self._runner.capture(command)
         except HostError as exc:
-            hint = "install it (Debian, Ubuntu and Fedora: skopeo): registries are asked by it"
+            hint = (
+                "install it (Debian, Ubuntu and Fedora: skopeo); rocwheel asks registries with it"
+            )
             raise HostError("skopeo: no such program", hint=hint) from exc
         except CommandError as exc:
             line = exc.detail.strip().rpartition("\n")[2]
-            told = re.search(r'msg=("(?:[^"\\]|\\.)*")', line)
+            found = re.search(r'msg=("(?:[^"\\]|\\.)*")', line)
             with suppress(ValueError):
-                line = json.loads(told[1]) if told else line
+                line = json.loads(found[1]) if found else line
             why = re.sub(r'^Error parsing image name "\S+": ', "", line)
             denied = any(each in why.lower() for each in DENIED)
             raise StoreError(
@@ -199,7 +201,7 @@ class _Registry:
 def _helped(
     repository: str, environ: Mapping[str, str], runner: Runner
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the option that logs in with what a credential helper of Docker keeps, if one does.
+    """Yield the option that logs in with the credentials of a helper of Docker, if there is one.
 
     skopeo reads every other login itself, and does not know `credsStore`:
     https://docs.docker.com/reference/cli/docker/login/#credential-stores

@@ -1,8 +1,8 @@
-"""Making a runtime image: a plan with the digest of all it is made from, then two `build`s.
+"""Makes a runtime image: a plan with the digest of its inputs, then two `build`s.
 
 The first makes base and ROCm, once for all images that share them; the second adds a CPython and
-the wheels. Both are recalled by the digest of their inputs, so unchanged inputs build nothing. The
-layer of ROCm is a tar stream that depends on the files alone, so that it is the same anywhere.
+the wheels. Both are found by the digest of their inputs, so unchanged inputs build nothing. The
+layer of ROCm is a tar stream that depends on its files alone, so it is the same on every machine.
 """
 
 import os
@@ -47,7 +47,7 @@ RELEASED: Final = f"{LABEL}.released"
 
 
 class Subject(Plain, frozen=True, kw_only=True):
-    """Which image is wanted."""
+    """The wanted image."""
 
     recipe: RuntimeRecipe
     base: RuntimeBase
@@ -59,7 +59,7 @@ class Subject(Plain, frozen=True, kw_only=True):
 
     @property
     def repository(self) -> str:
-        """A set that is only staged never goes where released ones are."""
+        """The repository: a set that is only staged never goes where released ones are."""
         return self.recipe.repository if self.is_released else self.recipe.unreleased
 
     @property

@@ -133,7 +133,7 @@ class NightSummary(Value, frozen=True, kw_only=True):
     nothing_built: bool = False
     seconds: int = 0  # from plan to the last end
     schema: Literal[3] = 3
-    anew: ClassVar[str] = "pages leave it out; `nightly prune` removes it in time"
+    schema_hint: ClassVar[str] = "pages leave it out; `nightly prune` removes it in time"
 
     @property
     def colour(self) -> str:

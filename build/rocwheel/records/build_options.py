@@ -1,4 +1,4 @@
-"""What people may ask of a build. `cli.build_options` has the options that give it."""
+"""The values of a build's options, which `cli.build_options` declares."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RemoteOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerOptions:
-    """Where Bazel shall run: on this machine, or in a container."""
+    """Where Bazel runs: on this machine, or in a container."""
 
     kind: Literal["host", "docker", "podman"] = "host"
     image: str = ""
@@ -55,7 +55,7 @@ class ContainerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted(SourceOptions):
-    """What a build takes as people gave it; what is empty or None follows from the rest."""
+    """The inputs of a build as people gave them; an empty field or None follows from the rest."""
 
     therock: str = ""
     therock_index: str = ""
@@ -82,7 +82,7 @@ class Wanted(SourceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions(Wanted):
-    """Everything that decides what is built; what a command has no option for keeps its default."""
+    """Everything that decides what is built; fields without an option keep their default."""
 
     remote: RemoteOptions = field(default_factory=RemoteOptions)
     executor: ContainerOptions = field(default_factory=ContainerOptions)

@@ -71,7 +71,7 @@ class FindingRecord(Value, frozen=True, kw_only=True):
 
 
 class BuildRecord(Value, frozen=True, kw_only=True):
-    """Everything about a build that is not what it was made from."""
+    """Facts about a build other than its inputs."""
 
     manifest: Sha256
     started: str  # ISO 8601, UTC

@@ -36,7 +36,7 @@ class Entry(Value, frozen=True, kw_only=True):
 
 
 def rank(project: str) -> int:
-    """Where a project comes when files are added: what others need first, plugins after it."""
+    """Return the order in which projects are added: plugins come after what they need."""
     return int(project.endswith(DEPENDENT))
 
 

@@ -1,7 +1,7 @@
-"""A team's own families, from a YAML file: what has no place in the GPU family matrix.
+"""A team's own GPU families, from a YAML file beside the family matrix.
 
-`examples/miniature/families.yaml` shows the whole way on a machine without a GPU. Each family says
-what a pass must show, so that no code treats it in a special way.
+`examples/miniature/families.yaml` is an example for a machine without a GPU. Each family says what
+a pass must show, so no code treats it in a special way.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Entry(Value, frozen=True, kw_only=True):
         )
 
     def __post_init__(self) -> None:
-        """Refuse what is no family, and a name that is not free."""
+        """Refuse an invalid family, and a name that is taken."""
         if self.name == ALL:
             raise FieldError(f"{ALL!r} stands for all families", "name", hint="choose another")
         self.family()
@@ -77,7 +77,7 @@ class _File(Value, frozen=True, kw_only=True):
     families: tuple[_Entry, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a name that stands twice, in whatever case."""
+        """Refuse a name that is there twice, in any case."""
         yaml_file.each_once((entry.name.lower() for entry in self.families), "families")
 
 
@@ -87,7 +87,7 @@ def load(path: Path) -> dict[str, Family]:
 
 
 def chosen(names: Collection[str], own: Path | None) -> tuple[Family, ...]:
-    """Return families by name; `all` are those of one's own file, or of the matrix.
+    """Return families by name; `all` are those of the file, or of the matrix.
 
     Raises ConfigError for a name that neither has.
     """
@@ -98,7 +98,7 @@ def chosen(names: Collection[str], own: Path | None) -> tuple[Family, ...]:
 
 
 def lacking(wanted: Mapping[str, Collection[str]], has: Collection[str]) -> str:
-    """Return the first of these families of which gfx targets are missing, and which; "" for none.
+    """Return the first of these families with missing gfx targets, and which; "" for none.
 
     `wanted` has the targets of each family.
     """

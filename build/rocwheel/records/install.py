@@ -1,9 +1,8 @@
-"""The lines that install a wheel set, for each client: pages, commands and docs show this value.
+"""The lines that install a wheel set, for each client, on pages, in commands and in the docs.
 
-The set's wheels come from its index and from nowhere else, without dependencies; then `jax`, and a
-jaxlib that the set does not bring, come from the package index by exact version. No line has
-`--extra-index-url`: with it, pip takes the newest version of a name from any index, also from one
-where a stranger registered it.
+The set's wheels come from its index alone, without dependencies. Then `jax`, and a jaxlib that the
+set does not contain, come from the package index by exact version. No line has `--extra-index-url`:
+with it, pip takes the newest version of a name from any index, even where a stranger registered it.
 """
 
 from __future__ import annotations
@@ -75,9 +74,9 @@ class Install(Plain, frozen=True, kw_only=True):
     def of(
         cls, manifest: Manifest, index: str, *, targets: tuple[str, ...] = (), folder: str = ""
     ) -> Install:
-        """Return how the set of a manifest is installed from an index, or from its wheelhouse.
+        """Return the lines for the set of a manifest, from an index or from its wheelhouse.
 
-        `targets` are those of the GPUs it is for, where the set has code for more.
+        `targets` are those of the user's GPUs, if the set has code for more.
         """
         files = defaultdict[tuple[bool, str, str], list[str]](list)
         for wheel in manifest.wheels:
@@ -104,9 +103,9 @@ class Install(Plain, frozen=True, kw_only=True):
     def of_version(
         cls, project: str, version: str, index: str, *, has_jaxlib: bool = False
     ) -> Install:
-        """Return how plugin and pjrt of a version are installed, of which one project is known.
+        """Return the lines for plugin and pjrt of a version, given one of the two projects.
 
-        With them comes the set's own jaxlib, which has the same version, where it has one.
+        A jaxlib of the set has the same version and is installed with them.
         """
         _, number = kind_of(project) or (None, "")
         pair = (project_name(kind, number) for kind in (WheelKind.PJRT, WheelKind.PLUGIN))
@@ -128,7 +127,7 @@ class Install(Plain, frozen=True, kw_only=True):
 
     @property
     def _from_folder(self) -> tuple[str, ...]:
-        """Return the words that take the wheels of a wheelhouse, whatever an index has."""
+        """Return the words that take the wheels of a wheelhouse, and none of an index."""
         if not self.folder:
             return ()
         by_hash = ("--require-hashes", "-r", f"{self.folder}/{REQUIREMENTS}")
@@ -166,7 +165,7 @@ class Install(Plain, frozen=True, kw_only=True):
 
     @property
     def upstream_requirements(self) -> str:
-        """Return the file of what the package index brings by hash; "" where the set has all."""
+        """Return the requirements of the package index by hash; "" where the set has all."""
         return _file(*(item.hashed for item in self.upstream))
 
     @staticmethod
@@ -176,7 +175,7 @@ class Install(Plain, frozen=True, kw_only=True):
         return tuple(_line(*words, file) for file in files)
 
     def rocm_lines(self) -> dict[str, str]:
-        """Return what brings the set's ROCm, by way; pip brings it for the set's GPUs."""
+        """Return the lines that install the set's ROCm, by way; pip's are for the set's GPUs."""
         lines = {"/opt/rocm": f"# ROCm {self.rocm} in /opt/rocm is found without more"}
         if self.rocm_origin == "pip" and self.rocm_url:
             wanted = rocm_requirement(self.rocm, self.targets)

@@ -33,7 +33,7 @@ class RocmPackage(Value, frozen=True, kw_only=True):
 
 
 class RocmDelivery(Value, frozen=True, kw_only=True):
-    """Where a ROCm can be had again; nothing in it depends on the machine that fetched it."""
+    """Where to get a ROCm again; nothing in it depends on the machine that fetched it."""
 
     url: str  # of the tarball or the pip index, without secrets; "" for what lay on a disk
     size: Annotated[int, Meta(ge=0)]  # bytes of the tarball, 0 where there is none
@@ -80,7 +80,7 @@ class WheelEntry(Value, frozen=True, kw_only=True):
 
 
 class DerivedWheel(Value, frozen=True, kw_only=True):
-    """Which wheel of the parent one was made from, and what both have alike."""
+    """The parent's wheel that a wheel was made from, and the digest of their common content."""
 
     filename: WheelFile
     sha256: Sha256

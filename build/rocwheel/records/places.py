@@ -1,8 +1,8 @@
 """Every key in a staging or release prefix, spelt in one place; `docs/layout.md` lists them.
 
 A wheel lies directly below `<prefix>/<family>/`, its page below `<prefix>/<family>/<project>/`,
-what is ours and not the installers' below `<prefix>/<family>/_rocwheel/`. Where sets are for
-several families, `all` stands in a family's place, and each family has pages of its own, a *view*.
+rocwheel's own objects below `<prefix>/<family>/_rocwheel/`. For sets of several families, `all`
+stands in a family's place, and each family has pages of its own, a *view*.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Place:
     public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Look at it as its own family where no view is named."""
+        """Set the view to the family's own if none is named."""
         object.__setattr__(self, "view", self.view or self.family)
 
     def of(self, view: str) -> Place:
@@ -68,11 +68,11 @@ class Place:
         return f"{self.root.rpartition('/')[0]}/{self.view}" if self.is_split else self.root
 
     def each(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-        """Do something with objects of the store, as many at once as it takes connections."""
+        """Run `work` on items, as many at once as the store takes connections."""
         return parallel.each(work, items, threads=self.store.connections)
 
     def locate(self, name: str) -> str:
-        """Return what people know a key below this place by."""
+        """Return the URL of a key below this place, for people."""
         return self.store.locate(self.key(name))
 
     @property
@@ -80,7 +80,7 @@ class Place:
         return self.store.locate(self.root)
 
     def command(self, name: str) -> str:
-        """Return how a command of `index` is called for this one: `index repair --staging`."""
+        """Return a command of `index` for this place: `index repair --staging`."""
         return f"index {name} --staging" if self.is_staging else f"index {name}"
 
     @property
@@ -135,7 +135,7 @@ class Place:
         return f"{self.verdicts(manifest)}{python}/{suite}/{sha256}.json"
 
     def report(self, manifest: str, python: str, suite: str, name: str) -> str:
-        """Key of something a verdict refers to; `name` starts with what tells runs apart."""
+        """Key of a report of a verdict; `name` starts with the identity of the run."""
         return f"{self.verdicts(manifest)}{python}/{suite}/{name}"
 
     def attestation(self, manifest: str, name: str = "") -> str:
@@ -148,7 +148,7 @@ class Place:
 
     @property
     def _own(self) -> str:
-        """Where a family keeps what is its own: below `all` in a folder with its name."""
+        """Folder of a family's own objects: below `all` it has the family's name."""
         return "" if self.view == self.family else f"{self.view}/"
 
     def log(self, number: int) -> str:
@@ -189,7 +189,7 @@ class Place:
 
     @property
     def json_headers(self) -> Headers:
-        """Installers take JSON only under this type, so a CDN rule need only choose the file."""
+        """Headers of a JSON page: installers accept it under this type only."""
         return Headers(content_type=SIMPLE_JSON, cache_control=self.page_cache)
 
     @property

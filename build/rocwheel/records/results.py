@@ -1,7 +1,7 @@
 """Results: everything one run of a suite found, test by test. The gate writes them, reports read.
 
-A verdict is the one line drawn from them. Times are whole milliseconds since the run began, so
-that the file is canonical JSON as every other record.
+A verdict sums them up in one state. Times are whole milliseconds since the run began, so that the
+file is canonical JSON, as every record.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ProcessRecord(Value, frozen=True, kw_only=True):
 
 
 class Fault(Value, frozen=True, kw_only=True):
-    """Something wrong that no single test's outcome says, and the state it means."""
+    """Something wrong beyond the outcome of any single test, and the state it means."""
 
     state: State
     message: str
@@ -150,7 +150,7 @@ class Results(Value, frozen=True, kw_only=True):
     schema: Literal[1, 2] = 2  # 1 does not say which classes were dropped
 
     def __post_init__(self) -> None:
-        """Refuse what no run leaves, since reports and verdicts rely on it. Raises ConfigError."""
+        """Refuse impossible results: reports and verdicts rely on them. Raises ConfigError."""
         if len({test.test for test in self.tests}) < len(self.tests):
             raise _contradiction("a test is there twice")
         if any(fault.state is State.PASS for fault in self.faults):
@@ -199,7 +199,7 @@ class LastRun(Value, frozen=True, kw_only=True):
     def of(
         cls, results: Results, state: State, *, ended: str, before: LastRun | None = None
     ) -> LastRun:
-        """Return what of a run is kept for the next; `before` has what was measured earlier."""
+        """Return the part of a run that is kept for the next; `before` has earlier figures."""
         figures = dict(before.figures if before else {})
         for name, number in results.figures.items():
             figures[name] = (*figures.get(name, ()), number)[-KEPT_FIGURES:]

@@ -1,4 +1,4 @@
-"""What a source tree promises and how its Bazel is asked: `ci/layouts.yaml` as values.
+"""Values of `ci/layouts.yaml`: what a source tree contains, and the options of its Bazel.
 
 `source` checks trees against a `Layout`, `bazel` turns its recipe into options; both rooms share
 these values and nothing else. A recipe is a list of steps whose options are given when their
@@ -64,7 +64,7 @@ class ConditionalOptions(Value, frozen=True, kw_only=True):
 
 
 class Marks(Value, frozen=True, kw_only=True):
-    """What a tree of a version class has, whatever version it says it is."""
+    """What a tree of a version class contains; its version does not matter."""
 
     configs: tuple[str, ...] = ()  # defined in its rc files
     without: tuple[str, ...] = ()  # not defined there
@@ -73,7 +73,7 @@ class Marks(Value, frozen=True, kw_only=True):
 
 
 class RocmNeeds(Value, frozen=True, kw_only=True):
-    """What the build rules of some JAX versions look for in a ROCm tree before they compile.
+    """What the build rules of some JAX versions look for in a ROCm tree.
 
     A path may be a pattern, and `a|b` is satisfied by either. A library is `lib<name>.so`; of
     `a|b` one is enough.
@@ -96,7 +96,7 @@ class RocmNeeds(Value, frozen=True, kw_only=True):
 
 
 class VersionClass(Value, frozen=True, kw_only=True):
-    """JAX versions whose Bazel is asked in the same way."""
+    """JAX versions whose Bazel takes the same options."""
 
     versions: SpecifierSet
     rocm: SpecifierSet  # ROCm versions these sources can be built against
@@ -156,7 +156,7 @@ class FileText(Value, frozen=True, kw_only=True):
 
 
 class XlaPin(Value, frozen=True, kw_only=True):
-    """Where a tree says which XLA it builds; paths are relative to the checkout."""
+    """Where a tree names the XLA it builds; paths are relative to the checkout."""
 
     repository: str  # where its commits are
     folder: str

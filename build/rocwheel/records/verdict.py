@@ -1,7 +1,7 @@
-"""The verdict: what one suite said about one wheel set, on one GPU family and one CPython.
+"""The verdict: the result of one suite for one wheel set, on one GPU family and one CPython.
 
 The gate writes it, promotion reads it; it is the only thing the two share. A verdict names the
-bytes it speaks of (the manifest's SHA-256 and every wheel's), never a version. It is stored as
+bytes it is about (the manifest's SHA-256 and every wheel's), never a version. It is stored as
 canonical JSON, create-only and numbered, and a file that breaks `schemas/verdict.schema.json`
 counts as no verdict.
 """
@@ -254,7 +254,7 @@ class Verdict(Value, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> State | None:
-        """The failure it tells of, whatever else its state says; None when it tells of none."""
+        """The failure in it, even if its state is another; None for no failure."""
         no_failure = {State.PASS, State.UNCALIBRATED, *SILENT}
         counts = {
             State.FAIL: self.counts.failed,

@@ -1,7 +1,7 @@
 """ROCm: from a URL, a tarball or a directory to a checked tree that stays in a shared cache.
 
-`plan` decides without writing anything, `fetch` does what the plan says. See `docs/how-to/
-fetch-rocm.md` for what a user sees.
+`plan` decides without writing anything, `fetch` carries it out. Users read
+`docs/how-to/fetch-rocm.md`.
 """
 
 from rocwheel.rocm.obtain import digest_of as digest_of

@@ -1,4 +1,4 @@
-"""ROCm as TheRock's pip packages: what is asked of pip, and an environment that holds them.
+"""ROCm as TheRock's pip packages: the requirement, and an environment that holds them.
 
 The environment lies in the cache like an unpacked tarball, named by the digests of its packages.
 """
@@ -41,13 +41,13 @@ def version_of(packages: tuple[RocmPackage, ...]) -> RocmVersion | None:
 
 
 def requirement(version: str | None, devices: tuple[str, ...]) -> str:
-    """Return the source that installs what a build needs of ROCm, for these GPUs."""
+    """Return the `pip:` source with everything a build needs of ROCm, for these GPUs."""
     extras = ",".join(("libraries", DEVELOPMENT, *(f"device-{item}" for item in devices)))
     return f"{PREFIX}rocm[{extras}]{f'=={version}' if version else ''}"
 
 
 def checked(text: str) -> Requirement:
-    """Parse a requirement that brings what a build needs. Raises ConfigError."""
+    """Parse a requirement; it must bring headers and a compiler. Raises ConfigError."""
     try:
         wanted = Requirement(text)
     except InvalidRequirement as exc:

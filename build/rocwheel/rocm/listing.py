@@ -1,9 +1,8 @@
-"""The pages and folders where TheRock's tarballs are listed, as they are served.
+"""Reads the pages and folders that list TheRock's tarballs.
 
 Three kinds of page are read, whose formats are data (`ci/therock.yaml`): TheRock's own, a plain
-list of links, and the XML with which a bucket answers. Nothing of a page is trusted but the names
-and times of its files. A page that lists nothing, one that is none of the three, and one whose
-names are not known are three different errors.
+list of links, and a bucket's XML. Only names and times of files are taken from a page. An empty
+page, a page of another kind and a page with unknown names are three different errors.
 """
 
 import json
@@ -95,7 +94,7 @@ def every(where: str, *, client: Client, cwd: Path) -> tuple[ListedTarball, ...]
 
 
 def _empty(where: str, names: list[str], known: int) -> FetchError:
-    """Return the error of a page that can be read and has no tarball to build with."""
+    """Return the error for a readable page without a tarball to build with."""
     shown = without_secrets(where)
     odd = [name for name in names if ".tar." in name]
     if odd and not known:
@@ -107,7 +106,7 @@ def _empty(where: str, names: list[str], known: int) -> FetchError:
     rest = f" ({count(known, 'tarball')} of ROCm's tests or of another platform)" if known else ""
     return FetchError(
         f"{shown}: lists nothing to build with{rest}: no therock-dist-linux-…",
-        hint="check the address; a stream that has no release yet looks so",
+        hint="check the address; a stream without a release looks like this",
     )
 
 
@@ -116,7 +115,7 @@ def _formats() -> therock.TarballPages:
 
 
 def order(item: ListedTarball) -> tuple[Any, ...]:
-    """Return what the newest has most of: a commit in a version (`.dev0+13caf791`) has no order."""
+    """Return the sort key, newest last: a commit in a version (`.dev0+13caf791`) has no order."""
     version = item.name.version.version if item.name.version else Version("0")
     return Version(version.public), item.modified, version
 
@@ -162,7 +161,7 @@ def read(text: str, url: str) -> _Listed:
 
 
 def _links(text: str, url: str) -> _Listed:
-    """Read a web server's list of a folder: links to tarballs, or nothing but a heading."""
+    """Read a web server's list of a folder: links to tarballs, or only a heading."""
     links = [unescape(href) for href in _formats().link.findall(text)]
     names = tuple(unquote(href).partition("?")[0].rpartition("/")[2] for href in links)
     if not any(".tar." in name for name in names) and not _formats().heading.search(text):
@@ -204,5 +203,5 @@ def _listed(
 def _unreadable(url: str, problem: str) -> FetchError:
     return FetchError(
         f"{without_secrets(url)}: cannot be read: {problem}",
-        hint="a login page, a page that came in part and a new format look so",
+        hint="a login page, a page that was cut short and a new format look like this",
     )

@@ -1,8 +1,8 @@
 """From a plan to a checked ROCm tree: look in the cache, else fetch, unpack and check it.
 
 Downloading with hashing, inflating and writing files are three stages that run at once. A tree
-becomes visible only after its digest and its contents were checked; before that, nothing but the
-partial download is left behind by any failure.
+becomes visible only after its digest and its contents were checked. A failure before that leaves
+the partial download and nothing else.
 """
 
 import errno
@@ -83,8 +83,6 @@ def fetch(
 
 @dataclass(kw_only=True)
 class _Job:
-    """One tarball on its way into the cache."""
-
     plan: RocmPlan
     console: Console
     budget: int | None
@@ -97,7 +95,7 @@ class _Job:
         self.cache = Cache(self.plan.cache)
 
     def folder(self) -> RocmRoot:
-        """Take a folder of the user's as it is."""
+        """Use a folder of the user's as it is."""
         facts = rocm_root.inspect(Path(self.plan.source), name=self.plan.source)
         root = Path(self.plan.source) / facts.root
         return self._root(facts, root, sha256=rocm_root.listing_digest(root), cached=True)
@@ -322,7 +320,7 @@ class _Job:
     # Room and company.
 
     def _make_room(self, room: int) -> None:
-        """Refuse now what would not fit later (R40); unused trees make room first."""
+        """Remove unused trees if needed. Raises HostError where the new tree would not fit."""
         if self.cache.free() < room:
             self.cache.trim(room=room, removed=self._trimmed)
         free = self.cache.free()

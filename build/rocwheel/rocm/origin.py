@@ -21,7 +21,7 @@ from rocwheel.rocm.tree_cache import Cache
 
 
 class Origin(enum.Enum):
-    """The kind of a ROCm source: a URL, a tarball or a directory."""
+    """Kinds of ROCm sources."""
 
     URL = "url"
     TARBALL = "tarball"
@@ -30,7 +30,7 @@ class Origin(enum.Enum):
 
 
 class RocmPlan(Plain, frozen=True, kw_only=True):
-    """Which ROCm, from where, and what is known of it without reading it."""
+    """A ROCm to fetch, and what is known of it without reading it."""
 
     origin: Origin
     source: str  # URL, absolute path, or requirement for pip
@@ -63,14 +63,14 @@ class RocmPlan(Plain, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """Return the URL that others can have it from, too; "" for what lies on a disk."""
+        """Return the URL from which other machines can fetch it; "" for a local path."""
         if self.origin is Origin.PIP:
             return without_secrets(self.index)
         return self.shown if self.origin is Origin.URL else ""
 
     @property
     def key(self) -> str:
-        """Names what the cache keeps about this source."""
+        """The cache's name for this source."""
         is_pip = self.origin is Origin.PIP  # whose packages differ with the Python that asks
         return source_key(f"{self.index} {self.source} {sys.version}" if is_pip else self.source)
 
@@ -217,7 +217,7 @@ def recorded(source: RocmSource, *, cache: Path, option: str = "--rocm") -> Rocm
 
 
 def check_local(plan: RocmPlan) -> None:
-    """Look at what is on this machine already, before something long begins.
+    """Check a local source before anything long begins.
 
     Raises RocmError for a folder that is no ROCm and a file that is no tarball, HostError.
     """

@@ -43,7 +43,7 @@ class ReadAhead:
         self._thread.join(STOP_SECONDS)
 
     def stop(self) -> None:
-        """End the stage at its next block, and what it or its reader waits for now."""
+        """End the stage at its next block, and wake it and its reader."""
         self._stopped = True
         self._room.release()
         self._ready.put(StopIteration())

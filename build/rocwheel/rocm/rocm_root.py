@@ -1,4 +1,4 @@
-"""What a ROCm tree must hold, and what is read out of it."""
+"""Checks that a ROCm tree is complete, and reads facts from it."""
 
 import os
 import re
@@ -122,7 +122,7 @@ def inspect(folder: Path, *, name: str) -> Facts:
 def missing(root: Path, needs: RocmNeeds) -> tuple[str, ...]:
     """Return what a JAX looks for and the tree lacks, one line each.
 
-    An empty file, a folder in its place or a link that leads nowhere is as good as none.
+    An empty file, a folder in a file's place and a dangling link count as missing.
     """
     lines = [
         path.replace("|", " or ")
@@ -148,9 +148,9 @@ def missing(root: Path, needs: RocmNeeds) -> tuple[str, ...]:
 
 
 def uncompiled(root: Path, targets: Iterable[str], *, runner: Runner) -> tuple[str, ...]:
-    """Return the gfx targets that the ROCm's own clang compiles no empty HIP file for, and why.
+    """Return the gfx targets for which the ROCm's own clang fails on an empty HIP file, and why.
 
-    A clang that does not start here, as in a build in a container, was not asked.
+    Where clang does not start, such as outside of a build's container, nothing is returned.
     """
     clang, found = root / _tree().clang, []
     for target in targets:

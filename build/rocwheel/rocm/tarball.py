@@ -29,7 +29,7 @@ HEADERS: Final = 1 << 20  # bytes of one member's headers, long names and sparse
 
 
 class Compression(enum.Enum):
-    """How an archive is compressed, told from its first bytes and never from its name."""
+    """How an archive is compressed, by its first bytes and never by its name."""
 
     GZIP = b"\x1f\x8b"
     XZ = b"\xfd7zXZ\x00"
@@ -149,13 +149,13 @@ class _Raw(io.RawIOBase):
 
 
 def cut(name: str) -> WrongBytesError:
-    return WrongBytesError(
-        f"{name}: ends in the middle, it was cut short", hint="fetch it again, or mend the mirror"
-    )
+    return WrongBytesError(f"{name}: cut short", hint="fetch it again, or check the mirror")
 
 
 def damaged(name: str, problem: str) -> WrongBytesError:
-    return WrongBytesError(f"{name}: damaged: {problem}", hint="fetch it again, or mend the mirror")
+    return WrongBytesError(
+        f"{name}: damaged: {problem}", hint="fetch it again, or check the mirror"
+    )
 
 
 class MemberKind(enum.Enum):
@@ -202,7 +202,7 @@ class TarReader:
     """The members of a tar stream, in order, each with its data.
 
     `tarfile` reads the headers; data is handed on in the decoder's own blocks. What `tarfile`
-    takes for the end of the archive without a word (a damaged or cut header) is an error here.
+    silently takes for the end of the archive (a damaged or cut header) is an error here.
     """
 
     def __init__(self, blocks: Iterable[bytes], *, name: str) -> None:
@@ -283,7 +283,7 @@ class _Forward:
         self._last = b""
 
     def next_member(self) -> None:
-        """Begin another member: as many bytes as before may be read for what is not its data."""
+        """Begin another member, whose headers may have `HEADERS` bytes."""
         self._headers = HEADERS
 
     def tell(self) -> int:

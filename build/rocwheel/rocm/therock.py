@@ -32,7 +32,7 @@ _DAY: Final = re.compile(r"(?:a|\+bkc\.)(20\d\d)(\d\d)(\d\d)\b")
 
 
 class ReleasePlace(Value, frozen=True, kw_only=True):
-    """Where the releases of some versions lie, and who says so."""
+    """Where the releases of some versions are, and the source of that fact."""
 
     versions: SpecifierSet
     tarballs: Address
@@ -52,7 +52,7 @@ class ReleaseStream(Value, frozen=True, kw_only=True):
 
 
 class UpstreamFile(Value, frozen=True, kw_only=True):
-    """A file of TheRock's sources, and what is read of it: the pattern's group."""
+    """A file of TheRock's sources, and the pattern whose group is read from it."""
 
     file: str
     pattern: re.Pattern[str]
@@ -112,7 +112,7 @@ class TreeLayout(Value, frozen=True, kw_only=True):
 
 
 class ChangesPage(Value, frozen=True, kw_only=True):
-    """Where people read what is between two versions of a pattern: its groups fill the address."""
+    """Where people read what changed between two versions; the groups fill the address."""
 
     version: re.Pattern[str]
     address: str
@@ -122,7 +122,7 @@ class TheRock(Value, frozen=True, kw_only=True):
     """TheRock's interface."""
 
     schema: Literal[2]
-    plain_http: tuple[str, ...]  # hosts of one's own network that have no https
+    plain_http: tuple[str, ...]  # hosts in a private network without https
     streams: Mapping[str, ReleaseStream]
     upstream: Upstream
     names: TarballNames
@@ -199,7 +199,7 @@ def base_name(source: str) -> str:
 
 
 def day_of(version: RocmVersion) -> date | None:
-    """Return the day that a nightly's version names: of two the later."""
+    """Return the day in a nightly's version, the later of two."""
     days = []
     for year, month, day in _DAY.findall(str(version)):
         try:
@@ -211,7 +211,7 @@ def day_of(version: RocmVersion) -> date | None:
 
 @cache
 def known() -> TheRock:
-    """Return the interface that this rocwheel comes with."""
+    """Return the facts about TheRock that this rocwheel comes with."""
     return yaml_file.read(home.find(None).ci / FILE, TheRock)
 
 
@@ -254,18 +254,18 @@ def address(text: str, kind: Kind, *, version: str = "", ci: Path, cwd: Path) ->
 
 
 def outdated(today: date, *, ci: Path) -> Iterator[str]:
-    """Yield a line where what is known of TheRock's addresses is too old to be relied on."""
+    """Yield a warning where the facts about TheRock's addresses are too old."""
     streams = yaml_file.read(ci / FILE, TheRock).streams
     oldest = min(stream.places[0].as_of for stream in streams.values())
     if (days := (today - oldest).days) > OLD_FACT:
         yield (
             f"{FILE}: what it says of TheRock's addresses is of {oldest}, {days} days old; "
-            "compare it with TheRock's sources: rocwheel bump therock"
+            "compare it with TheRock's sources: rocwheel pins bump therock"
         )
 
 
 def changes(old: str, new: str) -> str:
-    """Return where people read what changed between two ROCms; "" where versions do not tell."""
+    """Return where people read what changed between two ROCms; "" if no page fits them."""
     for page in known().changes:
         was, is_now = (page.version.fullmatch(text) for text in (old, new))
         if was and is_now:

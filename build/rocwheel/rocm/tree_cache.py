@@ -3,7 +3,7 @@
     trees-3/<SHA-256>/   tree/ and entry.json; appears whole, by one rename
     sources/<key>.json               what a URL or a path was when it was last fetched
     partial/<key>.part, .json        a download that was cut, and what it is a part of
-    staging/<key>/                   a tree being unpacked; belongs to who holds the lock of <key>
+    staging/<key>/                   a tree being unpacked, by the holder of the lock of <key>
     locks/<name>.lock                advisory locks (flock), and by their time the last use
 
 The digest is that of the tarball, or of the list of pip's packages. A run holds the exclusive lock
@@ -103,7 +103,7 @@ class Cache:
 
     @contextmanager
     def claim(self, key: str, *, waiting: Callable[[], None]) -> Iterator[Path]:
-        """Be the only one who fetches this source; yields the folder to unpack beside.
+        """Lock this source for fetching; yield the folder to unpack in.
 
         `waiting` is called once when another run has it. The folder is empty, and gone afterwards
         unless `publish` moved it.
@@ -159,12 +159,12 @@ class Cache:
                         removed(name, count)
 
     def _removed(self, name: str) -> bool:
-        """Remove the tree or the partial download `name`; whether it was still there."""
+        """Remove the tree or the partial download `name`; return whether it was still there."""
         tree, part = self.trees / name, self.partial(name)
         if files.status(tree):
             doomed = self._staging / name
             files.remove(doomed)  # a killed run's
-            tree.rename(doomed)  # gone at once, whatever happens next
+            tree.rename(doomed)  # gone at once, even if removing it is interrupted
             files.remove(doomed)
             return True
         there = files.status(part) is not None
@@ -173,7 +173,6 @@ class Cache:
         return there
 
     def _items(self) -> Iterator[tuple[float, int, str]]:
-        """Return (last use, bytes, name) of every tree and every partial download."""
         for path in files.entries(self.trees):
             entry = self._entry(path.name)
             lock = files.status(self._lock(path.name))
@@ -195,7 +194,7 @@ class Cache:
 
 
 def _read(path: Path, kind: type[Record]) -> Record | None:
-    """Return a record; None when there is none, half of one, or one of another version."""
+    """Return a record; None when it is missing, incomplete or of another version."""
     try:
         return kind.from_bytes(path.read_bytes(), name=path.name)
     except (OSError, ConfigError):

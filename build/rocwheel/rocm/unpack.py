@@ -51,7 +51,7 @@ def unpack(
 ) -> Unpacked:
     """Unpack the tar stream into the new folder `into` and make the tree read-only.
 
-    `packed` tells how many bytes of the archive have been read; `name` is what errors call it.
+    `packed` returns how many bytes of the archive have been read; errors call it `name`.
     Raises WrongBytesError for a bad archive, OSError when the disk refuses.
     """
     into.mkdir()
@@ -67,7 +67,7 @@ def unpack(
 def _in_proportion(
     blocks: Iterable[bytes], name: str, packed: Callable[[], int], limits: UnpackLimits
 ) -> Iterator[bytes]:
-    """Pass blocks on while their sum is what a tarball of that size may hold."""
+    """Pass blocks on while their sum is in proportion to the size of the tarball."""
     total = 0
     for block in blocks:
         total += len(block)

@@ -1,4 +1,4 @@
-"""Sources: which JAX and XLA are built, where they are, and what they really are."""
+"""Sources: which JAX and XLA are built, where they are, and what they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tree's Bazel rc files say: which configs they define, and what a config comes to.
+"""Reads a tree's Bazel rc files: which configs they define, and which options a config holds.
 
 The format is Bazel's (https://bazel.build/run/bazelrc): `command:config options…`, `#` comments,
 `import` and `try-import`, a backslash at the end of a line. Only `%workspace%` is replaced.
@@ -55,7 +55,7 @@ class RcFiles(Plain, frozen=True, kw_only=True):
         )
 
     def expand(self, options: Iterable[str]) -> tuple[str, ...]:
-        """Return what these options come to: each, and after a config what it holds.
+        """Return these options, each config followed by the options it holds.
 
         Raises SourceError for a config that no rc file defines.
         """
@@ -76,17 +76,17 @@ class RcFiles(Plain, frozen=True, kw_only=True):
                 hint="the tree is of another kind than its version says, or it is incomplete",
             )
         if config in inside or len(inside) > _DEPTH:
-            raise SourceError(f"{where}: --config={config} holds itself", hint="check the tree")
+            raise SourceError(f"{where}: --config={config} contains itself", hint="check the tree")
         for line in lines:
             for nested in line.options:
                 yield from self._expanded(nested, line.where, (*inside, config))
 
 
 def variables(options: Iterable[str]) -> dict[str, str]:
-    """Return what `--repo_env` and `--action_env` come to for repository rules: the last wins.
+    """Return the variables of repository rules, by `--repo_env` and `--action_env`: the last wins.
 
-    https://bazel.build/reference/command-line-reference#common_options-flag--repo_env: it goes
-    before `--action_env`, which repository rules see, too.
+    `--repo_env` takes precedence over `--action_env`, which repository rules see too:
+    https://bazel.build/reference/command-line-reference#common_options-flag--repo_env
     """
     by_kind: dict[str, dict[str, str]] = {"--action_env": {}, "--repo_env": {}}
     for option in options:
@@ -102,7 +102,7 @@ def modules(workspace: Path, rc: RcFiles, options: Iterable[str] = ()) -> bool |
 
     A user's `options` come last. A config that no rc file of the tree defines decides nothing here;
     the checks of a user's options refuse it, or find it in an rc file of the user's. Raises
-    SourceError for a tree that is half of each: its rc files say one, its files the other.
+    SourceError for a tree whose rc files say one thing and whose files the other.
     """
     said: dict[str, bool] = {}  # as the last of the options says
     for option in rc.flatten(

@@ -34,7 +34,7 @@ TAG: Final = "jax-v"
 
 
 class PinFacts(Plain, frozen=True, kw_only=True):
-    """A pin as a release's own sources and wheels say it, and the class of the layout it takes."""
+    """A pin from a release's own sources and wheels, and the class of the layout it takes."""
 
     pin: Pin
     built_as: str
@@ -63,7 +63,7 @@ def _lines(mapping: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def scalar(text: str) -> str:
-    """Return a text as our YAML files have it: in quotes unless it is a word, and read as one."""
+    """Return a text as our YAML files have it: in quotes unless YAML reads it as a plain word."""
     return text if _WORD.fullmatch(text) and yaml.safe_load(text) == text else json.dumps(text)
 
 
@@ -77,7 +77,7 @@ def look_up(
     runner: Runner,
     console: Console,
 ) -> PinFacts:
-    """Fetch a release's sources and jaxlib wheels; return what they say.
+    """Fetch a release's sources and jaxlib wheels; return the pin's facts.
 
     The pin of a branch of a fork is named after the branch, that of a release after its version.
     Raises SourceError where they contradict the version or a class of `ci/layouts.yaml`, FetchError
@@ -150,7 +150,7 @@ def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> st
 def inserted(text: str, mapping: str, name: str, lines: list[str]) -> str:
     """Return a YAML text with an entry of a mapping of versions, which stay in their order.
 
-    What is named after a branch comes last.
+    An entry named after a branch comes last.
     """
     places, all_lines = _places(text, mapping), text.splitlines()
     later = [key for key in places if _order(key) > _order(name)]

@@ -16,7 +16,7 @@ from rocwheel.base.versions import suggest
 from rocwheel.base.yaml_file import CPythons, FieldError
 from rocwheel.records.source_layout import CONDITIONS, PLACEHOLDER, VALUES, Layout
 
-ADD: Final = "rocwheel pin add"
+ADD: Final = "rocwheel pins add"
 Layouts = Mapping[str, Layout]
 
 
@@ -89,7 +89,7 @@ class Pin(Value, frozen=True, kw_only=True):
     unverified: str = ""  # what was not compared with the sources; "" for a pin like any other
 
     def __post_init__(self) -> None:
-        """Refuse a pin that lacks what only an unverified one may lack."""
+        """Refuse a verified pin that is incomplete."""
         if self.xla_commit is None and not self.unverified:
             raise FieldError("'xla_commit' is missing", hint="add `xla_commit:` here")
         if self.default and self.unverified:
@@ -120,7 +120,7 @@ class _File(Value, frozen=True, kw_only=True):
     pins: Mapping[str, Pin]
 
     def __post_init__(self) -> None:
-        """Refuse names that are no versions, and any number of defaults but one."""
+        """Refuse names that are no versions, and more or fewer than one default."""
         for name, pin in self.pins.items():
             try:
                 Version(pin.version or name)
@@ -167,7 +167,7 @@ class Pins(Plain, frozen=True, kw_only=True):
         return next(pin for pin in self.pins if pin.default)
 
     def _class(self, version: str) -> str:
-        """Say which class of the upstream layout a release would be built as."""
+        """Return which class of the upstream layout a release would be built as, for a hint."""
         try:
             wanted = Version(version)
         except InvalidVersion:
@@ -201,7 +201,7 @@ def of(ci: Path) -> Pins:
 
 
 def _mistake(entry: Pin, layouts: Layouts) -> FieldError | None:
-    """Find what a pin says that its layout or its own name contradicts."""
+    """Find a field of a pin that contradicts its layout or its name."""
     layout: Layout | None = layouts.get(entry.layout)
     if layout is None:
         hint = suggest(entry.layout, tuple(layouts))

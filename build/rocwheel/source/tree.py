@@ -27,7 +27,7 @@ from rocwheel.source.pins import Pin, PinnedWheel, Pins
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRequest(SourceOptions):
-    """A request for sources: pin, folders, overrides; everything may be left out."""
+    """A request for sources: pin, folders, overrides, each optional."""
 
     jax_branch: str = ""  # branch or tag that has the commit `jax_ref`
     bazel_options: tuple[str, ...] = ()  # of the user: they may turn bzlmod on
@@ -35,7 +35,7 @@ class SourceRequest(SourceOptions):
 
 
 class SourcePlan(Plain, frozen=True, kw_only=True):
-    """Where the sources will be. `pin` is the release, for a folder the one of its version."""
+    """Where the sources will be. `pin` is the release; for a folder, the release of its version."""
 
     root: Path
     pin: Pin | None
@@ -73,7 +73,7 @@ class SourceTree(Plain, frozen=True, kw_only=True):
 
     @property
     def dirty(self) -> tuple[str, ...]:
-        """Which sources no commit has: with changes, or a folder that is no checkout.
+        """Which sources are in no commit: changed ones, or a folder that is no checkout.
 
         A JAX of no release, as the miniature, takes no release's name and may be any folder.
         """
@@ -83,14 +83,14 @@ class SourceTree(Plain, frozen=True, kw_only=True):
 
     @property
     def jaxlib_origin(self) -> str:
-        """The pin's word for the pinned commit itself; any other tree has a jaxlib of its own."""
+        """Where jaxlib comes from: as the pin says for its commit, built for any other tree."""
         if self.release and self.jax.commit == self.release.commit and not self.jax.dirty:
             return self.release.jaxlib.origin
         return "built"
 
     @property
     def local_suffix(self) -> str:
-        """What overrides add to a wheel's local version: `.xla1a2b3c4d5.dirty`, or ""."""
+        """The part of a wheel's local version for overrides: `.xla1a2b3c4d5.dirty`, or ""."""
         parts = []
         if self.release and self.jax.commit and self.jax.commit != self.release.commit:
             parts.append(f"jax{self.jax.commit[:9]}")
@@ -116,7 +116,7 @@ class SourceTree(Plain, frozen=True, kw_only=True):
             if python not in self.pythons:
                 accepted = ", ".join(map(str, self.pythons)) or "none"
                 known = f"{self.root} has no lock file for it"
-                if self.rc is None:  # nobody has looked yet
+                if self.rc is None:  # not read yet
                     known = f"the pin of JAX {self.jax_version} does not name it"
                 raise ConfigError(
                     f"CPython {python}: {known}",
@@ -302,7 +302,6 @@ def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runn
 
 
 def _missing(root: Path, layout: Layout) -> list[str]:
-    """Return the markers of a layout that a folder lacks."""
     return [m for m in layout.markers if not any((root / name).exists() for name in m.split("|"))]
 
 
@@ -322,9 +321,9 @@ def _check_markers(root: Path, layout: Layout) -> None:
 
 
 def _check_labels(workspace: Path, layout: Layout) -> None:
-    """Look for each wheel's target in its package's BUILD file, where a rename shows at once.
+    """Look for each wheel's target in its package's BUILD file.
 
-    Bazel itself would say so only when it comes to that wheel, which may be an hour later.
+    Bazel would report a missing one only when it reaches that wheel, perhaps an hour later.
     """
     for label in layout.targets.values():
         if not has_target(workspace, label):
@@ -379,7 +378,6 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
 
 
 def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
-    """Return the marks of a class that the tree does not have."""
     workspace = root / layout.workspace
     missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
     if missing:
@@ -425,7 +423,7 @@ def _version(root: Path, where: Assignment) -> Version:
 def _xla(
     planned: SourcePlan, layout: Layout, runner: Runner, *, by_module: bool, is_own: bool
 ) -> tuple[Source, tuple[str, ...], tuple[str, ...]]:
-    """Return the XLA that is built; of a user's own, the tree's patches it has, and warnings."""
+    """Return the XLA that is built, the tree's patches that a user's own has, and warnings."""
     if own := planned.request.xla_source_dir:
         wanted = xla.patches(planned.root, layout.xla, by_module=by_module)
         applied, lacking = xla.compared(own, wanted, runner=runner)

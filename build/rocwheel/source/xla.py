@@ -23,7 +23,7 @@ _TOUCHED: Final = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 def pinned(root: Path, where: XlaPin, *, by_module: bool) -> Source:
     """Return the XLA that a tree names; an empty one for a tree that builds none.
 
-    Raises SourceError where no file says it.
+    Raises SourceError where no file names it.
     """
     folder = root / where.folder
     if by_module:
@@ -60,11 +60,11 @@ def patches(root: Path, where: XlaPin, *, by_module: bool) -> tuple[Path, ...]:
     file = root / where.module.file if by_module else folder / "workspace.bzl"
     if not file.is_file():
         return ()
-    told = text(file)
+    content = text(file)
     if by_module:
-        match = where.module.pattern.search(told)
-        told = told[match.start() : told.index("\n)", match.start())] if match else ""
-    names = (match["name"] for match in _LABEL.finditer(told))
+        match = where.module.pattern.search(content)
+        content = content[match.start() : content.index("\n)", match.start())] if match else ""
+    names = (match["name"] for match in _LABEL.finditer(content))
     return tuple(folder / name for name in names if (folder / name).is_file())
 
 
@@ -95,7 +95,6 @@ def compared(
 
 
 def _applies(folder: Path, patch: Path, runner: Runner, *how: str) -> bool:
-    """Apply a patch, whole or not at all; return whether it could be."""
     words = ("git", "-c", "safe.directory=*", "-C", str(folder), "apply", *how, str(patch))
     try:
         runner.capture(Command(argv=words))

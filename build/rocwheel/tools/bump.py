@@ -1,8 +1,8 @@
-"""`bump`: how a pinned JAX, XLA, ROCm or Bazel gets newer, by one mechanism.
+"""`pins bump`: updates a pinned JAX, XLA, ROCm or Bazel.
 
-Each of `KINDS` says where its facts stand, where newer ones are listed and how one is verified. A
-change is the new text of files, comments kept; what cannot be verified is refused. Base images,
-GitHub actions and the tools' locks are Renovate's (`renovate.json`).
+Each of `KINDS` knows where its facts are, where newer ones are listed and how one is verified. A
+change is the new text of files, comments kept; a fact that cannot be verified is refused. Renovate
+updates base images, GitHub actions and the tools' locks (`renovate.json`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHOWN: Final = 40  # commits of an upstream log
 
 
 class Fact(Plain, frozen=True, kw_only=True):
-    """One pinned fact: what people call it, its version now, and who publishes newer ones."""
+    """One pinned fact: its name, its version now, and where newer ones are published."""
 
     name: str
     now: str
@@ -51,7 +51,7 @@ class Fact(Plain, frozen=True, kw_only=True):
 
 
 class BumpContext(Plain, frozen=True, kw_only=True):
-    """What looking up asks, and the files as they will be."""
+    """What a look-up needs, and the new texts of files."""
 
     here: Here
     client: Client
@@ -85,7 +85,7 @@ class BumpContext(Plain, frozen=True, kw_only=True):
 
 
 class Kind(Plain, frozen=True, kw_only=True):
-    """A kind of facts: where they stand, where newer ones are listed, how one is verified.
+    """A kind of facts: where they are, where newer ones are listed, how one is verified.
 
     `change` puts the verified new text into `BumpContext.texts` and returns the upstream log.
     """
@@ -108,9 +108,9 @@ class Bump(Plain, frozen=True, kw_only=True):
 def newer(
     kinds: Iterable[str], context: BumpContext, unreachable: list[RocwheelError] | None = None
 ) -> Iterator[tuple[str, Fact, str]]:
-    """Yield every fact that something newer is listed for, with that version.
+    """Yield every fact with a newer version, and that version.
 
-    With `unreachable`, who cannot be asked is put there, and the others are looked at.
+    With `unreachable`, a server that cannot be reached is added there, and the others are asked.
     """
     for kind in kinds:
         for fact in KINDS[kind].facts(context):
@@ -144,7 +144,7 @@ def named(kind: str, wanted: str, context: BumpContext) -> tuple[Fact, str]:
 def bump(kind: str, fact: Fact, to: str, context: BumpContext) -> Bump:
     """Verify a newer version of a fact and edit its files in `context.texts`.
 
-    Raises the error of what contradicts: then nothing is edited.
+    Raises the error of a contradiction, and then edits nothing.
     """
     log = tuple(KINDS[kind].change(fact, to, context))
     return Bump(kind=kind, name=fact.name, now=fact.now, to=to, log=log)
@@ -313,7 +313,7 @@ def _change_rocm(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
 
 
 def _therock(context: BumpContext) -> Iterator[Fact]:
-    """Yield how old what we know of TheRock's addresses is."""
+    """Yield the age of our facts about TheRock's addresses."""
     path = context.here.home.ci / therock.FILE
     data = yaml_file.read(path, therock.TheRock)
     now = min(stream.places[0].as_of for stream in data.streams.values())
@@ -321,14 +321,14 @@ def _therock(context: BumpContext) -> Iterator[Fact]:
 
 
 def _therock_says(context: BumpContext, data: therock.TheRock) -> Iterator[tuple[str, str, str]]:
-    """Yield stream, kind and address as TheRock's main branch says them. Raises FetchError."""
+    """Yield stream, kind and address of TheRock's main branch. Raises FetchError."""
 
     def said(where: therock.UpstreamFile) -> str:
         url = f"{data.upstream.repository}/raw/HEAD/{where.file}"
         text = (context.client.read(url, fresh=True) or b"").decode("utf-8", "replace")
         if (match := where.pattern.search(text)) is None:
             raise FetchError(
-                f"{url}: does not say where TheRock publishes, as it did",
+                f"{url}: no longer says where TheRock publishes",
                 hint="read it, and correct `upstream` and `streams` in ci/therock.yaml",
             )
         return match[1]
@@ -343,7 +343,7 @@ def _therock_says(context: BumpContext, data: therock.TheRock) -> Iterator[tuple
 
 
 def _moved(context: BumpContext) -> list[str]:
-    """Return what TheRock's sources say otherwise than ci/therock.yaml, a line each."""
+    """Return the differences between TheRock's sources and ci/therock.yaml, a line each."""
     data = yaml_file.read(context.here.home.ci / therock.FILE, therock.TheRock)
     lines = []
     for name, kind, address in _therock_says(context, data):
@@ -355,14 +355,14 @@ def _moved(context: BumpContext) -> list[str]:
 
 
 def _newest_therock(fact: Fact, context: BumpContext) -> str:
-    """Return today where TheRock moved, or where nobody has compared for a month."""
+    """Return today if TheRock moved, or if the last comparison is a month old."""
     today = context.here.now().date()
     is_old = (today - date.fromisoformat(fact.now)).days > therock.OLD_FACT
     return str(today) if _moved(context) or is_old else fact.now
 
 
 def _change_therock(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
-    """Renew the day of the first places; what differs is said, and nothing is changed."""
+    """Renew the day of the first places. Raises SourceError for a difference."""
     if moved := _moved(context):
         raise SourceError(
             f"{fact.upstream}: {'; '.join(moved)}",
@@ -401,13 +401,13 @@ def _change_bazel(fact: Fact, to: str, context: BumpContext) -> Iterator[str]:
         digest, _ = context.client.digest(url)
         if not is_sha256(digest) or published.split()[:1] != [digest]:
             raise FetchError(
-                f"{url}: its SHA-256 is {digest}, and {url}.sha256 does not say so",
+                f"{url}: its SHA-256 is {digest}, and {url}.sha256 has another",
                 hint="a release that cannot be verified is not added",
             )
         if platform in known and known[platform].sha256 != digest:
             raise FetchError(
                 f"{url}: its SHA-256 is {digest}, not {known[platform].sha256} as in {path}",
-                hint="find out which of the two is wrong before the table follows",
+                hint="find out which of the two is wrong before you change the table",
             )
         if platform in known:
             context.set_scalars(path, {("releases", to, platform, "verified"): "true"})

@@ -1,7 +1,7 @@
 """Which JAX goes with which ROCm, GPU and CPython: tables of the data and of what was released.
 
-A release is called exercised where passing verdicts lie beside it; where no suite ran, or
-where no channel was asked, the cell says "not known".
+A release counts as tested if passing verdicts lie beside it. Without a run, or without a channel,
+the cell says "not known".
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _range(versions: Iterable[object]) -> str:
 def buildable(ci: Path, *, is_offered: bool = False) -> Table:
     """Return what can be built: the pins, newest first, with the ROCm that their sources take.
 
-    A page for users offers none that nobody has verified.
+    A page for users leaves out unverified pins.
     """
     rows, pins = [], source.pins_of(ci)
     for pin in reversed(pins.pins):
@@ -168,8 +168,8 @@ def images(looked: Iterable[Looked]) -> Table:
 def tried(looked: Iterable[Looked]) -> Iterator[Table]:
     """Return libraries, modules and features, each since the oldest JAX and ROCm it passed with.
 
-    It is what the suite `smoke` found, on one CPython of each pair; results that cannot be read are
-    not known. Why something did not run is of the newest.
+    These are results of the suite `smoke`, on one CPython of each pair; unreadable ones are left
+    out. The reason why something did not run is that of the newest pair.
     """
     from rocwheel.gate.verdict import storing
 
@@ -211,7 +211,7 @@ def refresh(place: Place, ci: Path) -> None:
     shown = state.of(place.view).sets.values()
     sets = [known for known in shown if known.standing is Standing.LISTED and known.jax]
     sets.sort(key=lambda known: (known.first, known.id), reverse=True)
-    if place.view == ALL:  # what every family has that must, whatever some have besides
+    if place.view == ALL:  # the sets of every family that must have them
         names = sorted({name for known in sets for name in state.sets[known.id].families})
     rows = []
     for name, known, python in ((n, s, p) for n in names for s in sets for p in s.pythons):

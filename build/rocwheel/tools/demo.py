@@ -2,10 +2,10 @@
 
 Its store is a folder and its build cell is `demo --wheels-only`, which makes a TheRock-like tarball
 from this machine's packages and lets `rocwheel.dist` build the wheel set as it would for JAX.
-Stage, gate, promote and page are the cells of any night. Afterwards the set is installed from the
-index by hash with pip, and imported. Nothing of it is special-cased below this module: the only
-differences to a real night are its recipe, and the family, which is data
-(`examples/miniature/families.yaml`; `three_families.yaml` for one build with a gate for each).
+Stage, gate, promote and page are the cells of any night. Afterwards pip installs the set from the
+index by hash, and it is imported. No other module knows of the demo: it differs from a real night
+by its recipe, and by the family, which is data (`examples/miniature/families.yaml`, or
+`three_families.yaml` for one build with a gate for each).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Listed(Plain, frozen=True, kw_only=True):
 
 
 class DemoResult(Plain, frozen=True, kw_only=True):
-    """A finished demo: what was built, where it can be installed from, what can be looked at."""
+    """A finished demo: what was built, and where to install it from and look at it."""
 
     wheelhouse: Path
     manifest: Manifest
@@ -110,7 +110,7 @@ def miniature(home: Home) -> Path:
 
 
 class Prepared(Plain, frozen=True, kw_only=True):
-    """What a demo asks of `dist`, except for where the tarball is; where it builds, with what."""
+    """A demo's request to `dist` without its tarball, and where and with what it builds."""
 
     request: dist.Request
     place: executor.BuildEnvironment
@@ -118,7 +118,7 @@ class Prepared(Plain, frozen=True, kw_only=True):
 
 
 def for_families(base: dist.Request, number: int | None) -> dist.Request:
-    """Return a request for one set of so many families, the first of `SEVERAL`; None asks none."""
+    """Return the request with the first `several` families of `SEVERAL`; None changes nothing."""
     own = miniature(base.home) / SEVERAL if number else None
     names = tuple(families.load(own))[:number] if own else ()
     return replace(base, families=names, own_families=own)
@@ -189,14 +189,14 @@ def wheels(prepared: Prepared, here: Here) -> dist.Result:
 
 
 class DemoNight(Plain, frozen=True, kw_only=True):
-    """What a demo's night is made of, besides what was built before."""
+    """The parts of a demo's night."""
 
     recipe: WheelRecipe
     setting: looking.PlanInput
     folder: Path  # of the store, and of what is written beside it
 
     def indexes(self, manifest: Manifest) -> dict[str, Listed]:
-        """Return by family where its users look, and whether they find the set there."""
+        """Return each family's index, and whether it lists the set."""
         channel, listed = self.setting.channel, {}
         for name in self.recipe.families:
             _, place = channel.pair(channel.open(), manifest, name)
@@ -311,7 +311,7 @@ def finish(prepared: Prepared, what: DemoNight, built: str, here: Here) -> DemoR
 
 
 def image(options: BuilderOptions, engine: str, here: Here, *, dry_run: bool) -> str:
-    """Return the builder image, made where need be; "" for a dry run that would make it."""
+    """Return the builder image, made if needed; "" for a dry run that would make it."""
     asked = container.ask(EngineKind(engine), environ=here.environ, runner=here.runner)
     there = build.current(options.recipe, here.home, engine=asked, runner=here.runner)
     if there and not options.base:
@@ -320,7 +320,7 @@ def image(options: BuilderOptions, engine: str, here: Here, *, dry_run: bool) ->
 
 
 def dry_run(base: dist.Request, here: Here, *, wheels_only: bool) -> Iterator[str]:
-    """Yield what it would do, as lines; asks for CPythons and packages, changes nothing."""
+    """Yield its steps as lines; looks for CPythons and packages, changes nothing."""
     packages = debian.MINIATURE_PACKAGES
     missing = debian.missing(packages, runner=here.runner) if debian.present() else ()
     for command in debian.install_commands(missing) if missing else ():
@@ -396,8 +396,8 @@ def install(
 ) -> None:
     """Install the set by hash into a new environment of one CPython and import it there.
 
-    The ROCm tree is linked to where the wheels' RUNPATH looks for it (`site-packages/rocm`), so
-    that no LD_LIBRARY_PATH hides a wrong RUNPATH. Raises CommandError or WheelError.
+    The ROCm tree is linked to the place in the wheels' RUNPATH (`site-packages/rocm`): with an
+    LD_LIBRARY_PATH a wrong RUNPATH would not be noticed. Raises CommandError or WheelError.
     """
 
     def answer(*argv: str) -> str:

@@ -1,6 +1,6 @@
-"""The developer's loop: build with local sources, install, test; or show how to run Bazel.
+"""The developer's loop: build with local sources, install, test; or run Bazel by hand.
 
-Nothing here is for release: wheels are snapshots, installed as Bazel made them (no repair), and
+These wheels are not for release: they are snapshots, installed as Bazel made them (no repair), and
 only those that changed.
 """
 
@@ -84,8 +84,8 @@ def kinds(names: Sequence[str]) -> tuple[WheelKind, ...]:
 def turn(loop: Loop, here: Here) -> Turn:
     """Build, install what changed, run the tests.
 
-    Raises what building raises; HostError for an environment that is none; CommandError when pip
-    or a test fails.
+    Raises what building raises; HostError for a folder that is no environment; CommandError when
+    pip or a test fails.
     """
     runner, console = here.runner, here.console
     planned, hashes = _begin(loop, runner)
@@ -101,7 +101,7 @@ def turn(loop: Loop, here: Here) -> Turn:
     with console.step("Install", key="install"):
         made = {path: files.sha256(path) for path in runs.outputs}
         changed = {path: digest for path, digest in made.items() if digest not in hashes}
-        # pip before 23.1 remembers a digest only when it was told one:
+        # pip before 23.1 remembers a digest only when it was given one:
         # https://pip.pypa.io/en/stable/news/#v23-1
         what = [f"{path.as_uri()}#sha256={digest}" for path, digest in changed.items()]
         for command in _install(loop, what):
@@ -138,8 +138,8 @@ def configure(
 ) -> tuple[Path, list[str]]:
     """Write the options of a build into an rc file outside the checkout; return it, and lines.
 
-    The lines run Bazel by hand with it: output base and caches are rocwheel's, so neither rebuilds
-    what the other built. Those of a dry run, which writes nothing, bring first what they need.
+    The lines run Bazel by hand with it. Output base and caches are rocwheel's, so neither rebuilds
+    what the other built. The lines of a dry run, which writes nothing, first bring what they need.
     Raises ConfigError for a file below the workspace.
     """
     planned = dist.plan(replace(request, allow_dirty=True))
@@ -147,7 +147,7 @@ def configure(
     path = rc_file or _default_rc(request, inputs.spec)
     if path.resolve().is_relative_to(inputs.tree.root.resolve()):
         raise ConfigError(
-            f"{path}: lies in the checkout, where it would be left behind",
+            f"{path}: lies in the checkout, which a build leaves clean",
             hint="choose a place outside of it, or drop --output",
         )
     invocations = bazel.invocations(inputs.spec)
@@ -171,11 +171,11 @@ def configure(
 def shell(request: dist.Request, words: Sequence[str], here: Here, *, tty: bool) -> int:
     """Run a command, such as a shell, where a build would run, with GPUs, on our own terminal.
 
-    Raises ConfigError where builds run on this machine, and what getting ready raises.
+    Raises ConfigError where builds run on this machine, and what the preparation raises.
     """
     if request.executor.kind == "host":
         raise ConfigError(
-            "shell opens a container, and builds run on this machine",
+            "this opens a build's container, and builds run on this machine",
             hint="add --executor=docker or podman with --builder-image",
         )
     executor = replace(request.executor, devices=devices())
@@ -205,14 +205,14 @@ def _default_rc(request: dist.Request, spec: bazel.BuildSpec) -> Path:
 
 
 def _spec(loop: Loop, spec: bazel.BuildSpec) -> bazel.BuildSpec:
-    """Return a snapshot: with date or commit the version would be a reason to rebuild."""
+    """Return a specification without date or commit: a new version would be a reason to rebuild."""
     return replace(
         spec, kinds=loop.kinds or spec.kinds, wheel_type="snapshot", wheel_suffix="", git_hash=""
     )
 
 
 def _rc_lines(planned: Sequence[BazelInvocation]) -> list[str]:
-    lines = ["# Written by `rocwheel configure`. Each config is one command line of it."]
+    lines = ["# Written by `rocwheel dev configure`. Each config is one of its command lines."]
     for option in planned[0].startup:
         name, _, value = option.partition("=")
         if name == "--bazelrc":  # read after the workspace's own, as on a command line
@@ -245,9 +245,9 @@ def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
 
 
 def _begin(loop: Loop, runner: Runner) -> tuple[dist.Plan, frozenset[str]]:
-    """Plan for the CPython of an environment; return the digests it was filled from, too.
+    """Plan for the CPython of an environment; also return the digests of its installed wheels.
 
-    Raises HostError for an environment that is none, or that lacks what the turn will run in it.
+    Raises HostError for a folder that is no environment, or lacks pip or pytest where needed.
     """
     environment = loop.environment
     python = environment / "bin" / "python"

@@ -1,4 +1,4 @@
-"""What this machine has for building, gating and releasing, and what it lacks."""
+"""Checks what this machine has for building, gating and releasing, and what it lacks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _engines(here: Here) -> Iterator[Row]:
 def examine(
     here: Here, purpose: Purpose, *, hosts: Iterable[str] = (), store: Store | None = None
 ) -> Iterator[Row]:
-    """Look at everything a purpose touches; starts short processes, changes nothing.
+    """Check everything that a purpose needs; starts short processes, changes nothing.
 
     `hosts` are network names that a release will need; `store` will be read, and written where
     this machine may.
@@ -125,7 +125,7 @@ def _gate(here: Here) -> Iterator[Row]:
 
 
 def _credentials() -> Row:
-    """Return where boto3 finds credentials, and of whom; nothing is asked of a server."""
+    """Return where boto3 finds credentials, and their identity; no server is asked."""
     import boto3
 
     key = boto3.session.Session().get_credentials()
@@ -158,7 +158,7 @@ def _neighbours(here: Here, store: Store | None) -> Iterator[Row]:
     yield Row(
         name="TheRock's addresses",
         found=old.partition(";")[0] or "are known, and not old",
-        remedy="rocwheel bump therock" if old else "",
+        remedy="rocwheel pins bump therock" if old else "",
         is_optional=True,
     )
     if store is None:
@@ -166,7 +166,7 @@ def _neighbours(here: Here, store: Store | None) -> Iterator[Row]:
     try:
         nights = Nights(store)
         last = [nights.plan(name)[0] for name in nights.names()[-1:]]
-    except (StoreError, ConfigError):  # which other rows tell, and `nightly check`
+    except (StoreError, ConfigError):  # other rows show them, and `nightly check`
         return
     for plan in last:
         offered = {(r.rocm_newest, r.jax_newest) for r in plan.recipes}
@@ -177,14 +177,14 @@ def _neighbours(here: Here, store: Store | None) -> Iterator[Row]:
         red = [cell.absent for cell in plan.cells if cell.kind == "source" and not cell.excused]
         if found := "; ".join(red) or ", ".join(shown):
             name = f"offered to {plan.night}"
-            yield Row(name=name, found=found, remedy="rocwheel bump therock" if red else "")
+            yield Row(name=name, found=found, remedy="rocwheel pins bump therock" if red else "")
 
 
 def _clock(here: Here, store: Store | None) -> Row:
     """Return the time, beside the store's: S3 refuses requests that are 15 minutes off."""
     now = here.now()
     shown, remedy = f"{now:%Y-%m-%d %H:%M} UTC", ""
-    with suppress(StoreError):  # which another row tells
+    with suppress(StoreError):  # another row shows it
         if isinstance(store, S3Store) and (theirs := store.clock()):
             off = abs((theirs - now).total_seconds())
             shown += f", {off:.0f} s from the store's"

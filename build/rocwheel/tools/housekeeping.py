@@ -1,9 +1,9 @@
-"""What the cache holds, how big it is, when it was used; and removing what is unused.
+"""Lists what the cache holds, with size and last use, and removes unused things.
 
-Everything in the cache can be made again. What is removed is whole: a tree, a checkout, an output
-base. What is in use is left: ROCm trees and folders of gates under a lease, output
-bases whose Bazel server runs, the environment this program runs in, and everything else while any
-build or gate runs (`using`).
+Everything in the cache can be made again. Whole things are removed: a tree, a checkout, an output
+base. Things in use stay: ROCm trees and folders of gates under a lease, output bases whose Bazel
+server runs, the environment this program runs in, and all else while a build or gate runs
+(`using`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CacheItem:
 
 
 def using(cache: Path) -> files.Lock:
-    """Hold what a build or gate uses. Raises HostError for a cache that cannot be written."""
+    """Keep `remove` from the cache while a build or gate runs. Raises HostError."""
     with named(cache, HostError, hint=ANOTHER_CACHE):
         return files.locked(cache / IN_USE, shared=True)
 
@@ -86,7 +86,7 @@ def choose(
 ) -> tuple[CacheItem, ...]:
     """Choose what to remove: unused for `older` seconds, or the longest unused above `most`.
 
-    What is in use stays, also where the rest is then more than `most` bytes.
+    Things in use stay, even if they are more than `most` bytes.
     """
     chosen = []
     total = sum(item.bytes for item in items)
@@ -112,7 +112,7 @@ def remove(cache: Path, chosen: Sequence[CacheItem]) -> tuple[CacheItem, ...]:
             if _in_use(item.kind, item.path, None):
                 continue
             aside = item.path.with_name(f".unfinished-{item.path.name}")
-            item.path.rename(aside)  # gone at once, whatever happens next
+            item.path.rename(aside)  # gone at once, even if removing it is interrupted
             files.remove(aside)
             removed.append(item)
     return tuple(removed)

@@ -2,5 +2,5 @@
 
 `inspect` reads a wheel once and flat in memory, `verify` judges it by `ci/wheel_policy.yaml`,
 `rename` changes its names and `repair` makes it fit to ship by splicing new texts between the
-compressed members of the old archive. Nothing needs more of a wheel in memory than a few MiB.
+compressed members of the old archive. No step holds more than a few MiB of a wheel in memory.
 """

@@ -1,4 +1,4 @@
-"""What the GPU's loader and HIP demand of one AMD GPU code object, read from its own tables.
+"""Checks one AMD GPU code object by its own tables: what the GPU's loader and HIP demand of it.
 
 A code object is an ELF file: `e_flags` say for which processor, a note says in MessagePack which
 kernels it has and for which target, and each kernel has a descriptor of 64 bytes that leads to its
@@ -100,7 +100,6 @@ def _check_features(features: str, flags: int) -> None:
 
 
 def _metadata(data: memoryview, sections: list[tuple[int, ...]]) -> Mapping[str, Any]:
-    """Return the map of the AMDGPU note."""
     for section in sections:
         if section[1] != _NOTES:
             continue
@@ -124,7 +123,6 @@ def _metadata(data: memoryview, sections: list[tuple[int, ...]]) -> Mapping[str,
 def _check_kernels(
     data: memoryview, sections: list[tuple[int, ...]], metadata: Mapping[str, Any]
 ) -> None:
-    """Hold each kernel of the metadata against its descriptor and its code."""
     kernels = metadata.get("amdhsa.kernels", [])
     if not isinstance(kernels, list) or len(kernels) > KERNELS:
         raise CodeError("has metadata without a list of kernels")

@@ -1,8 +1,8 @@
-"""Sets that come from sets: other versions or tags, the same content, and a manifest to prove it.
+"""Sets made from other sets: new versions or tags, the same content, and a manifest to prove it.
 
-`reversion` and `retag` copy what they do not change as it is compressed. So each wheel of a derived
-set names its parent's, what was rewritten, and a digest of everything else that anybody can compute
-from either wheel: nothing but RECORD is read for it, whose rows `verify` holds against the bytes.
+`reversion` and `retag` copy unchanged members in compressed form. Each wheel of a derived set names
+its parent's wheel, what was rewritten, and a digest of everything else. That digest is computed
+from RECORD alone, of either wheel; `verify` compares RECORD's rows with the bytes.
 """
 
 import re
@@ -23,7 +23,7 @@ from rocwheel.wheel.zip_reader import ZipArchive
 
 
 def content_of(path: Path, rewritten: Collection[str]) -> str:
-    """Return the SHA-256 of what a wheel has besides the members that were rewritten.
+    """Return the SHA-256 of a wheel's content without the members that were rewritten.
 
     The name of the dist-info folder, which has the version in it, does not count.
     """
@@ -45,7 +45,7 @@ def derived(
     folder: Path,
     by: Literal["reversion", "retag"],
 ) -> Manifest:
-    """Return the manifest of what plans made of a set, in a folder.
+    """Return the manifest of the set that `plans` made, in a folder.
 
     Raises WheelError where anything but a rewritten text differs.
     """

@@ -1,4 +1,4 @@
-"""What differs between two wheels, of what `inspect` reads: `diff`.
+"""Compares what `inspect` reads of two wheels: `diff`.
 
 Two builds of one input differ in nothing. A wheel that was re-versioned is compared member by
 member with the old one: `*.dist-info/` and `*.data/` count as the same folder in both.
@@ -21,7 +21,7 @@ _Facts = Mapping[str, tuple[str, ...]]  # aspect -> its values
 
 
 class Difference(NamedTuple):
-    """One thing that is not the same; `before` or `after` is "" where there is nothing."""
+    """One difference; `before` or `after` is "" where there is nothing."""
 
     member: str  # "" for the wheel as a whole
     aspect: str
@@ -49,7 +49,6 @@ def diff(first: Path, second: Path) -> tuple[Difference, ...]:
 
 
 def _differing(member: str, old: _Facts, new: _Facts) -> Iterator[Difference]:
-    """Yield what is not the same before and after, aspect by aspect."""
     for aspect in {**old, **new}:
         was, is_now = old.get(aspect, ()), new.get(aspect, ())
         if was == is_now:
@@ -98,7 +97,7 @@ def _headers(member: ZipMember) -> dict[str, tuple[str, ...]]:
 
 
 def _library(facts: ElfFacts) -> dict[str, tuple[str, ...]]:
-    """Return what a shared object says of itself, and has GPU code for."""
+    """Return what is compared of a shared object: its ELF facts and its GPU code."""
     return {
         "machine": (facts.machine,),
         "SONAME": (facts.soname,),

@@ -1,10 +1,10 @@
-"""What a shared object needs, offers and where it looks for it, read from a stream.
+"""Reads from a stream what a shared object needs and offers, and where it looks for libraries.
 
 `_Scan` is fed a file's bytes in order, once, and keeps only windows of it: the front, the dynamic
-segment, the section table, and the front of every HIP bundle. The few tables that lie behind what
-was already seen are asked for again (`again`). What the loader uses is what counts: NEEDED,
-SONAME and RUNPATH come from the dynamic segment, not from section names. Format: System V gABI,
-chapter 5, and the GNU symbol versioning of the LSB.
+segment, the section table, and the front of every HIP bundle. For the few tables before the current
+position, the file is fed again (`again`). NEEDED, SONAME and RUNPATH come from the dynamic segment,
+as for the loader, not from section names. Format: System V gABI, chapter 5, and the GNU symbol
+versioning of the LSB.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class ElfError(Exception):
 
 
 class Budget(Counter[str]):
-    """What the tables of all ELF files of one wheel hold together, by the field of `LIMITS`.
+    """The remaining size of tables of all ELF files of one wheel, by the field of `LIMITS`.
 
     Tables may overlap and may name one string a thousand times, so that a file of a few KB claims
-    to hold gigabytes. The largest published wheel needs a hundredth of what is allowed.
+    to hold gigabytes. The largest published wheel needs a hundredth of the limits.
     """
 
     def take(self, what: str, count: int) -> None:
-        """Raise ElfError where no more of it is left."""
+        """Use up some of the budget. Raises ElfError where too little is left."""
         self[what] += count
         if self[what] > getattr(LIMITS, what):
             raise ElfError(f"tables with more {what.rpartition('_')[2]} than are read")
@@ -109,7 +109,7 @@ class ElfFacts(Plain, frozen=True, kw_only=True):
     defines: Mapping[str, str] = {}  # exported name -> its version, of libraries that have some
 
     def highest(self, prefix: str) -> tuple[int, ...]:
-        """Return the highest version that is needed of `GLIBC`, `CXXABI` …; () for none."""
+        """Return the highest needed version of `GLIBC`, `CXXABI` …; () for none."""
         names = itertools.chain.from_iterable(self.versions.values())
         parsed = (_VERSION.match(_RELR.get(name, name)) for name in names)
         numbers = (each[2].split(".") for each in parsed if each and each[1] == prefix)
@@ -126,7 +126,7 @@ class GpuCode:
         self._pending: list[Future[hip.Bundle]] = []
 
     def takes(self, bundle: hip.Bundle) -> bool:
-        """Return whether a bundle is to be read; what it unpacks to is then taken off."""
+        """Return whether a bundle is to be read, and count its unpacked size."""
         if not bundle.objects or bundle.unpacked > self._room:
             return False
         self._room -= bundle.unpacked
@@ -252,7 +252,7 @@ class _Scan:
         raise _LaterError
 
     def _spot_bundles(self, piece: bytes) -> None:
-        """Ask for the front of whatever begins like a bundle on a page boundary."""
+        """Ask for the front of each place on a page boundary that begins like a bundle."""
         first = -self._at % hip.ALIGNMENT
         initials = piece[first :: hip.ALIGNMENT]
         for number, initial in enumerate(initials):
@@ -352,7 +352,7 @@ class _Scan:
     def _described(
         self, sections: memoryview, kind: int, address: list[int] | None, loads: list[Segment]
     ) -> tuple[int, int]:
-        """Return place and size of the table at an address, which the section of its kind says."""
+        """Return place and size of the table at an address, from the section of its kind."""
         if address is None:
             return 0, 0
         places = [(item[4], item[5]) for item in _SECTION.iter_unpack(sections) if item[1] == kind]
@@ -382,8 +382,6 @@ class _LaterError(Exception):
 
 
 class _Header:
-    """The file header, as far as it is needed."""
-
     def __init__(self, raw: memoryview) -> None:
         if len(raw) < _HEADER.size:
             raise ElfError("cut short in its header")
@@ -406,7 +404,7 @@ class _Header:
 
 
 class _Strings:
-    """A string table; what is read of it is taken from the wheel's budget."""
+    """A string table; reading it uses the wheel's budget."""
 
     def __init__(self, data: bytes, budget: Budget) -> None:
         self._data = data
@@ -434,7 +432,7 @@ def _offset(loads: list[Segment], address: int) -> int:
 
 
 def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
-    """Return the entries of search paths; an empty one is the current directory to glibc."""
+    """Return the entries of search paths; glibc takes an empty one for the current directory."""
     lists = [strings.at(value, limit=16 * NAME) for value in values]
     return tuple(part for text in lists if text for part in text.split(":"))
 
@@ -444,7 +442,7 @@ def _symbols(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the names that another library must define, and those that others may use.
 
-    `chosen` has the number of each symbol's version, `numbers` what it stands for.
+    `chosen` has the number of each symbol's version, `numbers` the version of each number.
     """
     imports: dict[str, str] = {}
     exports: dict[str, str] = {}

@@ -68,7 +68,7 @@ class Bundle(Plain, frozen=True, kw_only=True):
 
     @property
     def targets(self) -> frozenset[str]:
-        """Targets with code; an entry of no bytes is none."""
+        """Targets with code; an entry without bytes does not count."""
         return frozenset(item.target for item in self.objects if item.size)
 
 
@@ -88,7 +88,7 @@ def in_all(bundles: Iterable[Bundle]) -> tuple[str, ...]:
 
 
 def looks_like(front: bytes) -> bool:
-    """Return whether these bytes may begin a bundle; a shorter `front` than a magic may."""
+    """Return whether these bytes may begin a bundle, even if they are shorter than a magic."""
     front = front[: len(PLAIN)]
     return bool(front) and (PLAIN.startswith(front) or (front[:4] == PACKED[: len(front[:4])]))
 
@@ -139,7 +139,7 @@ def parse(front: bytes, *, offset: int, room: int = 1 << 62) -> Bundle | None:
 
 
 def read(bundle: Bundle, data: bytearray) -> Bundle:
-    """Unpack a bundle and check its code objects; `data` has its bytes, or all that may be its."""
+    """Unpack a bundle and check its code objects; `data` may be longer than the bundle."""
     problems: list[str] = []
     compilers: set[str] = set()
     try:

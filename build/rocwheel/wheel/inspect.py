@@ -1,7 +1,7 @@
-"""Everything one pass over a wheel can tell: `inspect`.
+"""Reads all facts about a wheel in one pass: `inspect`.
 
-Every member is inflated at most once (a second time where an ELF table lies behind what passed),
-nothing is unpacked to disk, and memory does not grow with the wheel.
+Every member is inflated once (twice where an ELF table lies before the current position), nothing
+is unpacked to disk, and memory does not grow with the wheel.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _MODULE: Final = 64 << 10  # bytes of a version module that is read
 
 
 class WheelReport(NamedTuple):
-    """What a wheel is. With `checked`, every byte was read and compared with RECORD."""
+    """Facts about a wheel. With `checked`, every byte was read and compared with RECORD."""
 
     path: Path
     filename: WheelName
@@ -81,7 +81,7 @@ class WheelReport(NamedTuple):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Return what NEEDED may name inside: file names, and the SONAMEs of loaded libraries."""
+        """Return the names inside that NEEDED may use: files, and SONAMEs of loaded libraries."""
         sonames = {item.soname for item in self.elf if item.soname}
         return frozenset({each.name.rpartition("/")[2] for each in self.members} | sonames)
 
@@ -190,7 +190,7 @@ def inspect_with_manifest(path: Path) -> WheelReport:
 
 
 class _Reader:
-    """Reads members and holds them against RECORD; without `rows` only ELF files matter."""
+    """Reads members and compares them with RECORD; without `rows` it reads ELF files alone."""
 
     def __init__(
         self, archive: ZipArchive, rows: Mapping[str, RecordRow] | None, code: GpuCode
@@ -243,7 +243,7 @@ class _Reader:
 
 
 class _Texts(importlib.metadata.PathDistribution):
-    """A distribution that has entry_points.txt and nothing else."""
+    """A distribution that has entry_points.txt alone."""
 
     def __init__(self, text: str) -> None:
         self._text = text

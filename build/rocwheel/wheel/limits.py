@@ -1,4 +1,4 @@
-"""What reading a wheel may cost, in bytes and in work; published wheels stay far below."""
+"""Limits on the cost of reading a wheel; published wheels stay far below."""
 
 from typing import Final, NamedTuple
 

@@ -1,6 +1,6 @@
 """The texts in a wheel's dist-info folder, read and edited line by line.
 
-Editing keeps every byte that it was not asked to change. Sources: the wheel format, core
+Editing keeps every other byte. Sources: the wheel format, core
 metadata, RECORD (packaging.python.org/specifications), PEP 425 tags, PEP 503 names.
 """
 
@@ -79,7 +79,7 @@ class WheelName(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """Return what the names of the dist-info and data folders begin with."""
+        """Return the stem that the names of the dist-info and data folders share."""
         return f"{self.distribution}-{self.version_text}"
 
     def moved(self, member: str, stem: str) -> str:
@@ -93,7 +93,7 @@ class WheelName(NamedTuple):
 
 
 def canonical_platform(tag: str) -> str:
-    """Return a platform tag with the names that manylinux levels had before PEP 600 replaced."""
+    """Return a platform tag with older names of manylinux levels replaced by those of PEP 600."""
     old, _, machine = tag.partition("_")
     return f"manylinux_{MANYLINUX[old]}_{machine}" if old in MANYLINUX and machine else tag
 
@@ -139,7 +139,7 @@ class KeyValueText:
         self._body = "".join(lines[end:])
 
     def all(self, key: str, *, exact: bool = False) -> tuple[str, ...]:
-        """Return values of a key; with `exact` as it is written: uv reads WHEEL so."""
+        """Return values of a key; with `exact` case counts, as for uv, which reads WHEEL so."""
         values = []
         for match in filter(None, map(_FIELD.match, self._lines)):
             name, value = match.groups()
@@ -151,14 +151,14 @@ class KeyValueText:
         return tuple(values)
 
     def get(self, key: str) -> str:
-        """Return the value of a key that stands once, "" where it is absent. Raises WheelError."""
+        """Return the value of a key, "" where it is absent. Raises WheelError if it is twice."""
         values = self.all(key)
         if len(values) > 1:
             raise WheelError(f"{self.name}: {key} is given twice", hint=AGAIN)
         return values[0] if values else ""
 
     def replace(self, key: str, values: Mapping[str, str]) -> None:
-        """Change values of a key: `values` maps what stands there to what shall stand there."""
+        """Change values of a key: `values` maps old ones to new ones."""
         for number, line in enumerate(self._lines):
             match = _FIELD.match(line)
             if match and match[1].lower() == key.lower():
@@ -168,7 +168,7 @@ class KeyValueText:
                     self._lines[number] = line[:at] + values[old] + line[at + len(old) :]
 
     def replace_all(self, key: str, values: Iterable[str]) -> None:
-        """Put these values where the key stands first, and remove its other lines."""
+        """Put these values in the first line of the key, and remove its other lines."""
         at = {
             number: None
             for number, line in enumerate(self._lines)
@@ -185,15 +185,15 @@ class KeyValueText:
 
 
 def release_of(module: bytes) -> str | None:
-    """Return what a version.py says its release is: "" for None, None where it does not say."""
+    """Return the release in a version.py: "" for None, None where there is no assignment."""
     match = re.search(_RELEASE, module)
     return (match[3] or b"").decode("utf-8", "replace") if match else None
 
 
 def with_release(module: bytes, version: str) -> bytes:
-    """Return a version.py with another release; without the assignment it stays as it is.
+    """Return a version.py with another release; one without an assignment is not changed.
 
-    JAX's module repeats an assignment in the code that writes it: a version is replaced there too.
+    JAX's module repeats an assignment in the code that writes it; it is replaced there too.
     """
     match = re.search(_RELEASE, module)
     if match is None:
@@ -206,8 +206,8 @@ def with_release(module: bytes, version: str) -> bytes:
 def sound_mode(mode: int) -> int:
     """Return permission bits with which all can use a file, and only its owner changes it.
 
-    A mode that is so already stays; so does 0, of an archive without modes. pip and uv set their
-    own, what unpacks a wheel otherwise (Bazel, distributions) takes the archive's.
+    A sound mode stays; so does 0, of an archive without modes. pip and uv set their own modes;
+    other programs that unpack wheels (Bazel, distributions) take the archive's.
     """
     bits = mode & 0o7777
     sound = (bits | 0o444) & ~0o7002
@@ -239,7 +239,7 @@ def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
 
 
 def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -> Iterator[str]:
-    """Return what RECORD lists wrongly: each file stands in it once, hashed if it may be."""
+    """Return what is wrong in RECORD: each file is listed once, hashed if it may be."""
     unhashed = {f"{folder}/{name}" for name in UNHASHED}
     files = {name for name in names if not name.endswith("/")}
     seen = set()

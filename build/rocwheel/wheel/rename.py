@@ -1,9 +1,9 @@
 """Give a wheel other tags or another version: `plan_retag`, `plan_reversion`, `apply`.
 
-The texts that say what changes (WHEEL, METADATA, the version module, RECORD, pins on wheels of the
-same set) are written anew, everything else is copied as it is compressed. The output is new, the
-input is never touched; several wheels are changed together or not at all. A wheel whose RECORD does
-not list exactly its files, or whose texts differ from it, is refused: a new RECORD would hide that.
+The texts that change (WHEEL, METADATA, the version module, RECORD, pins on wheels of the same set)
+are rewritten; everything else is copied in compressed form. The output is new, the input is never
+touched; several wheels are changed together or not at all. A wheel whose RECORD does not list
+exactly its files, or whose texts differ from it, is refused: a new RECORD would hide that.
 """
 
 import re
@@ -40,7 +40,7 @@ _TAGS: Final = {
 
 
 class Rename(NamedTuple):
-    """One wheel and what it shall become; `edits` maps present member names to new content."""
+    """A planned rename of one wheel; `edits` maps present member names to new content."""
 
     source: Path
     stamp: Stamp  # of the source as it was read
@@ -67,7 +67,7 @@ class Rename(NamedTuple):
 
 
 class NewVersion(NamedTuple):
-    """Which version wheels shall get; exactly one of the three is given."""
+    """The version that wheels get; exactly one of the three is given."""
 
     version: str = ""
     post: int | None = None
@@ -164,7 +164,7 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
 def apply(plans: Iterable[Rename], folder: Path, *, keep: bool = True) -> tuple[Path, ...]:
     """Write the planned wheels into a folder, all or none.
 
-    With `keep=False` they are held against those that have their names, and nothing is left.
+    With `keep=False` they are only compared with files that have their names.
     Raises WheelError when a file of another content has one of the names, HostError when the
     folder cannot be written.
     """
@@ -225,9 +225,9 @@ class _Draft:
             self._edits[member] = content
 
     def edit_version_modules(self, old: Version, new: Version) -> Iterator[str]:
-        """Write the new version into our SBOM, and where a version.py says the old one, or None.
+        """Write the new version into our SBOM, and into a version.py with the old one, or None.
 
-        Yields the modules of JAX's wheels that keep another version, or say none.
+        Yields the modules of JAX's wheels that keep another version, or have none.
         """
         for member in self._archive.members:
             if member.name == f"{self.folder}/sboms/rocwheel.cdx.json":
@@ -269,12 +269,11 @@ class _Draft:
 
 
 def _rocm_number(project: str) -> str:
-    """Return the ROCm number of a plugin or pjrt; "" for another project."""
     return (kind_of(project) or ("", ""))[1]
 
 
 def _tags(text: str, kind: str) -> tuple[str, ...]:
-    """Split tags of a kind that dots join, each once. Raises ConfigError for one that is none."""
+    """Split tags of a kind that dots join, each once. Raises ConfigError for an invalid one."""
     pattern, example = _TAGS[kind]
     tags = tuple(dict.fromkeys(text.split("."))) if text else ()
     for tag in tags:
@@ -290,7 +289,7 @@ def _tags(text: str, kind: str) -> tuple[str, ...]:
 def _pins(
     requires: Iterable[str], name: WheelName, versions: Mapping[str, tuple[Version, Version]]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return old requirement -> new one, within the set; and its projects that were not given."""
+    """Return old requirement -> new one within the set, and the set's projects not given."""
     own_set = _rocm_number(name.project)
     changed: dict[str, str] = {}
     alone: list[str] = []
@@ -314,8 +313,8 @@ def _pins(
 def _pinned(text: str, old: Version, new: Version) -> str:
     """Return the requirement, admitting the new version where it admitted the old one.
 
-    Only versions in it change, at their places; a pin on another version than `old` is none of
-    this set's (jax's extra `minimum-jaxlib` has one). Raises WheelError where that cannot be.
+    Only versions in it change, at their places. A pin on another version than `old` stays: it is
+    not of this set (jax's extra `minimum-jaxlib` has one). Raises WheelError where none fits.
     """
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet

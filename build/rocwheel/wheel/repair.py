@@ -1,11 +1,10 @@
 """Make a wheel fit to ship: `plan_repair`, `apply`.
 
-A repair changes the platform tag to the oldest manylinux level that really holds, RUNPATH to the
-template of the JAX version, modes so that everybody may read every file, version modules that say
-no version, and the list of what the wheel was made of. Measuring is done in the archive; a wheel
-that only needs texts is spliced as `retag` does it. Where an ELF file has to change, patchelf
-changes it, and only that file is compressed again. A library that is missing stays missing:
-nothing is grafted.
+A repair sets the platform tag to the oldest manylinux level that really holds, RUNPATH to the
+template of the JAX version, modes so that every user may read every file, empty version modules,
+and the list of what the wheel was made of. A wheel that only needs new texts is spliced, as by
+`retag`. Where an ELF file has to change, patchelf changes it, and only that file is compressed
+again. A library that is missing stays missing: nothing is grafted.
 """
 
 import itertools
@@ -38,7 +37,7 @@ _SYSTEMS: Final = ("pkg:deb/", "pkg:rpm/", "pkg:apk/")  # where auditwheel looks
 
 
 class RepairPlan(NamedTuple):
-    """What the repair of one wheel will do."""
+    """A planned repair of one wheel."""
 
     report: WheelReport
     runpaths: Mapping[str, tuple[str, ...]]  # member -> the RUNPATH it gets
@@ -84,8 +83,8 @@ def plan_repair(
 ) -> RepairPlan:
     """Read every byte of a wheel and decide what it lacks; `kind` defaults to its project's.
 
-    `sources` is what it was built from; without them, what it says itself. `extras` are those that
-    it shall offer, and what each requires.
+    `sources` is what it was built from; by default what the wheel itself says. `extras` are those
+    to offer, and what each requires.
     Raises WheelError for a wheel that is not sound, or needs a library or symbols that no system
     promises.
     """
@@ -122,7 +121,7 @@ def plan_repair(
 
 
 def _sources(report: WheelReport, kind: WheelKind | None) -> Iterator[Component]:
-    """Yield what an earlier list says that a wheel was built from, or else the wheel's modules."""
+    """Yield what a wheel was built from, by an earlier list or else by the wheel's modules."""
     earlier = report.sboms.get(sbom.OWN, ())
     if kept := [each for each in earlier if each.role in sbom.ORIGINS]:
         yield from kept
@@ -142,7 +141,7 @@ def _sources(report: WheelReport, kind: WheelKind | None) -> Iterator[Component]
 
 
 def _libraries(report: WheelReport, policy: WheelPolicy) -> Iterator[Component]:
-    """Yield libraries of others inside, the packages that auditwheel names, and what is needed."""
+    """Yield grafted libraries, their packages as auditwheel names them, and needed libraries."""
     yield from (Component("grafted", name) for name in report.grafted)
     for each in itertools.chain.from_iterable(report.sboms.values()):
         if each.role in ("", "package") and each.purl.startswith(_SYSTEMS):
@@ -153,7 +152,7 @@ def _libraries(report: WheelReport, policy: WheelPolicy) -> Iterator[Component]:
 
 
 def _releases(report: WheelReport) -> tuple[str, ...]:
-    """Return the version modules that say no version, or another post-release of this one."""
+    """Return the version modules without a version, or with another post-release of this one."""
     own, names = report.filename.version, list[str]()
     for name, text in report.releases.items():
         release = requirements.version(text or "")
@@ -164,9 +163,9 @@ def _releases(report: WheelReport) -> tuple[str, ...]:
 
 
 def check(plan: RepairPlan, out: Path, *, runner: Runner, console: Console) -> None:
-    """Refuse what `apply` would refuse because of the folder or a file in it; leaves nothing.
+    """Refuse what `apply` would refuse because of the folder or a file in it; writes nothing there.
 
-    Only a wheel whose name is taken is repaired, aside, to be compared. Raises as `apply` does.
+    Only a wheel whose name is taken is repaired, aside, and compared. Raises as `apply` does.
     """
     check_folder(out)
     if (out / str(plan.after)).exists():
@@ -178,7 +177,7 @@ def apply(
 ) -> RepairResult:
     """Write the repaired wheel into `out`.
 
-    With `keep=False` the wheel is held against the one that has its name, and goes away.
+    With `keep=False` the wheel is only compared with the file that has its name.
 
     Raises WheelError when `out` has another file of that name, CommandError when patchelf fails,
     HostError when `out` cannot be written.
@@ -210,7 +209,7 @@ def apply(
 
 
 def _refuse_missing(report: WheelReport, policy: WheelPolicy, kind: WheelKind | None) -> None:
-    """Raise WheelError where a library is needed that is neither inside nor expected outside."""
+    """Raise WheelError for a needed library that is neither inside nor expected outside."""
     sonames = {item.path: item.soname if kind else "" for item in report.elf}
     outside = policy.outside(kind)
     missing = [
@@ -230,7 +229,7 @@ def _refuse_missing(report: WheelReport, policy: WheelPolicy, kind: WheelKind | 
 def _runpaths(
     report: WheelReport, policy: WheelPolicy, kind: WheelKind | None
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield members with the RUNPATH that they must get."""
+    """Yield members to change, with their new RUNPATH."""
     templates = policy.runpaths(report.filename.version) if kind and kind.needs_rocm else ()
     libraries = report.filename.distribution + LIBRARIES
     for item in report.elf:

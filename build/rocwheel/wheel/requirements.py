@@ -1,4 +1,4 @@
-"""Versions and requirements as METADATA has them: of a wheel that is not trusted, anything at all.
+"""Parses versions and requirements of METADATA, which may be any text in an untrusted wheel.
 
 packaging raises more than it documents: ValueError for a number of 5,000 digits, RecursionError,
 UndefinedComparison and KeyError for markers. All of that means: not PEP 440, not PEP 508.
@@ -26,12 +26,12 @@ def version(text: str) -> Version | None:
 
 
 def release(text: str) -> Version | None:
-    """Return the version that a module states; JAX takes that apart itself, and knows no `v`."""
+    """Return the version in a module; JAX splits it itself and accepts no leading `v`."""
     return version(text) if text[:1].isdigit() else None
 
 
 def specifiers(text: str) -> SpecifierSet | None:
-    """Return a set of version specifiers by PEP 440; None where it is none."""
+    """Return a set of version specifiers by PEP 440; None where it is invalid."""
     from packaging.specifiers import SpecifierSet
 
     parsed = _parsed(SpecifierSet, text)
@@ -39,7 +39,7 @@ def specifiers(text: str) -> SpecifierSet | None:
 
 
 def requirement(text: str) -> Requirement | None:
-    """Return a requirement by PEP 508 whose marker has a value on Linux; None where it is none."""
+    """Return a requirement by PEP 508 whose marker has a value on Linux; None if it is invalid."""
     from packaging.requirements import Requirement
 
     parsed = _parsed(Requirement, text)
@@ -64,7 +64,7 @@ def applies(requirement: Requirement, *, python_minor: str) -> bool:
 
 
 def _compares(specifier: SpecifierSet) -> bool:
-    """Return whether it compares with a version: packaging parses some numbers only then."""
+    """Return whether it can be compared: packaging parses some numbers only then."""
     try:
         specifier.contains("0", prereleases=True)
     except ValueError:

@@ -1,6 +1,7 @@
-"""What a wheel was made of, as CycloneDX 1.6 in its `.dist-info/sboms` (PEP 770): `make`, `read`.
+"""The list of what a wheel was made of (CycloneDX 1.6, PEP 770): `make`, `read`.
 
-The document of one wheel is always the same bytes: it has neither a time nor a serial number.
+It lies in `.dist-info/sboms` and has neither a time nor a serial number, so one wheel always gets
+the same bytes.
 """
 
 import itertools
@@ -22,7 +23,7 @@ _MISFIT: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionE
 
 
 class Component(NamedTuple):
-    """One thing in a wheel's list, and what it is to the wheel.
+    """One thing in a wheel's list, and its relation to the wheel.
 
     `wheel`: the wheel itself; `source` and `tool`: what it was compiled from and by; `grafted`: a
     library of others inside; `package`: of the system that such a library came from, as auditwheel
@@ -87,9 +88,9 @@ def _packed(document: object) -> bytes:
 
 
 def read(data: bytes) -> tuple[Component, ...]:
-    """Return what a CycloneDX file lists, of whatever maker.
+    """Return what a CycloneDX file of any maker lists.
 
-    A file that is none is no reason to refuse the wheel: clients do not look at it.
+    An invalid file is no reason to refuse the wheel: clients do not look at it.
     """
     with suppress(*_MISFIT):
         document = json.loads(data)

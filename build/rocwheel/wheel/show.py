@@ -56,9 +56,9 @@ def document(report: WheelReport) -> dict[str, Any]:
 
 
 def lines(report: WheelReport, *, width: int) -> Iterator[str]:
-    """Return a report as a person reads it: what the wheel is, then members and libraries by size.
+    """Return a report as a person reads it: the wheel, then members and libraries by size.
 
-    No field of a wheel can be more than the one line it stands in.
+    A field of a wheel cannot break out of its line.
     """
     return map(printable, _lines(report, width))
 
@@ -198,7 +198,7 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
 
 
 def _gpu_code(item: ElfFacts) -> str:
-    """Return how many bundles there are for how many targets, and what only some of them have."""
+    """Return the number of bundles and of targets, and the targets that only some bundles have."""
     if not item.bundles:
         return ""
     targets = hip.in_all(item.bundles)

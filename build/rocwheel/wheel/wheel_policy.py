@@ -1,4 +1,4 @@
-"""`ci/wheel_policy.yaml`: what wheels may need, where they look for ROCm, what they may weigh.
+"""Reads `ci/wheel_policy.yaml`: what wheels may need, where they look for ROCm, their size.
 
 Every mistake in the file is a ConfigError with file, line, key and the nearest valid name.
 """
@@ -46,7 +46,7 @@ class RunpathUse(Value, frozen=True, kw_only=True):
 
 
 class AllowedRequirement(Value, frozen=True, kw_only=True):
-    """Which versions a requirement must admit and must refuse; "" where any is right."""
+    """A version that a requirement must admit and one it must refuse; "" for no demand."""
 
     admits: str
     refuses: str
@@ -76,11 +76,11 @@ class RequiredMembers(Value, frozen=True, kw_only=True):
     jax: SpecifierSet
     members: tuple[str, ...]  # `{rocm}` is the ROCm number
     pythons: tuple[str, ...] = ()  # minor versions of CPython 3 that must be admitted
-    registers: Registers | None = None  # what starting the plugin tells JAX
+    registers: Registers | None = None  # with JAX, when the plugin starts
 
 
 class KindPolicy(Value, frozen=True, kw_only=True):
-    """What is true of one kind of wheel."""
+    """The rules for one kind of wheel."""
 
     size: int  # bytes, for as many gfx targets as `targets`
     targets: int = 0
@@ -100,7 +100,7 @@ class KindPolicy(Value, frozen=True, kw_only=True):
 
 
 class Runpath(Value, frozen=True, kw_only=True):
-    """Where wheels look for ROCm, and what in such a list is of a build."""
+    """Where wheels look for ROCm, and how to recognise entries left by a build."""
 
     leaks: tuple[str, ...]
     lists: Mapping[str, tuple[str, ...]]
@@ -184,7 +184,7 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
         return tuple(map(self.runpath.expanded, next(uses, ())))
 
     def required(self, kind: WheelKind, version: Version) -> RequiredMembers:
-        """Return what a wheel of this kind and version must have."""
+        """Return the members that a wheel of this kind and version must have."""
         base = Version(version.base_version)
         uses = [each for each in self.kinds[kind].required if each.jax.contains(base)]
         members = dict.fromkeys(name for each in uses for name in each.members)
@@ -198,7 +198,7 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
         return any(fnmatch.fnmatchcase(name, each) for each in self.rocm_names)
 
     def homes(self, name: str, needed: Sequence[str]) -> list[str]:
-        """Return which of ROCm's libraries that a file NEEDs may define a name without version."""
+        """Return the NEEDED libraries of ROCm that may define a name without version."""
         for library, patterns in self.defined_by.items():
             if any(fnmatch.fnmatchcase(name, each) for each in patterns):
                 return [each for each in needed if each.startswith(f"{library}.")]
@@ -210,7 +210,7 @@ class WheelPolicy(Value, frozen=True, kw_only=True):
         return match[1] if match and match[1] in self.manylinux else ""
 
     def excess(self, level: str, facts: ElfFacts) -> tuple[str, ...]:
-        """Return symbol versions that this file needs, and this level, or any, does not promise."""
+        """Return the file's symbol versions that this level, or every level, does not promise."""
         platform = self.platform_libraries if facts.machine == "x86_64" else frozenset()
         never = (
             name

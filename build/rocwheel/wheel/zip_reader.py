@@ -1,4 +1,4 @@
-"""Read a wheel's zip archive without trusting it, and without ever holding a member in memory.
+"""Reads a wheel's zip archive without trusting it, and without holding a member in memory.
 
 `ZipArchive` accepts only archives that every reader understands alike: one end record, no bytes
 outside members, local headers that agree with the central directory, no two members that could
@@ -80,7 +80,7 @@ class Stamp(NamedTuple):
 class ZipMember(NamedTuple):
     """One file or folder of the archive; its local header and its central record agree.
 
-    While the directory is read, what only the local header tells is 0 or empty.
+    While the directory is read, fields of the local header are 0 or empty.
     """
 
     name: str
@@ -155,9 +155,9 @@ class ZipArchive:
         raise WheelError(f"{self.path}: {brief(problem)}", hint=hint)
 
     def check_digest(self, announced: str) -> None:
-        """Read all of the file again; raises WheelError where its SHA-256 is not the announced one.
+        """Read the file again. Raises WheelError where its SHA-256 is not the announced one.
 
-        Size, time and inode of a file that is written to in place can be made to look the same.
+        A file can be changed in place without a change of size, time and inode.
         """
         if files.sha256(self.raw(0, self.size, step=CHUNK)) != announced:
             self._changed()
@@ -320,9 +320,9 @@ class ZipArchive:
         )
 
     def _check_type(self, name: str, attributes: int) -> None:
-        """Refuse what is not a plain file, or a folder, by the bits of whatever made it.
+        """Refuse all but plain files and folders, by the mode bits of any making system.
 
-        unzip takes the mode of other makers than Unix too, and pip of all.
+        unzip takes the mode of other systems than Unix too, and pip of all.
         """
         kind = stat.S_IFMT(attributes >> 16)
         if kind not in (0, stat.S_IFDIR if name.endswith("/") else stat.S_IFREG):
@@ -375,7 +375,7 @@ class ZipArchive:
         return wide or b""
 
     def _check_wide(self, name: str, wide: bytes, asked: int) -> None:
-        """Refuse other 64-bit sizes than as many as are asked for."""
+        """Refuse more or fewer 64-bit sizes than the header asks for."""
         if len(wide) < 8 * asked:
             self.refuse(f"{name}: its zip64 sizes are missing or cut short")
         if len(wide) > 8 * asked:
@@ -421,7 +421,6 @@ class ZipArchive:
 
 
 def _is_descriptor(member: ZipMember, raw: bytes, layout: str) -> bool:
-    """Return whether these bytes are a data descriptor of the member, signed or not."""
     sizes = (member.compressed, member.size)
     if layout == "<III" and max(sizes) > U32:
         return False
@@ -430,7 +429,7 @@ def _is_descriptor(member: ZipMember, raw: bytes, layout: str) -> bool:
 
 
 def path_conflict(names: Iterable[str]) -> str:
-    """Return what is wrong with names that would be unpacked together; "" where nothing is."""
+    """Return what is wrong with names that are unpacked together; "" for nothing."""
     seen: dict[str, str] = {}
     for name in names:
         key = _key(name.rstrip("/"))
@@ -446,7 +445,7 @@ def path_conflict(names: Iterable[str]) -> str:
 
 
 def _key(name: str) -> str:
-    """Return what two names have in common that land on one path on some system."""
+    """Return a key that is the same for names that become one path on some system."""
     if name.isascii():
         return name.lower()
     import unicodedata

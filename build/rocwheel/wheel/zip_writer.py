@@ -1,4 +1,4 @@
-"""Write a wheel out of parts of another: compressed members are copied, new ones go in between.
+"""Writes a wheel from parts of another: compressed members are copied, new ones go in between.
 
 The output keeps the order, names, times, modes, flags, extra fields and comment of what it is made
 from; only members that are given new content are compressed, below a local header without extra
@@ -91,7 +91,7 @@ class _Writer:
     def _compress(self, part: ZipPart, content: bytes | Path) -> ZipMember:
         """Append new content; returns `part.member` with its flags, sizes and CRC."""
         offset = self._at
-        # The sizes of a member that is written anew stand in its header.
+        # A new member has its sizes in its header.
         flags = part.member.flags & ~FLAG_DESCRIPTOR | (0 if part.name.isascii() else FLAG_UTF8)
         empty = part.member._replace(flags=flags, crc=0, compressed=0, size=0)
         self._write(_local(empty, part.name))
@@ -129,7 +129,7 @@ class _Writer:
 
 
 def _refuse_huge(size: int) -> None:
-    """Raise WheelError for what an archive can only say in 64 bits."""
+    """Raise WheelError for an archive that needs 64-bit sizes."""
     if size >= U32:
         raise WheelError("4 GiB or 65535 members are more than a wheel has", hint="make it smaller")
 
@@ -179,8 +179,8 @@ def _unwritable(path: str | Path, why: str | None) -> HostError:
 class Outbox:
     """Files that appear in a folder together when the block ends well, or not at all.
 
-    Until then they have no name where the file system allows that, so that not even a run that was
-    killed leaves anything behind.
+    Until then they have no name, where the file system allows that, so a killed run leaves nothing
+    behind.
     """
 
     def __init__(self, folder: Path, *, keep: bool = True) -> None:
@@ -244,7 +244,7 @@ class Outbox:
 
 
 class _DraftFile:
-    """A file being written, without a name or, where that cannot be, with a hidden one."""
+    """A file being written, without a name or else with a hidden one."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._hidden: Path | None = None

@@ -397,7 +397,7 @@ def test_what_comes_back_needs_a_promoters_key_and_what_leaves_waits_for_none(
     assert changed(world, "rollback", signer="runner") == 9
     assert "a key of the role runner, not promoter" in capsys.readouterr().err
     assert changed(world, "rollback", signer="") == 0
-    assert "unsigned: `trust verify`" in capsys.readouterr().err
+    assert "not signed: run it again" in capsys.readouterr().err
     assert verified(world, capsys)[1] == "verified"  # so it is said
     assert changed(world, "restore", signer="") == 9
     assert "`restore` needs the signature of a promoter's key" in capsys.readouterr().err

@@ -1,9 +1,8 @@
-"""Whose it is what containers are made from, and what runs that were cut short left of it.
+"""Which process containers, names of images and folders belong to, and what killed runs left.
 
-Containers, names of images and folders say which process they belong to, so that others can tell
-whether it still runs. `leftovers` lists what has no user any more, for `doctor`, which shows it,
-and `image prune`, which removes it. Folders lie beside each other in the cache, which several
-users' processes and machines may share; each goes with the process that made it.
+Each object names its process, so that others can see whether that still runs. `leftovers` lists
+what has no user any more; `doctor` shows it, and `image prune` removes it. Folders lie beside each
+other in the cache, which several users and machines may share.
 """
 
 import json
@@ -104,15 +103,15 @@ def claimed(folder: Path) -> Iterator[Path]:
 
 
 def scratch(place: Path, what: str) -> AbstractContextManager[Path]:
-    """Return a new folder of this process for what something is made from. Raises as `claimed`."""
+    """Return a new scratch folder of this process. Raises as `claimed`."""
     return claimed(place / f"{what}-{secrets.token_hex(6)}")
 
 
 def abandoned(place: Path) -> tuple[Path, ...]:
     """Return unused folders: of a process that ended, or that no process claims.
 
-    The latter are those of kept containers, which touch them, and what a dry run's lines made: a
-    day after the last use.
+    Kept containers touch the latter, and lines of a dry run make some: they go a day after their
+    last use.
     """
     try:
         entries = files.entries(place)

@@ -81,7 +81,7 @@ class Container:
 
     @contextmanager
     def _numbered(self) -> Iterator[int]:
-        """Yield a command's number; end what it started where its client did not do well."""
+        """Yield a command's number; end what it started where its client failed."""
         number = next(self._numbers)
         try:
             yield number
@@ -130,9 +130,9 @@ class Container:
     def _has_ended(self) -> bool:
         """Return whether the container, or its engine, ended under a command that failed.
 
-        No status tells: clients of an `exec` give 137 or 255 then, as commands of their own accord
-        do. But no process starts in a container whose first one has ended, and that one ends before
-        what runs beside it: pid_namespaces(7).
+        No status shows it: clients of an `exec` return 137 or 255 then, as some commands do. But no
+        process starts in a container whose first one has ended, and that one ends before the rest:
+        pid_namespaces(7).
         """
         if not self.alive:
             return True
@@ -275,9 +275,9 @@ def _remove_late(spec: ContainerSpec, runner: HostRunner) -> None:
 
 
 def _end_monitor(name: str) -> None:
-    """End what a killed client of Podman had begun and not yet noted: a monitor and its child.
+    """End the monitor, and its child, that a killed client of Podman had started and not recorded.
 
-    Podman does not know that container any more, and `conmon` waits for it to be started:
+    Podman does not know that container any more, and `conmon` waits for its start:
     https://github.com/containers/conmon
     """
     until = time.monotonic() + END_SECONDS
@@ -333,7 +333,7 @@ def _kept(spec: ContainerSpec, runner: HostRunner) -> tuple[ContainerSpec, Lock]
 
 
 def find_kept(spec: ContainerSpec, runner: Runner) -> ContainerSpec | None:
-    """Return the kept container that a turn would find; it may end before anybody uses it."""
+    """Return the kept container that a turn would find; it may end before it is used."""
     return next(_running(spec, runner), None)
 
 

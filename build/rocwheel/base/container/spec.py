@@ -101,7 +101,7 @@ class ContainerSpec(Plain, frozen=True, kw_only=True):
     # lift what keeps Bazel's linux-sandbox from its mounts and namespaces:
     # https://github.com/bazelbuild/bazel/issues/1972
     sandbox: bool = False
-    owner: str = ""  # by which leftovers are told from containers at work
+    owner: str = ""  # the process it belongs to, so that leftovers are found
     purpose: str = "build"
     keep_minutes: int = 0  # outlive us, until idle for so long
 
@@ -135,10 +135,10 @@ class ContainerSpec(Plain, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """All that it is asked for, by which a kept container is known again.
+        """Everything that is asked of it: the identity of a kept container.
 
-        Also which folders: it goes on seeing one that was replaced by another of its name, or a
-        link's former target.
+        Folders count by device and number: a container goes on seeing one that was replaced by
+        another of its name, or a link's former target.
         """
         asked = replace(self, run="", folder=self.folder.parent, owner="", keep_minutes=0)
         there = [files.status(item.host) for item in self.mounts]
@@ -258,7 +258,7 @@ class ContainerSpec(Plain, frozen=True, kw_only=True):
         yield "--entrypoint=/bin/sh"
 
     def _names(self) -> Iterator[str]:
-        """By which it is known as ours, from its first moment on; and that its image is here."""
+        """Return the options that mark it as ours from its first moment on, and forbid pulling."""
         yield f"--name={self.name}"
         yield from (f"--label={name}={value}" for name, value in self.labels.items())
         yield "--pull=never"

@@ -50,14 +50,14 @@ class Trouble(Enum):
 
 
 def meaning(output: str, known: Mapping[Trouble | None, _Meaning]) -> _Meaning:
-    """Return what is known of the first trouble that `output` reports; of None without one."""
+    """Return the entry of `known` for the first trouble in `output`, or the one for None."""
     return known[next((trouble for trouble in known if trouble and trouble.is_in(output)), None)]
 
 
 def headline(output: str) -> str:
     """Return the line of a client's output that states the error.
 
-    That is the last one that calls itself so, or else the last one that is no pointer to help.
+    That is the last line with "error" or the like in it, else the last that is no hint on usage.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     rest = [line for line in lines if not _HELP.match(line)]

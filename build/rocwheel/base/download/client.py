@@ -205,9 +205,9 @@ class Client:
     ) -> bytes | None:
         """Return a file of at most `limit` bytes as a whole; None where the server has none.
 
-        `fresh` has caches on the way ask the origin first (RFC 9111 5.2.1.4). Errors name `beside`,
-        the address a person gave, when `url` was made from it. Raises DownloadError for every other
-        outcome: a busy server has not said that there is none.
+        With `fresh` caches on the way ask the origin first (RFC 9111 5.2.1.4). Errors name
+        `beside`, the address a person gave, when `url` was made from it. Raises DownloadError for
+        any other outcome: a busy server has not said that there is no file.
         """
         headers = {"Cache-Control": "no-cache"} if fresh else {}
 
@@ -230,7 +230,7 @@ class Client:
         return self._patiently(beside or url, attempt)
 
     def digest(self, url: str) -> tuple[str, Fingerprint]:
-        """Return the SHA-256 of a file of any size, which is kept nowhere, and what it is known by.
+        """Return the SHA-256 of a file of any size, which is not stored, and its fingerprint.
 
         Raises DownloadError.
         """
@@ -267,7 +267,7 @@ class Client:
         self._cancelled.wait(pause)
 
     def progressed(self) -> None:
-        """Count the next failure as the first one again, as something has come."""
+        """Count failures from zero again, since something has come."""
         self._failures = 0
 
     def _ask(self, url: str, headers: Mapping[str, str], *, named: str = "") -> Answer:

@@ -114,7 +114,7 @@ class Download:
         return self._part.size
 
     def begin(self) -> Fingerprint:
-        """Ask for the file; what the server says it is. Raises DownloadError."""
+        """Ask for the file; return what the server says it is. Raises DownloadError."""
         part, known = self._part, self._part.known
         # The last byte is fetched again even if all are there: the server must say what it has.
         start = min(part.size, ((known.size if known else 0) or part.size + 1) - 1)

@@ -20,7 +20,7 @@ REQUEST: Final = "KUBE_CPU_REQUEST"  # what a pod was promised; no control group
 def cpus(root: Path = Path("/"), *, online: int = 0, requested: str = "") -> int:
     """Count the CPUs for this process: `online` (0: its affinity), or less by a cgroup's quota.
 
-    Or by what a pod has `requested` of Kubernetes, in cores or thousandths: "4", "2.5", "3500m".
+    A pod's request to Kubernetes (`requested`) counts too: "4", "2.5" cores, or "3500m".
     """
     online = online or len(os.sched_getaffinity(0))
     if match := re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m?)", requested.strip()):

@@ -43,9 +43,9 @@ def missing(packages: Sequence[str], *, runner: Runner) -> tuple[str, ...]:
 
 
 def install_commands(packages: Sequence[str]) -> tuple[Command, ...]:
-    """Return the commands that install packages; they wait while another one holds dpkg's lock.
+    """Return the commands that install packages; they wait while another program holds dpkg's lock.
 
-    As on a fresh machine in a cloud, which installs its updates.
+    A fresh machine in a cloud installs its updates.
     """
     quiet, waits = {"DEBIAN_FRONTEND": "noninteractive"}, f"--option=DPkg::Lock::Timeout={LOCKED}"
     install = ("install", "--yes", "--no-install-recommends", *packages)

@@ -57,7 +57,7 @@ def pythons(
 
     The first that answers counts; one with headers beats one without. A name that does not run
     (a pyenv shim of a version that is not selected) is left out. Each program is started once, and
-    none that cannot change the answer: with `only` that version is looked for, and others may lack.
+    none that cannot change the answer: with `only` others than that version may be missing.
     """
     answers: list[Interpreter] = []
     asked = set[tuple[Path, Path]]()
@@ -95,7 +95,7 @@ def _candidates(
 
 
 def ask(executable: GuestPath, *, runner: Runner) -> Interpreter | None:
-    """Ask a Python about itself; None when it does not work or is no CPython that is known."""
+    """Ask a Python about itself; None when it does not work or is no known CPython."""
     try:
         return interpreter(runner.capture(Command(argv=(str(executable), "-c", ASK), timeout=20)))
     except RocwheelError:
@@ -103,7 +103,7 @@ def ask(executable: GuestPath, *, runner: Runner) -> Interpreter | None:
 
 
 def interpreter(printed: str) -> Interpreter | None:
-    """Read what a Python printed about itself; None when that is no CPython that is known."""
+    """Read what a Python printed about itself; None when it is no known CPython."""
     try:
         answer = json.loads(printed)
         if answer["implementation"] != "cpython" or answer["version"] not in CPYTHONS:

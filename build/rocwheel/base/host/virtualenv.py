@@ -3,8 +3,7 @@
 Standard library only: `build/ci_build` bootstraps itself with it. An environment lies in the
 user's cache folder under a name made from the lock file and the interpreter, so that a changed
 lock or another Python gets a new one and two checkouts with the same lock share one. A lock makes
-two first runs at once safe, a marker file tells a complete environment from one whose making was
-cut short.
+two first runs at once safe; a marker file is written once an environment is complete.
 """
 
 import importlib.util
@@ -54,7 +53,7 @@ _ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP
 
 
 def plain(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a pip that fills the environment it belongs to."""
+    """Return the variables of a pip that installs into its own environment."""
     return {name: text for name, text in base_env(environ).items() if name not in _ELSEWHERE}
 
 

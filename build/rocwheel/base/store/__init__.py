@@ -56,7 +56,7 @@ class ObjectInfo(Plain, frozen=True, kw_only=True):
     now: datetime | None = None  # when the store said so, by the same clock; None: not known
     content_type: str = ""  # that it is served with, as cache_control; where the store says so
     cache_control: str = ""
-    version: tuple[int, ...] = ()  # by which a file system tells contents apart
+    version: tuple[int, ...] = ()  # of a file's contents, as its file system counts
 
 
 class Headers(Plain, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class Store(Protocol):
         """Return the URL an installer can read without credentials, percent-encoded."""
 
     def abilities(self) -> Abilities:
-        """Try what the store can do; asks it once, writes only `Options.probe_key`.
+        """Try once what the store can do; writes only `Options.probe_key`.
 
         Raises RefusedError, with what is missing, for a store that must not be written to.
         """
@@ -165,7 +165,7 @@ class Store(Protocol):
         """Return everything whose key starts with `prefix`, in key order; without SHA-256."""
 
     def deleted(self, prefix: str, /) -> tuple[str, ...]:
-        """Return the keys below a prefix that were deleted, as a bucket with Object Lock tells."""
+        """Return the deleted keys below a prefix that a bucket with Object Lock lists."""
 
     def sweep(self, before: datetime, /) -> tuple[str, ...]:
         """Remove what writers killed before that time left unfinished; return its names."""
@@ -228,9 +228,9 @@ def glance(store: Store, key: str) -> tuple[bytes, ObjectInfo | None]:
 
 
 def swap(store: Store, key: str, change: Callable[[bytes], bytes], *, headers: Headers) -> None:
-    """Replace an object by what `change` makes of it, while others do so, too.
+    """Replace an object by what `change` makes of it, while others may do so too.
 
-    Raises ObjectStaleError where another one was faster each time.
+    Raises ObjectStaleError where another writer was faster each time.
     """
     for _ in range(SWAPS):
         data, previous = glance(store, key)
@@ -243,7 +243,7 @@ def swap(store: Store, key: str, change: Callable[[bytes], bytes], *, headers: H
 
 
 def pause(failures: int) -> None:
-    """Wait before trying again: longer after each failure, and never as long as others do.
+    """Wait before trying again: a random time below a limit that doubles with each failure.
 
     Raises CancelledError in a thread that is to end.
     """

@@ -161,7 +161,7 @@ class Bucket:
         return "Rule" in said["ObjectLockConfiguration"]
 
     def who(self) -> str:
-        """Return whom these credentials stand for, "" where the server does not say.
+        """Return the identity of these credentials, "" where the server does not say.
 
         Raises StoreError where there is no such bucket.
         """
@@ -179,7 +179,7 @@ class Bucket:
             with self.translated(key, "HeadObject"):
                 answer = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
         except ObjectMissingError:
-            # HEAD has no body that tells a missing object from a missing bucket:
+            # HEAD has no body, so a missing object looks like a missing bucket:
             # https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
             self.see()
             return None
@@ -355,7 +355,7 @@ class Bucket:
 
 
 class _Upload:
-    """An open file as botocore wants a body, telling how far it was read.
+    """An open file as botocore wants a body; reports how far it was read.
 
     Going back (a retry, a failure) counts back.
     """
@@ -382,15 +382,15 @@ class _Upload:
 def _before_retry(
     response: tuple[Any, object] | None = None, caught_exception: object = None, **_: object
 ) -> None:
-    """Keep what came; nothing that failed is waited or asked for once more."""
+    """Begin no retry in a thread that is to end."""
     if caught_exception or response is None or response[0].status_code >= BAD_REQUEST:
         ending.check()
 
 
 def _before_signing(request: Any, **_: object) -> None:
-    """Let no body be read twice whose SHA-256 is in a header, which is signed and checked.
+    """Read no body twice: its SHA-256 is in a header, which is signed and checked.
 
-    botocore would hash the body to sign it, over TLS too, where it did not compute that header.
+    botocore would otherwise hash the body to sign it, over TLS too.
     """
     from botocore.config import Config
 

@@ -205,10 +205,13 @@ class FileStore:
     def _path(self, key: str) -> Path:
         parts = key.split("/")
         if not all(parts) or {".", "..", OURS} & set(parts):
-            raise StoreError(f"{self.locate(key)}: a file cannot have this name", hint="a bug")
+            raise StoreError(
+                f"{self.locate(key)}: a file cannot have this name", hint="a bug of ours"
+            )
         path = self.root.joinpath(*parts)
         if path.is_fifo() or path.is_char_device():
-            raise ObjectMissingError(f"{self.locate(key)}: no file, and endless", hint="remove it")
+            what = f"{self.locate(key)}: a device or FIFO is there, not a file"
+            raise ObjectMissingError(what, hint="remove it")
         return path
 
     def _same(self, key: str, expected: str) -> None:

@@ -39,7 +39,7 @@ class ProbeResult(Plain, frozen=True, kw_only=True):
 def probe(bucket: Bucket, key: str) -> ProbeResult:
     """Try everything, writing `key`, `key-copy` and `key-folder/` at most.
 
-    A condition is only trusted in a spelling in which the right ETag is taken and another refused.
+    A condition is only trusted in a spelling that accepts the right ETag and refuses another.
     Raises StoreError when the server does not answer or these keys may not be written.
     """
     copied, folder = f"{key}-copy", f"{key}-folder/"
@@ -67,7 +67,7 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
     listed = [(item.key, item.size) for item in bucket.keys(folder.rstrip("/"))]
     write = _spelling(bucket, key, lambda tag: puts(sha256, IfMatch=tag))
     source = _spelling(bucket, key, lambda tag: copies(CopySourceIfMatch=tag))
-    # Read last: an object that an earlier run left without its SHA-256 has been written anew.
+    # Read last: an object that an earlier run left without its SHA-256 is rewritten by now.
     stored, copy = bucket.info(key), bucket.info(copied)
     copying = {
         # refuses a body with another SHA-256, states the right one afterwards
@@ -91,10 +91,10 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
 
 
 def _spelling(bucket: Bucket, key: str, accepted: Callable[[str], bool]) -> str:
-    """Find the spelling in which this condition is kept, "" when there is none.
+    """Find the spelling in which the server keeps this condition, "" when there is none.
 
-    An ETag that is refused and is still the object's is refused for good; one that another writer
-    replaced meanwhile says nothing.
+    A refused ETag that is still the object's is refused for good; one that another writer replaced
+    meanwhile proves nothing.
     """
     for spelling in (QUOTED, BARE):
         if accepted(spelling.format(OTHER_ETAG)):

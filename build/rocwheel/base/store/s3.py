@@ -238,7 +238,7 @@ class S3Store(Bucket):
 
 
 def _md5(body: Body) -> str:
-    """Return what the ETag of an object is that was put in one request, on most servers."""
+    """Return the ETag that most servers give an object put in one request."""
     digest = hashlib.md5(usedforsecurity=False)
     for block in files.blocks(body):
         digest.update(block)

@@ -141,7 +141,7 @@ class NightPlan(Value, frozen=True, kw_only=True):
     attempts: int = 2  # of a cell that ends `infra`
     quarantine: int = 3  # `infra` ends in a row before a host gets nothing more
     schema: Literal[3] = 3  # 2 is of before a build staged its own wheels
-    anew: ClassVar[str] = (
+    schema_hint: ClassVar[str] = (
         "run it with the rocwheel that planned it, or plan another: `nightly plan --night NAME`"
     )
 

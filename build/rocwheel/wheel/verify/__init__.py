@@ -1,6 +1,6 @@
-"""Say whether wheels may ship, and why not: one (`verify`), a set, a wheelhouse.
+"""Decides whether wheels may ship, and why not: one (`verify`), a set, a wheelhouse.
 
-`rules` holds every rule as data, `one_wheel` checks each; here is what is judged together.
+`rules` holds every rule as data, `one_wheel` checks each; this module checks sets.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ def _tried(
     installers: Installers | None,
     runs: Running | None,
 ) -> Mapping[Path, tuple[Finding, ...]]:
-    """Add what the clients and CPython make of a set, of those wheels that are sound archives."""
+    """Add findings of the clients and of CPython about the wheels that are sound archives."""
     bad = {"archive", "set.manifest"}
     sound = [path for path, each in verdicts.items() if not bad & {x.rule for x in each}]
     installed = installs(sound, installers) if sound and installers else {}
@@ -90,7 +90,7 @@ def sonames_below(root: Path) -> frozenset[str]:
 
 
 def symbols_of(root: Path, paths: Iterable[Path]) -> Mapping[str, Mapping[str, str]]:
-    """Return what those libraries of a ROCm define that wheels need, by SONAME: name -> version."""
+    """Return the needed names that libraries of a ROCm define, by SONAME: name -> version."""
     wheels = [path for each in paths for path in (each.glob("*.whl") if each.is_dir() else [each])]
     needed = set[str]()
     for path in wheels:
@@ -112,7 +112,7 @@ def _pieces(library: Path) -> Iterator[bytes]:
 
 
 def compilers_of(root: Path, runner: Runner) -> frozenset[str]:
-    """Return what a ROCm's clang stamps on GPU code; empty where it has none that runs."""
+    """Return the names that a ROCm's clang stamps on GPU code; empty where no clang runs."""
     for clang in (root / "lib/llvm/bin/clang", root / "llvm/bin/clang"):
         if clang.exists():
             with suppress(CommandError, HostError):
@@ -161,7 +161,7 @@ def verify_set(
     """Judge wheels that belong together, path -> findings.
 
     Pins hold within the set, and there is one wheel per version and Python (R19). With `whole`
-    nothing of the set lies elsewhere: what is pinned must be there.
+    nothing of the set lies elsewhere: each pinned wheel must be there.
     """
     names: dict[Path, WheelName] = {}
     for path in paths:
@@ -220,7 +220,6 @@ def verify_wheelhouse(
 def _verify_entry(
     folder: Path, entry: WheelEntry, manifest: Manifest, meant: Expectation, policy: WheelPolicy
 ) -> tuple[Finding, ...]:
-    """Judge one wheel of a wheelhouse by what the manifest says of it."""
     kind = WheelKind(entry.kind)
     python = PythonVersion.parse(entry.python) if entry.python else None
     targets = meant.gfx_targets or frozenset(manifest.gfx_targets)

@@ -1,4 +1,4 @@
-"""What `verify` asks of the files of JAX's own wheels: that everything JAX imports is in them."""
+"""Rules for the files of JAX's own wheels: everything that JAX imports is in them."""
 
 import fnmatch
 import re
@@ -23,12 +23,12 @@ _JUDGED: Final = frozenset({"extra", "python_version", "and", "or", "in", "not"}
 
 
 def _series(version: Version) -> tuple[object, ...]:
-    """Return what post-releases and builds of one release have alike."""
+    """Return the part of a version that post-releases and builds of one release share."""
     return version.base_version, version.pre, version.dev
 
 
 class Contents(JudgedWheel, frozen=True, kw_only=True):
-    """What is asked of the files of a wheel of a known kind."""
+    """Checks the files of a wheel of a known kind."""
 
     kind: WheelKind
 

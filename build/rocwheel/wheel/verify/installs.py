@@ -1,9 +1,8 @@
-"""What pip and uv make of wheels: both install the set by hash, and install the same files.
+"""Rules that pip and uv decide: both install the set by hash, and install the same files.
 
-Each client installs into a scratch folder, without a network, a configuration or a cache. Nothing
-is run of what comes: no byte-code is made, no build happens. What either refuses, or where their
-folders differ, is a finding; of a set that is refused, halves are tried until the wheel is known.
-Both are dependencies of ours.
+Each client installs into a scratch folder, without network, configuration or cache. No installed
+code runs: no byte-code is made, no build happens. A refusal, or a difference between the folders,
+is a finding; halves of a refused set are tried until the wheel is known. Both are dependencies.
 """
 
 import os
@@ -133,7 +132,6 @@ def _tried(
 
 
 def _reason(failure: CommandError) -> str:
-    """Return the client's line that says what is wrong."""
     lines = [line.strip() for line in failure.detail.splitlines() if re.search("[A-Za-z]", line)]
     errors = [line for line in lines if line.lower().startswith("error")]
     return " ".join([*errors[:1], *lines[-1:]]) if lines else str(failure)

@@ -1,4 +1,4 @@
-"""What `verify` asks of shared objects: symbols, RUNPATH, NEEDED, entry functions, GPU code."""
+"""Rules for shared objects: symbols, RUNPATH, NEEDED, entry functions, GPU code."""
 
 import posixpath
 import re
@@ -23,7 +23,7 @@ _MACHINE: Final = re.compile(
 
 
 class Expectation(Plain, frozen=True, kw_only=True):
-    """What a wheel was meant to be; what is empty or None is not checked."""
+    """What a wheel should be; an empty field or None is not checked."""
 
     kind: WheelKind | None = None  # None: as its project name says
     project: str = ""
@@ -54,7 +54,7 @@ class JudgedWheel(Plain, frozen=True, kw_only=True):
 
 
 class Libraries(JudgedWheel, frozen=True, kw_only=True):
-    """What is asked of the shared objects of a wheel."""
+    """Checks the shared objects of a wheel."""
 
     def findings(self) -> Iterator[Finding]:
         for check in (
@@ -136,10 +136,10 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
                     yield finding("elf.runpath-leak", what, warn=self.kind is None)
 
     def _needed(self) -> Iterator[Finding]:
-        # glibc takes a file of the right name whatever it calls itself; ours call themselves so
+        # glibc takes a file of the right name with any SONAME; ours have the same
         sonames = {item.path: item.soname if self.kind else "" for item in self.report.elf}
         expected, present = self.policy.outside(self.kind), self.expected.rocm_sonames
-        if present is None:  # JAX before 0.9 calls a plugin rocm60 whatever it was built with
+        if present is None:  # JAX before 0.9 calls every plugin rocm60
             local = self.report.filename.version.local or ""
             number, others = local.removeprefix("rocm").partition(".")[0], self.policy.other_rocm
             expected -= {*others.get(number, others.get(self.rocm, ()))}
@@ -163,7 +163,7 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
                     yield finding("elf.needed-rocm", f"{item.path}: needs {name}")
 
     def _symbols(self) -> Iterator[Finding]:
-        """Find names that the ROCm at hand does not define, or not in the version wanted."""
+        """Find names that the given ROCm does not define, or not in the wanted version."""
         rocm = self.expected.rocm_symbols
         if rocm is None:
             return
@@ -227,7 +227,7 @@ class Libraries(JudgedWheel, frozen=True, kw_only=True):
                     break
 
     def _code(self) -> Iterator[Finding]:
-        """Find GPU code that was changed after compiling, and say how much was not read."""
+        """Find GPU code that was changed after compiling, and report how much was not read."""
         if not self._needs_rocm:
             return
         for item in self.report.elf:
@@ -265,7 +265,7 @@ def is_found(item: ElfFacts, name: str, sonames: Mapping[str, str]) -> bool:
 
 
 def _difference(present: Sequence[str], wanted: Sequence[str]) -> str:
-    """Return what is missing, and what is there besides."""
+    """Return which items are missing and which are too many, as a text."""
     lists = {
         "lacks": [entry for entry in wanted if entry not in present],
         "has besides": [entry for entry in present if entry not in wanted],

@@ -109,7 +109,7 @@ class Judge(JudgedWheel, frozen=True, kw_only=True):
             yield finding("tag.single", f"platform tags {', '.join(name.platforms)}")
 
     def _layout(self) -> Iterator[Finding]:
-        """Find files that have no place in this wheel; JAX's wheels have no `.data` folder."""
+        """Find files that do not belong in this wheel; JAX's wheels have no `.data` folder."""
         packages = self.policy.kinds[self.kind].packages if self.kind is not None else ()
         folders = [text.format(rocm=self.rocm) for text in packages]
         own = (

@@ -2,8 +2,8 @@
 
     python -I -S probe.py PLAN FIRST
 
-Standard library only. PLAN is JSON that `runs` writes. Each step says on standard output that it
-begins, and what is wrong, so that the caller knows which one ended the process.
+Standard library only. PLAN is JSON that `runs` writes. Each step prints that it begins, and what is
+wrong, so that the caller knows which one ended the process.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ class WrongError(Exception):
 
 
 class Recorder(types.ModuleType):
-    """A module of JAX's of which every name is there; it records what is called."""
+    """A module of JAX's that has every name and records calls."""
 
     calls: ClassVar[list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = []
 
@@ -49,7 +49,7 @@ class Recorder(types.ModuleType):
 
 
 class OfJax(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds every module of JAX's, as a recorder."""
+    """An import finder that makes every module of JAX's a recorder."""
 
     def find_spec(self, fullname: str, *_: Any) -> Any:
         if fullname.partition(".")[0] in ("jax", "jaxlib"):
@@ -60,7 +60,7 @@ class OfJax(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return Recorder(spec.name)
 
     def exec_module(self, module: Any) -> None:
-        """Leave it empty: it answers for every name."""
+        """Leave it empty: a recorder has every name."""
 
 
 def record() -> None:
@@ -72,7 +72,7 @@ def record() -> None:
 
 
 def imported(plan: dict[str, Any], module: str, member: str, must: bool) -> None:  # noqa: FBT001
-    """Import a module; one that `must` be there must be the file that was meant."""
+    """Import a module; with `must`, it has to come from the wheel's own file."""
     if module.startswith("jax_plugins."):
         record()
     found = importlib.import_module(module)
@@ -91,7 +91,7 @@ def named(_: dict[str, Any], module: str, names: list[str]) -> None:
 
 
 def versioned(_: dict[str, Any], module: str, release: str, needs: str) -> None:
-    """Compare the versions that a module says with the wheel's; `needs` is one it must have."""
+    """Compare the versions in a module with the wheel's; it must have `needs`."""
     if module.startswith("jax_plugins."):
         record()
     found = importlib.import_module(module)
@@ -115,7 +115,7 @@ def loaded(plan: dict[str, Any], member: str, entry: str) -> None:
 
 
 def started(plan: dict[str, Any], module: str, member: str, wanted: dict[str, Any]) -> None:
-    """Call what JAX calls of a plugin, against a recorder of JAX."""
+    """Start a plugin as JAX does, with recorders for JAX's modules."""
     record()
     found = importlib.import_module(module)
     initialize = found.initialize

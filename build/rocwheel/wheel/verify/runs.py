@@ -1,10 +1,10 @@
-"""What wheels do when they run: `verify --runs`.
+"""Runs wheels: `verify --runs`.
 
-The set is installed as users do, by hash, for each CPython it is for. Then that CPython imports
-every module of JAX's wheels in a sandbox, looks up what JAX takes from them, loads the library,
-starts the plugin against a recorder of JAX, and computes on the CPU with the set's jaxlib. ROCm's
-libraries are stubs that define the names the wheels want of them and no others. What cannot be had
-(a CPython, JAX from the package index) is a finding "not looked at", never a pass.
+The set is installed by hash, as users do, for each CPython it is for. In a sandbox that CPython
+imports every module of JAX's wheels, looks up what JAX takes from them, loads the library, starts
+the plugin with recorders for JAX's modules, and computes on the CPU with the set's jaxlib. ROCm's
+libraries are stubs with exactly the names the wheels need. A missing CPython or JAX is a finding
+"not looked at", never a pass.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MODULE: Final = re.compile(
 
 
 class Running(NamedTuple):
-    """With what wheels are run."""
+    """The tools that wheels are run with."""
 
     runner: Runner
     policy: WheelPolicy
@@ -66,7 +66,7 @@ class Trial(NamedTuple):
 
 
 def runs(paths: Sequence[Path], by: Running) -> Mapping[Path, tuple[Finding, ...]]:
-    """Run what wheels that belong together bring; path -> findings. Raises HostError."""
+    """Run the code of wheels that belong together; path -> findings. Raises HostError."""
     reports = {path: inspect(path) for path in paths}
     kinds = {path: known[0] for path in paths if (known := kind_of(reports[path].project))}
     targets = {target for path in kinds if (target := target_of(reports[path].filename))}
@@ -97,8 +97,6 @@ def runs(paths: Sequence[Path], by: Running) -> Mapping[Path, tuple[Finding, ...
 
 
 class _Run:
-    """A set in one CPython."""
-
     def __init__(
         self,
         kinds: Mapping[Path, WheelKind],
@@ -167,7 +165,7 @@ class _Run:
         shutil.rmtree(cache, ignore_errors=True)
 
     def _bring_jax(self, report: WheelReport, python: Path) -> str:
-        """Install JAX of a release and what it needs; say why it cannot be had, "" if it can."""
+        """Install a release of JAX and what it needs; return why that failed, or ""."""
         release = report.filename.version.base_version
         if not self.by.online:
             return "the package index was not asked for JAX"
@@ -183,7 +181,7 @@ class _Run:
         return ""
 
     def _results(self, steps: Sequence[Trial], python: Path) -> Iterator[tuple[Path, Finding]]:
-        """Run the steps; begin again behind one that ended the process."""
+        """Run the steps; after one that ended the process, go on with the next."""
         first, last, ended, missing = 0, NOTHING, "", set[str]()
         wrong: dict[str, tuple[Trial, str]] = {}  # by member: what follows from it is not repeated
         for _ in range(RESTARTS):
@@ -210,7 +208,7 @@ class _Run:
             yield from self._of_all("runs.unseen", what)
 
     def _answers(self, first: int, python: Path) -> tuple[str, list[dict[str, Any]]]:
-        """Run the steps from one on; return how the process ended, and what it answered."""
+        """Run the steps from one on; return how the process ended, and its answers."""
         env = {
             "LD_LIBRARY_PATH": str(self.folder / "rocm"), "LD_BIND_NOW": "1",
             "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin", "HOME": "/",
@@ -236,7 +234,7 @@ class _Run:
 
 
 def _cpython(name: str, by: Running) -> Path | None:
-    """Return a CPython by its version: of this machine, of pyenv, or one that uv brings."""
+    """Find a CPython of a version: on this machine, in pyenv, or uv's."""
     find, install = (
         Command(argv=(uv.find_uv_bin(), "python", *words, "--no-config", name), timeout=300)
         for words in (("find", "--no-project", "--system"), ("install", "--quiet"))
@@ -257,7 +255,6 @@ def _cpython(name: str, by: Running) -> Path | None:
 
 
 def _steps(path: Path, report: WheelReport, policy: WheelPolicy) -> Iterator[Trial]:
-    """Yield what to do with a wheel."""
     kind, rocm = kind_of(report.project) or (WheelKind.JAXLIB, "")
     init = f"jax_plugins/xla_rocm{rocm}/__init__.py"
     modules = {
@@ -296,7 +293,7 @@ def _steps(path: Path, report: WheelReport, policy: WheelPolicy) -> Iterator[Tri
 
 
 def _write_stubs(reports: Iterable[WheelReport], policy: WheelPolicy, folder: Path) -> None:
-    """Write a library for each of ROCm's that is needed, with the names that are wanted of it."""
+    """Write a library for each NEEDED one of ROCm's, with the names that are needed from it."""
     symbols: dict[str, dict[str, str]] = defaultdict(dict)
     for item in (item for report in reports for item in report.elf):
         outside = [name for name in item.needed if name in policy.rocm_sonames]

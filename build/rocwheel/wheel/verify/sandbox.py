@@ -1,9 +1,9 @@
-"""Where code of a wheel may run: no network, nothing to write to, no privileges, limits.
+"""Runs code of a wheel in a sandbox: no network, nothing to write to, no privileges, limits.
 
-`unshare` (util-linux) makes namespaces of user, mounts, network, processes; in them a small program
+`unshare` (util-linux) makes namespaces of user, mounts, network, processes. In them a small program
 makes every file system read-only, hides home, /run (sockets of services), /tmp and devices, sets
-limits, and starts what was asked for without any capability. What runs there can read files of the
-system, and neither change, send nor keep anything.
+limits, and starts the command without any capability. It can read files of the system, and change,
+send or keep nothing.
 """
 
 from __future__ import annotations
