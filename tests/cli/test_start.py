@@ -74,6 +74,7 @@ def test_options_stand_before_or_after_the_command(seen):
 
 def test_options_of_every_command_may_stand_before_it(tmp_path):
     store = f"--store={tmp_path.as_uri()}"
+    (tmp_path / "v2").mkdir()
     status = invoke("--family=gfx90a", store, "--json", "status")
     assert (status.exit_code, json.loads(status.stdout)["sets"]) == (0, []), status.output
     right = invoke("--role", "runner", store, "--family=gfx90a", "channels", "rights")

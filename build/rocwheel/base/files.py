@@ -210,10 +210,15 @@ def remove(path: Path) -> None:
 
 
 def is_writable(path: Path) -> bool:
-    """Return whether `path` can be made or changed, with the folders above it."""
+    """Return whether `path` can be made or changed, with the folders above it.
+
+    Root has the right to write in /proc and /sys, where the kernel makes nothing all the same.
+    """
     while not os.path.lexists(path) and path != path.parent:
         path = path.parent
-    return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
+    kernels = {found.st_dev for name in ("/proc", "/sys") if (found := status(Path(name)))}
+    own = path.is_dir() and path.stat().st_dev not in kernels - {Path("/").stat().st_dev}
+    return own and os.access(path, os.W_OK | os.X_OK)
 
 
 def entries(folder: Path) -> tuple[Path, ...]:

@@ -35,7 +35,7 @@ def compat(app: App, form: str, target: TargetOptions) -> None:
     about = tuple(map(tables.unasked, tables.HEADERS))
     if target.channel or target.store:
         channel = target.open(app)
-        must_exist(store := channel.open())
+        must_exist(channel, store := channel.open())
         pairs = (pair for item in chosen for pair in channel.pairs(store, item.name))
         about = tables.of_channel(release for _, release in pairs)
     else:

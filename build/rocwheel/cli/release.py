@@ -25,6 +25,7 @@ from rocwheel.cli.target import (
     judging,
     key_of,
     manifest_options,
+    must_hold,
     person_options,
     signer_option,
     target_options,
@@ -317,6 +318,8 @@ def status(
     overview = standing.overview(
         where.pairs(), known_families, channel, now=now, hours=older_than, look=look
     )
+    if not overview.sets:
+        must_hold(channel, where.store)
     new = (replace(s, rollback=s.rollback and command_line(app, s.rollback)) for s in overview.sets)
     overview = replace(overview, sets=tuple(new))
     old, lags = stale(app, [place for _, place in where.pairs()], channel, at_least)

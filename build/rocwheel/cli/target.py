@@ -20,7 +20,7 @@ from rocwheel.cli.options import PATH, option, option_set
 from rocwheel.gate.suite import suites
 from rocwheel.records import families
 from rocwheel.records.manifest import Manifest
-from rocwheel.records.places import Place
+from rocwheel.records.places import OURS, Place
 from rocwheel.release.index import channels
 from rocwheel.release.index.channels import Channel
 from rocwheel.release.ledger import log, manifests
@@ -31,6 +31,7 @@ from rocwheel.release.trust.policy import Signer
 _target = partial(option, section="Target")
 _person = partial(option, section="Who and why")
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+MAKES_STORE = "check --store; `stage WHEELHOUSE` makes a new one"
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
@@ -225,7 +226,7 @@ class Target:
         self.view = names[0] if len(names) == 1 else ALL
         self.store = self.channel.open()
         if not makes_store:
-            must_exist(self.store)
+            must_exist(self.channel, self.store)
 
     def _named(self, name: str) -> matrix.Family:
         return self.own.get(name) or families.named(name, tuple(self.own))
@@ -299,14 +300,29 @@ class Target:
         return self.channel.pair(self.store, manifest, self.view)[1], manifest.sha256
 
 
-def must_exist(store: Store) -> None:
-    """Refuse a folder that is not there, in which nothing would be found. Raises StoreError.
+def must_exist(channel: Channel, store: Store) -> None:
+    """Refuse a folder that is not there, or holds nothing. Raises StoreError.
 
-    A bucket says so itself, at the first request.
+    A bucket says itself that it is not there, at the first request.
     """
-    if isinstance(store, FileStore) and not store.root.is_dir():
-        hint = "check --store; `stage WHEELHOUSE` makes a new one"
-        raise StoreError(f"{store.url}: no such folder", hint=hint)
+    if isinstance(store, FileStore):
+        if not store.root.is_dir():
+            raise StoreError(f"{store.url}: no such folder", hint=MAKES_STORE)
+        must_hold(channel, store)
+
+
+def must_hold(channel: Channel, store: Store) -> None:
+    """Refuse a store with neither an index nor a night, as below an index. Raises StoreError."""
+    indexes = {name for each in channel.prefixes.values() for name in (each.staging, each.release)}
+    for name in (*indexes, OURS):
+        if isinstance(store, FileStore):
+            if (store.root / name).exists():
+                return
+        elif next(store.keys(f"{name}/"), None):
+            return
+    above, _, last = store.url.rstrip("/").rpartition("/")
+    hint = f"--store is the folder above it: {above}" if last in indexes else MAKES_STORE
+    raise StoreError(f"{store.url}: holds neither wheels nor nights", hint=hint)
 
 
 def judging(app: App, channel: Channel) -> Channel:

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, rocm, source
-from rocwheel.base import git, yaml_file
+from rocwheel.base import files, git, yaml_file
 from rocwheel.base.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS
 from rocwheel.base.container import DeviceNode
 from rocwheel.base.download import has_secret
-from rocwheel.base.errors import ConfigError
+from rocwheel.base.errors import ConfigError, HostError
 from rocwheel.base.home import Home
 from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain, replace
@@ -185,7 +185,7 @@ def _check_limits(asked: ContainerOptions) -> None:
 
 
 def _check_places(request: Request) -> None:
-    """Refuse a file in a folder's place, and a missing folder. Raises ConfigError."""
+    """Refuse folders that cannot be made or are not there. Raises ConfigError, HostError."""
     for name, folder in (
         ("--wheelhouse", request.wheelhouse),
         ("--cache-dir", request.cache),
@@ -193,6 +193,8 @@ def _check_places(request: Request) -> None:
     ):
         if not next(path for path in (folder, *folder.parents) if os.path.lexists(path)).is_dir():
             raise ConfigError(f"{name}: {folder}: is no folder", hint="name a folder, or a new one")
+        if not files.is_writable(folder):
+            raise HostError(f"{name}: {folder}: cannot be written", hint="name another folder")
     xla = request.xla_source_dir
     if xla and not xla.is_dir():
         raise ConfigError(f"--xla-source-dir: {xla}: no such folder", hint="check the path")
