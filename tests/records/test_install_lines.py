@@ -44,6 +44,14 @@ def test_wheels_come_from_the_index_alone_and_the_rest_by_exact_version():
     )
 
 
+def test_no_line_names_a_jax_of_a_folder_that_has_no_release(tmp_path):
+    manifest = make_set(tmp_path)
+    assert f"jax=={manifest.jax_version}" in "".join(Install.of(manifest, INDEX).pip)
+    own = replace(manifest, jax=replace(manifest.jax, commit="", digest="a" * 64))
+    document = Install.of(own, INDEX).to_json()
+    assert not re.search(r"\bjax(==| = )", f"{document['pip']}{document['uv']}{document['pixi']}")
+
+
 def test_pixi_takes_each_wheel_from_its_index():
     assert SET.pixi.splitlines() == [
         "[pypi-dependencies]",

@@ -62,6 +62,7 @@ class Install(Plain, frozen=True, kw_only=True):
     folder: str = ""  # of a wheelhouse, in which `REQUIREMENTS` lies
     ours: tuple[Package, ...]
     jax: str
+    has_release: bool = True  # of that jax: a set of a folder without git is for none
     upstream: tuple[Package, ...] = ()  # a jaxlib of the package index
     rocm: str = ""  # version
     rocm_url: str = ""  # where the ROCm it was built with came from
@@ -91,6 +92,7 @@ class Install(Plain, frozen=True, kw_only=True):
             ours=tuple(packages[0]),
             upstream=tuple(packages[1]),
             jax=manifest.jax_version,
+            has_release=bool(manifest.jax.commit),
             rocm=manifest.rocm.version,
             rocm_url=manifest.rocm.url,
             rocm_origin=manifest.rocm.origin,
@@ -120,10 +122,7 @@ class Install(Plain, frozen=True, kw_only=True):
     @property
     def pip(self) -> tuple[str, ...]:
         ours = self._from_folder or ("--index-url", self.index, *map(str, self.ours))
-        return (
-            _line("pip", "install", NO_DEPS, *ours),
-            _line("pip", "install", *self._others),
-        )
+        return self._lines("pip", "install", ours=(NO_DEPS, *ours))
 
     @property
     def _from_folder(self) -> tuple[str, ...]:
@@ -138,15 +137,14 @@ class Install(Plain, frozen=True, kw_only=True):
         """Return uv's lines for an environment; a project's are in the docs."""
         by_name = ("--default-index", self.index, *map(str, self.ours))
         ours = (NO_DEPS, *(self._from_folder or by_name))
-        return _line("uv", "pip", "install", *ours), _line("uv", "pip", "install", *self._others)
+        return self._lines("uv", "pip", "install", ours=ours)
 
     @property
     def poetry(self) -> tuple[str, ...]:
         """Return the lines that add the set to a Poetry project."""
         return (
             _line("poetry", "source", "add", "--priority=explicit", "rocm", self.index),
-            _line("poetry", "add", "--source", "rocm", *map(str, self.ours)),
-            _line("poetry", "add", *self._others),
+            *self._lines("poetry", "add", ours=("--source", "rocm", *map(str, self.ours))),
         )
 
     @property
@@ -205,7 +203,12 @@ class Install(Plain, frozen=True, kw_only=True):
 
     @property
     def _others(self) -> tuple[str, ...]:
-        return (f"jax=={self.jax}", *map(str, self.upstream))
+        jax = (f"jax=={self.jax}",) if self.has_release else ()
+        return (*jax, *map(str, self.upstream))
+
+    def _lines(self, *command: str, ours: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the line of the set's own wheels, and that of the others where there are some."""
+        return tuple(_line(*command, *words) for words in (ours, self._others) if words)
 
 
 def _file(*lines: str) -> str:

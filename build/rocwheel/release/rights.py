@@ -92,12 +92,12 @@ ROLES: Final = {
         ),
         Role(
             "imager",
-            "`runtime_images`: puts records and verdicts of images",
+            "`image runtime`: puts records and verdicts of images",
             {READ: (STAGED, RELEASED, PROBE, *NIGHT), PUT: (*IMAGES, PROBE, *_cells("image.*"))},
         ),
         Role(
             "reporter",
-            "`report state`, `nightly changes`, `nightly check`: the page of a night",
+            "`nightly report state`, `nightly changes`, `nightly check`: the page of a night",
             {
                 READ: (STAGED, RELEASED, *NIGHT, PAGE),
                 PUT: (PAGE, SUMMARIES, *_cells("page/*")),
@@ -105,7 +105,7 @@ ROLES: Final = {
         ),
         Role(
             "promoter",
-            "`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`, "
+            "`promote`, `yank`, `rollback`, `index restore`, `index prune`, `index repair`, "
             "`index adopt` of a release, `nightly prune`; ends nights",
             {
                 READ: (STAGED, RELEASED, PROBE, *NIGHT, PAGE),
