@@ -20,8 +20,10 @@ from support import pages
 
 import amdgpu_family_matrix as matrix
 from rocwheel.base.errors import RocwheelError
-from rocwheel.cli import ci_build
+from rocwheel.cli import MOVED, ci_build
 from rocwheel.cli.app import App
+from rocwheel.release.index import channels
+from rocwheel.rocm import therock
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "build" / "rocwheel"
@@ -140,7 +142,7 @@ def test_every_shell_block_is_tried_or_says_what_it_lacks(block):
 
 def ours():
     for block in pages.blocks():
-        for line in block.commands:
+        for line in () if block.marker.startswith("run:") else block.commands:
             for part in re.split(r"\s(?:&&|\|\||;)\s", line):
                 found = re.match(r"(?:python3 build/ci_build|rocwheel) (.*)", part.strip())
                 if found and "…" not in part:
@@ -164,6 +166,30 @@ def test_every_command_line_of_ours_is_one_that_rocwheel_understands(line):
         _, command, rest = command.resolve_command(inner, left)
         context = inner
     command.make_context(command.name, rest, parent=context)
+
+
+def test_every_address_of_amd_in_a_page_is_one_of_the_data():
+    """No test reaches them; `real/test_therock.py` compares the data with TheRock's sources."""
+    shipped = channels.load(ROOT / "ci" / "channels.yaml").values()
+    indexes = {
+        f"{channel.public_url}/{prefixes.release}/{name}/"
+        for channel in shipped
+        for prefixes in channel.prefixes.values()
+        for name in (*matrix.FAMILIES, *["all"] * channel.is_shared)
+    }
+    streams = therock.known().streams.values()
+    places = [x for each in streams for at in each.places for x in (at.tarballs, at.packages)]
+    places += ["https://repo.amd.com/rocm/tarball/", "https://rocm.nightlies.amd.com/tarball/"]
+    for page in pages.PAGES:
+        if "design" not in page.parts:
+            for url in re.findall(r"https://[\w.]*amd\.com/[\w./-]+", page.read_text("utf-8")):
+                assert url in indexes or url.startswith(tuple(places)), (page, url)
+
+
+def test_pages_use_no_earlier_name_of_a_command():
+    for page in pages.PAGES:
+        used = re.findall(r"\brocwheel (?:--?[\w-]+ )*(\w+)", page.read_text(encoding="utf-8"))
+        assert not MOVED.keys() & used, page
 
 
 def test_pages_spell_the_command_in_one_way():

@@ -15,9 +15,9 @@ PAGES = (
 )
 # what a block may lack here; it is parsed, and where it says so, its dry run is executed
 LACKS = frozenset({
-    "bucket", "container", "everything", "gpu", "jax-build", "machines", "network", "remote-cache", "root", "wheels",
+    "bucket", "container", "everything", "gpu", "jax-build", "network", "remote-cache", "root", "wheels",
 })  # fmt: skip
-WORLDS = frozenset({"anywhere", "demo"})
+WORLDS = frozenset({"anywhere", "clone", "demo"})
 
 
 @dataclass(frozen=True)
