@@ -139,7 +139,7 @@ def _found(
     unsigned, signed = evidence.unsigned(place, manifest, stored, case), []
     wanted = (asked.python, asked.suite, f"/{shards}")
     for item in stored:
-        # one that cannot be read is none: it counts at the promotion, whatever is merged here
+        # an unreadable one is left out: it counts at the promotion, not in this merge
         verdict = item.verdict
         if not verdict or wanted != (
             verdict.python, verdict.suite, "/" + verdict.shard.partition("/")[2]

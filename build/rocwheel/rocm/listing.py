@@ -176,7 +176,7 @@ def _bucket(text: str, url: str) -> _Listed:
     if "<IsTruncated>true" in text and not _formats().bucket.following.search(text):
         raise _unreadable(url, "its listing goes on, and does not say how: ask with list-type=2")
     parts = urlsplit(url)
-    # A bucket is listed at its root, whatever the prefix; one by path is named there.
+    # A bucket is listed at its root, for any prefix; one by path is named there.
     root = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/", "", ""))
     tarballs, names = list[ListedTarball](), list[str]()
     for entry in _formats().bucket.entry.findall(text):
