@@ -1,8 +1,8 @@
-"""The engine of one machine: what is longest first, as much at once as the machine holds.
+"""The engine of one machine: longest cells first, as many at once as the machine holds.
 
-Each cell is a process on a leash: when the engine ends, however it ends, its cells stop their
-commands and go. A lock that the cells inherit keeps a second engine of the same night waiting until
-the last of them has ended. Everything it knows is in the store; run again, it continues.
+Each cell is a process on a leash: when the engine ends, even by a kill, its cells stop their
+commands and end. The cells inherit a lock, so a second engine of the same night waits until the
+last of them has ended. The engine keeps everything in the store; run again, it continues.
 """
 
 import shlex
@@ -64,8 +64,8 @@ class LocalScheduler:
     def run(self) -> dict[str, CellStanding]:
         """Run what can be run.
 
-        Raises InterruptError when it was asked to end, HostError when cells could not be started,
-        StoreError when the store is away and nothing runs any more.
+        Raises InterruptError after a signal, HostError when cells could not be started, StoreError
+        when the store is away and nothing runs any more.
         """
         book = self.nights.book(self.night)
         self._paths, most = critical_paths(book.plan.cells), book.plan.attempts
@@ -118,7 +118,7 @@ class LocalScheduler:
         return standings
 
     def _end(self) -> None:
-        """Do what was asked: say once that nothing new begins, or stop what runs."""
+        """Obey a signal: report once that nothing new begins, or stop running cells."""
         if self.signals and not self._said:
             self._said = True
             self.worker.here.console.info(
@@ -129,7 +129,7 @@ class LocalScheduler:
             self._stop()
 
     def _look_again(self, before: dict[str, CellStanding]) -> tuple[dict[str, CellStanding], bool]:
-        """Where all cells stand, and whether that is fresh: a store that is away ends nothing.
+        """Return where all cells stand, and whether that is fresh; a store may be away for a while.
 
         Raises StoreError when it has been away for a quarter of an hour and nothing runs.
         """
@@ -168,7 +168,7 @@ class LocalScheduler:
                 self._launch(cell)
 
     def _fits(self, needs: Needs) -> bool:
-        """Whether there is room beside what runs; what is larger than the machine runs alone."""
+        """Return whether there is room for a cell; one larger than the machine runs alone."""
         if not self._running:
             return True
         all_ = [needs, *(item.cell.needs for item in self._running.values())]
@@ -195,7 +195,7 @@ class LocalScheduler:
         self.worker.here.console.detail(f"   start {cell.name}")
 
     def _reap(self) -> bool:
-        """Take note of cells whose process ended; whether there was one."""
+        """Record cells whose process ended; return whether there was one."""
         ended = [name for name, item in self._running.items() if item.process.poll() is not None]
         for name in ended:
             item = self._running.pop(name)
@@ -211,7 +211,7 @@ class LocalScheduler:
 
     def _bury_one(self, name: str, code: int) -> None:
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
-        why = f"the cell's process ended {how} and could not say what became of it"
+        why = f"the cell's process ended {how} and left no record of the cell's end"
         try:
             book = self.nights.book(self.night)
             tries = book.attempts.get(name, ())
@@ -223,7 +223,7 @@ class LocalScheduler:
             self._refused[name] = self._refused.get(name, 0) + 1
 
     def _stop(self) -> None:
-        """Close every leash and wait: each cell stops its command and says so."""
+        """Close every leash and wait: each cell stops its command and records that."""
         for item in self._running.values():
             if item.process.stdin:
                 item.process.stdin.close()

@@ -1,7 +1,7 @@
-"""What the store has already of what a night may do: builds, sets and verdicts, durations.
+"""Looks up what the store has already: builds, sets and verdicts, durations.
 
-What a set's verdicts and releases mean is asked of `release.status`, which `promote` asks as well.
-The newest summary tells what was built of which inputs.
+`release.status` says what a set's verdicts and releases mean, for `promote` as well. The newest
+summary has what was built from which inputs.
 """
 
 import re
@@ -31,7 +31,7 @@ DONE: Final = frozenset({RELEASED, "rolled back", "pruned"})
 
 
 class SetSeen(Plain, frozen=True, kw_only=True):
-    """What a family's places know of one wheel set."""
+    """The state of one wheel set in a family's places."""
 
     state: str = ""  # "" when it was never staged; otherwise as `status` says
     cells: Mapping[tuple[str, str], tuple[State, str]] = {}
@@ -40,7 +40,7 @@ class SetSeen(Plain, frozen=True, kw_only=True):
 
 
 class StoreContents(Plain, frozen=True, kw_only=True):
-    """What the store has, as far as the night asks."""
+    """The contents of the store that matter to a night."""
 
     manifests: Mapping[str, str] = {}  # inputs -> SHA-256
     sets: Mapping[tuple[str, str], SetSeen] = {}  # (family, manifest)
@@ -49,7 +49,7 @@ class StoreContents(Plain, frozen=True, kw_only=True):
 
 
 class PlanInput(Plain, frozen=True, kw_only=True):
-    """Everything a plan is made of besides what was seen."""
+    """The inputs of a plan, other than the contents of the store."""
 
     night: str
     settings: NightSettings
@@ -59,7 +59,7 @@ class PlanInput(Plain, frozen=True, kw_only=True):
     ci: Path  # the folder of data in use
     by: str
     now: datetime
-    own: tuple[str, ...] = ()  # the option that names families of one's own
+    own: tuple[str, ...] = ()  # --family-file, as an option
     images: tuple[NightImage, ...] = ()
     pools: Pools = Pools()
 
@@ -67,10 +67,10 @@ class PlanInput(Plain, frozen=True, kw_only=True):
 def look(
     setting: PlanInput, recipes: Sequence[WheelRecipe], store: Store, last: NightSummary | None
 ) -> StoreContents:
-    """Ask the store what it has; `last` is the newest summary, which knows what was built.
+    """Ask the store what it has; `last` is the newest summary, with what was built.
 
-    A recipe was built where each of its families has its set staged, or had it: what retention
-    removed stays removed.
+    A recipe counts as built if each of its families has or had its set staged: sets that retention
+    removed are not built again.
     """
     known = {item.inputs: item for item in last.builds} if last else {}
     sets = _sets(setting, [(r, known[r.inputs]) for r in recipes if r.inputs in known], store)
@@ -132,7 +132,7 @@ def _durations(
     sets: Mapping[tuple[str, str], SetSeen],
     store: Store,
 ) -> dict[tuple[str, str], int]:
-    """Return how long suites that may be cut took in all, where something of them is to be run."""
+    """Return the total duration of suites that may be cut and are to be run."""
     asked: dict[tuple[str, str], int] = {}
     for recipe in recipes:
         made = built.get(recipe.inputs)

@@ -1,8 +1,7 @@
 """The page of the nightly: what each family has, what is missing, and why.
 
-One HTML file made of the summaries of the shown nights and nothing else, so that it costs the same
-with ten nights stored as with four hundred. What may be released and what blocks it is copied from
-`status`, never worked out here.
+One HTML file, made from the summaries of the shown nights alone, so that it costs the same with ten
+nights stored as with four hundred. What may be released and what blocks it is copied from `status`.
 """
 
 import json
@@ -36,9 +35,9 @@ TREND: Final = 14  # nights of a cell
 
 def render(summaries: Sequence[NightSummary], *, now: datetime, title: str, root: str) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
-    told = Truth(summaries=tuple(summaries)) if summaries else None
-    newest = told.night if told else None
-    changes, recipes = (told.changes, told.night.recipes) if told else ([], ())
+    facts = Truth(summaries=tuple(summaries)) if summaries else None
+    newest = facts.night if facts else None
+    changes, recipes = (facts.changes, facts.night.recipes) if facts else ([], ())
     names = [family.family for family in newest.families] if newest else []
     cells = {cell.name for cell in newest.cells} if newest else set()
     old = {item.name: item for night in summaries[:-1] for item in night.recipes}
@@ -49,12 +48,12 @@ def render(summaries: Sequence[NightSummary], *, now: datetime, title: str, root
         channel=title,
         made=timestamp(now),
         max_age_hours=36,
-        told=told,
+        facts=facts,
         newest=newest,
-        groups=_groups(told) if told else [],
-        sets=list(_sets(told)) if told else [],
+        groups=_groups(facts) if facts else [],
+        sets=list(_sets(facts)) if facts else [],
         counts=Counter((cell.word, cell.colour) for cell in (newest.cells if newest else ())),
-        causes=told.causes if told else [],
+        causes=facts.causes if facts else [],
         quiet=[c for c in changes if c.change.value in {"fixed", "slower"}],
         gone=[c for c in changes if c.cell.name not in cells],
         recipes={item.name: item for item in recipes},
@@ -80,7 +79,7 @@ def render(summaries: Sequence[NightSummary], *, now: datetime, title: str, root
 
 
 def _gpu_minutes(newest: NightSummary) -> Iterator[dict[str, Any]]:
-    """Yield for each family what its GPUs did: held but not testing is waste, and has a name."""
+    """Yield for each family what its GPUs did; held but not testing is waste."""
     own = defaultdict(list)
     for cell in newest.cells:
         if cell.gpus and cell.milliseconds:
@@ -99,10 +98,10 @@ def _gpu_minutes(newest: NightSummary) -> Iterator[dict[str, Any]]:
         }
 
 
-def _sets(told: Truth) -> Iterator[dict[str, Any]]:
+def _sets(facts: Truth) -> Iterator[dict[str, Any]]:
     """Yield each set that is for several families: its tests, and where it is released."""
-    tests = [cell for cell in told.spoken[-1].values() if cell.kind in TEST_KINDS]
-    manifests = {recipe.name: recipe.manifest for recipe in told.night.recipes}
+    tests = [cell for cell in facts.spoken[-1].values() if cell.kind in TEST_KINDS]
+    manifests = {recipe.name: recipe.manifest for recipe in facts.night.recipes}
     for name in dict.fromkeys(cell.wheels for cell in tests):
         cells = {(c.family, c.suite, c.python): c for c in tests if c.wheels == name}
         of, suites, pythons = (dict.fromkeys(part) for part in zip(*cells, strict=True))
@@ -110,17 +109,17 @@ def _sets(told: Truth) -> Iterator[dict[str, Any]]:
             yield {
                 "name": name,
                 "manifest": manifests.get(name, ""),
-                "families": [family for family in told.night.families if family.family in of],
+                "families": [family for family in facts.night.families if family.family in of],
                 "suites": list(suites),
                 "pythons": sorted(pythons, key=PythonVersion.parse),
                 "cells": cells,
             }
 
 
-def _groups(told: Truth) -> list[dict[str, Any]]:
-    """Return what the page shows of each family, those with a red cell first."""
-    newest, past = told.night, told.spoken
-    cause = {cell.name: n for n, of in enumerate(told.causes, 1) for cell in of.cells}
+def _groups(facts: Truth) -> list[dict[str, Any]]:
+    """Return the page's data of each family, those with a red cell first."""
+    newest, past = facts.night, facts.spoken
+    cause = {cell.name: n for n, of in enumerate(facts.causes, 1) for cell in of.cells}
     groups = []
     for family in newest.families:
         cells = newest.of_family(family.family)
@@ -138,7 +137,7 @@ def _groups(told: Truth) -> list[dict[str, Any]]:
                     (cell.wheels, cell.suite, cell.python): {
                         "cell": cell,
                         "cause": cause.get(cell.name),
-                        "since": told.since(cell),
+                        "since": facts.since(cell),
                         "strip": _strip([night.get(cell.identity) for night in past[-TREND:]]),
                     }
                     for cell in tests
@@ -158,9 +157,9 @@ def _strip(cells: Iterable[CellSummary | None]) -> dict[str, str]:
     return {name: "".join(path) for name, path in paths.items()}
 
 
-def badge(told: Truth | None) -> bytes:
+def badge(facts: Truth | None) -> bytes:
     """Render the badge of the newest night."""
-    night = told.night if told else None
+    night = facts.night if facts else None
     document = {
         "schemaVersion": 1,
         "label": night.night if night else "nightly",
@@ -179,11 +178,11 @@ def feed(summaries: Sequence[NightSummary], *, title: str, page: str) -> bytes:
     ET.SubElement(root, "link", href=page)
     ET.SubElement(ET.SubElement(root, "author"), "name").text = "rocwheel"
     for number in range(len(summaries), 0, -1):
-        told = Truth(summaries=tuple(summaries[max(0, number - truth.PAST) : number]))
-        if told.loud or number == 1:
-            entry, night = ET.SubElement(root, "entry"), told.night
-            _add(entry, title=f"{night.night}: {told.headline}", id=f"{page}#{night.night}",
-                 updated=night.written, content=told.markdown(page))  # fmt: skip
+        facts = Truth(summaries=tuple(summaries[max(0, number - truth.PAST) : number]))
+        if facts.loud or number == 1:
+            entry, night = ET.SubElement(root, "entry"), facts.night
+            _add(entry, title=f"{night.night}: {facts.headline}", id=f"{page}#{night.night}",
+                 updated=night.written, content=facts.markdown(page))  # fmt: skip
             ET.SubElement(entry, "link", href=page)
     data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return data
@@ -212,18 +211,18 @@ class NightPages(Plain, frozen=True, kw_only=True):
     shown: int  # nights on the page
 
     def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
-        """Sum up a night, and the newest anew; return the new page and how many it shows."""
+        """Sum up a night, and the newest again; return the new page and how many it shows."""
         shown = self.nights.names()[-self.shown :]
         others = [name for name in shown if name != night]
         summaries = {s.night: s for s in truth.known(self.nights, others, self.console.warn)}
         newest = (name for name in shown[-1:] if name in summaries)
         for name in dict.fromkeys(filter(None, (night, *newest))):
-            told = truth.truth(
+            facts = truth.truth(
                 self.nights, name, self.families, self.channel, now=self.now,
                 warn=lambda _said: None,
             )  # fmt: skip
-            summaries[name] = told.night
-            self.nights.put_summary(name, told.night.to_bytes())
+            summaries[name] = facts.night
+            self.nights.put_summary(name, facts.night.to_bytes())
         wanted = [summaries[name] for name in shown if name in summaries]
         try:
             return self._put(wanted), len(wanted)

@@ -1,8 +1,7 @@
-"""`ci/nightly.yaml`: what a night builds, for whom, and how much it may take.
+"""Reads `ci/nightly.yaml`: what a night builds, for which families, and how much it may take.
 
-It names pins, channels, families and suites that are defined elsewhere, and decides nothing of
-policy. `pools` may rename runner labels, partitions and generic resources of
-`amdgpu_family_matrix.py`, and nothing else of it.
+It names pins, channels, families and suites that are defined elsewhere, and decides no policy.
+`pools` may rename runner labels, partitions and generic resources of `amdgpu_family_matrix.py`.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class SetSettings(Value, frozen=True, kw_only=True):
 
 
 class Cost(Value, frozen=True, kw_only=True):
-    """What one kind of cell takes and how long it is given."""
+    """The resources of one kind of cell, and its time limit."""
 
     cpus: Annotated[int, Meta(ge=0)] = 8
     memory_mib: Annotated[int, Meta(ge=0)] = 32 << 10
@@ -113,7 +112,7 @@ class Cost(Value, frozen=True, kw_only=True):
 
 
 class BuildCost(Cost, frozen=True, kw_only=True):
-    """What a build takes, and the label of its runners on GitHub."""
+    """The resources of a build, and the label of its runners on GitHub."""
 
     cpus: Annotated[int, Meta(ge=0)] = 32
     memory_mib: Annotated[int, Meta(ge=0)] = 64 << 10
@@ -122,7 +121,7 @@ class BuildCost(Cost, frozen=True, kw_only=True):
 
 
 class ImageCost(Cost, frozen=True, kw_only=True):
-    """What making and trying a runtime image takes."""
+    """The resources of making and testing a runtime image."""
 
     disk_mib: Annotated[int, Meta(ge=0)] = 120 << 10
     hours: Some = 3
@@ -144,7 +143,7 @@ class ImageSettings(Value, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What its cells are called."""
+        """The name of its cells."""
         return self.name or self.recipe
 
     def wants(self, wheels: str, family: str) -> bool:
@@ -180,7 +179,7 @@ class NightSettings(Value, frozen=True, kw_only=True):
     excused: tuple[Excuse, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse names that stand twice, and sets that images name and nothing has."""
+        """Refuse repeated names, and images of unknown sets."""
         names = [item.name for item in self.sets]
         labels = [item.label for item in self.images]
         for kind, all_, hint in (
@@ -198,7 +197,7 @@ class NightSettings(Value, frozen=True, kw_only=True):
                     )  # fmt: skip
 
     def check_families(self, known: Collection[str]) -> None:
-        """Raise ConfigError for a family that a set or an image names and that there is not."""
+        """Raise ConfigError for an unknown family of a set or an image."""
         wanted = [(item.name, item.families) for item in self.sets]
         wanted += [(f"images: {item.label}", item.families) for item in self.images]
         for label, names in wanted:
@@ -211,7 +210,7 @@ class NightSettings(Value, frozen=True, kw_only=True):
                 raise ConfigError(f"{label}: {unknown!r}: unknown GPU family", hint=hint)
 
     def excuse(self, cell: str, today: date) -> tuple[str, str]:
-        """Return the excuse that holds for a cell, and what to say of one that ended."""
+        """Return the excuse that holds for a cell, and a note about one that ended."""
         ended = ""
         for item in self.excused:
             if fnmatchcase(cell, item.cells):
@@ -232,7 +231,7 @@ class NightSettings(Value, frozen=True, kw_only=True):
 
 
 class Pools(Value, frozen=True, kw_only=True):
-    """What a place calls the labels, partitions and generic resources of the matrix."""
+    """A place's own names for labels, partitions and generic resources of the matrix."""
 
     labels: Mapping[str, str] = {}
     partitions: Mapping[str, str] = {}
@@ -254,7 +253,7 @@ def load(path: Path) -> NightSettings:
 
 
 def load_pools(path: Path | None, settings: NightSettings) -> Pools:
-    """Read names of a place; without a file none differ. Raises ConfigError for unknown names."""
+    """Read the names of a place; no file, no other names. Raises ConfigError for unknown ones."""
     if path is None:
         return Pools()
     document = yaml_file.load(path)

@@ -1,12 +1,12 @@
-"""The engine of a Slurm cluster: a night goes in rounds, and this process may go.
+"""The engine of a Slurm cluster: a night runs in rounds, and this process need not stay.
 
 A round submits the cells that are ready, each as a job named by cell and attempt, and one small
-follower that runs the same command again as soon as one of the jobs has ended. Nothing is written
-down about a submission: the queue knows jobs by their names, and of two jobs of one name Slurm
-starts the second after the first (`singleton`), which then finds nothing to do. How a job ended
-that could not say it, Slurm is asked by the next round: node failure, preemption and memory are
-`infra`, a time limit is `timeout`, cancelled is `not-run`; what Slurm has forgotten, the lease
-tells. See https://slurm.schedmd.com/job_reason_codes.html and sbatch(1).
+follower that runs the same command again as soon as one of the jobs has ended. Submissions are not
+recorded: the queue knows jobs by their names, and Slurm starts the second of two jobs of one name
+after the first (`singleton`); it then finds nothing to do. If a job left no end, the next round
+asks Slurm: node failure, preemption and memory are `infra`, a time limit is `timeout`, cancelled is
+`not-run`. For jobs that Slurm has forgotten, the lease decides. See
+https://slurm.schedmd.com/job_reason_codes.html and sbatch(1).
 """
 
 import re
@@ -95,12 +95,12 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
 
     @property
     def follows(self) -> bool:
-        """Return whether this process is a follower's: nobody reads what it says."""
+        """Return whether this process is a follower's, whose output no person reads."""
         name = self.worker.here.environ.get("SLURM_JOB_NAME", "")
         return name.startswith(_stem(self.nights, self.night))
 
     def submit(self) -> list[Job]:
-        """Submit what is ready and a follower of it; return the new jobs. Raises HostError."""
+        """Submit ready cells and their follower; return the new jobs. Raises HostError."""
         runner = self.worker.here.runner
         nodes = _nodes(runner)
         jobs = queue(self.nights, self.night, runner)
@@ -117,13 +117,13 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
         return made
 
     def lines(self, book: Book, standings: Mapping[str, CellStanding]) -> Iterator[str]:
-        """Yield what would be submitted."""
+        """Yield the submissions of a dry run."""
         jobs = queue(self.nights, self.night, self.worker.here.runner)
         for cell in self._wanted(standings, jobs):
             yield shlex.join(self._argv(cell, book, {}))
 
     def _wanted(self, standings: Mapping[str, CellStanding], jobs: Sequence[Job]) -> list[Cell]:
-        """Return the cells that may start now and are not in the queue, as many as may be."""
+        """Return the cells that may start now and are not in the queue, up to the limit."""
         there = {job.cell for job in jobs if job.state in OPEN}
         cells = [
             item.cell
@@ -212,9 +212,9 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
         return shlex.join((*words, f"--program={shlex.join(program)}", *most))
 
     def _collect(self, jobs: Sequence[Job]) -> None:
-        """Say of jobs that ended without a word how they ended.
+        """Record the ends of jobs that left none.
 
-        One that never began counts too: it is an attempt that did not run.
+        A job that never began counts too: it is an attempt that did not run.
         """
         over = [job for job in jobs if job.state not in OPEN and job.cell != FOLLOWER]
         book = self.nights.book(self.night) if over else None
@@ -240,7 +240,7 @@ class SlurmScheduler(Plain, frozen=True, kw_only=True, dict=True):
 
 
 def _stem(nights: Nights, night: str) -> str:
-    """Return what the names of a night's jobs begin with; a night may be planned anew."""
+    """Return the prefix of a night's job names; a night may be planned again."""
     _, sha256 = nights.plan(night)
     return f"rocwheel.{files.sha256(f'{nights.store.url} {sha256}'.encode())[:12]}."
 
@@ -270,7 +270,7 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, Job]:
 
 
 def answers(runner: Runner) -> bool:
-    """Return whether Slurm can be asked here: its programs are, and its controller is up."""
+    """Return whether Slurm can be asked here: its programs exist, and its controller is up."""
     return bool(_ask(runner, ("sinfo", "--noheader")))
 
 
@@ -280,7 +280,7 @@ def held(waits: Mapping[str, Job]) -> list[Job]:
 
 
 def release_lines(held: Sequence[Job], runner: Runner) -> list[str]:
-    """Return the lines that a person has to run so that these jobs go on."""
+    """Return the lines for a person to run, so that these jobs go on."""
     argv = ("sinfo", "--noheader", "--Node", "--states=drain,drained,down,fail", "--format=%N")
     nodes = sorted(set(_ask(runner, argv).split())) if held else ()
     jobs = sorted({job.number for job in held if HELD in job.why.lower()})
@@ -289,7 +289,7 @@ def release_lines(held: Sequence[Job], runner: Runner) -> list[str]:
 
 
 def _nodes(runner: Runner) -> dict[str, dict[str, set[str]]]:
-    """Return by partition the nodes and what each offers; "" is all of them. Raises HostError."""
+    """Return nodes and their resources by partition; "" is all of them. Raises HostError."""
     try:
         argv = ("sinfo", "--noheader", "--Node", "--format=%R|%N|%G")
         answer = runner.capture(Command(argv=argv, timeout=60.0))
@@ -327,7 +327,7 @@ def _resources(text: str) -> Iterator[str]:
 
 
 def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
-    """Return what Slurm says; "" where it does not answer or does not know."""
+    """Return Slurm's answer; "" where it does not answer or does not know."""
     try:
         return runner.capture(Command(argv=argv, timeout=60.0))
     except (CommandError, HostError):
@@ -335,5 +335,5 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
 
 
 def _last_line(exc: CommandError) -> str:
-    """Return what a command said last."""
+    """Return the last line of a command's output."""
     return (exc.detail.strip().splitlines() or [str(exc)])[-1]

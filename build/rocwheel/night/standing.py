@@ -1,11 +1,10 @@
 """Where each cell of a night stands: a pure function of its plan, attempts and orders.
 
-A failure in any attempt at a test counts, however late it comes: a pass beside it is `flaky`. An
-attempt that stored no verdict tested nothing, and only a hang of it counts beside a pass.
-A cell that waited for ends (a promotion, a merge, the page) is done again when one of them changed.
-An attempt without an end that no longer renews its lease is lost, which is the machine's fault
-until a person knows better; what the machine was at fault for is tried again, as often as the plan
-says.
+A failure in any attempt at a test counts, even a late one: a pass beside it is `flaky`. An attempt
+without a stored verdict tested nothing, and only its hang counts beside a pass. A cell that waited
+for ends (a promotion, a merge, the page) is repeated when one of them changed. An attempt without
+an end that no longer renews its lease is lost, which counts as the machine's fault. Faults of the
+machine are tried again, as often as the plan says.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,7 +41,7 @@ class CellStanding(Plain, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """Return whether nothing more will happen to it unless a person asks."""
+        """Return whether it is finished unless a person asks for more."""
         return self.phase in {Phase.KEPT, Phase.ENDED, Phase.BARRED, Phase.ABSENT}
 
     @property
@@ -60,7 +59,7 @@ class CellStanding(Plain, frozen=True, kw_only=True):
 
     @property
     def manifest(self) -> str:
-        """SHA-256 of the set that the cell left; "" when it leaves none."""
+        """SHA-256 of the set that the cell made; "" when it makes none."""
         return self.last.manifest if self.last else ""
 
 
@@ -148,7 +147,7 @@ def _one(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> CellS
 
 
 def wants_more(book: Book, where: CellStanding) -> bool:
-    """Return whether a person asked for another attempt at a cell after all there are."""
+    """Return whether a person asked for another attempt after the last one."""
     asked = _asked(book.orders, where.cell.name)
     return bool(asked and asked.action == "retry" and asked.seen >= len(where.attempts))
 
@@ -160,7 +159,7 @@ def told(book: Book, cell: Cell) -> int:
 
 
 def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> str:
-    """Return a cell that this one waited for and that was, or is to be, tried since; or ""."""
+    """Return a cell that this one waited for and that was, or will be, tried since; or ""."""
     looked = [item.begun.seen for item in book.attempts.get(cell.name, ()) if item.begun]
     open_ = next((name for name in cell.settled if not standings[name].settled), "")
     if open_ or not looked or told(book, cell) <= max(looked):
@@ -171,7 +170,7 @@ def outdated(book: Book, cell: Cell, standings: Mapping[str, CellStanding]) -> s
 def cause_of(
     cell: Cell, state: State | None, attempts: tuple[CellAttempt, ...]
 ) -> CauseClass | None:
-    """Return what a state that is no pass tells of: what its last attempt in that state said."""
+    """Return the cause of a state other than a pass: that of its last attempt in that state."""
     if state is None or state in GOOD or not attempts:
         return None
     said = next((i.ended for i in reversed(attempts) if i.ended and i.ended.state is state), None)
@@ -182,7 +181,7 @@ def cause_of(
 
 
 def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple[State | None, str]:
-    """Return what all attempts amount to."""
+    """Return the state of all attempts together."""
     state: State | None = None
     reason = ""
     attempts, note = _that_tested(cell, attempts)
@@ -214,7 +213,7 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
 def _that_tested(
     cell: Cell, attempts: tuple[CellAttempt, ...]
 ) -> tuple[tuple[CellAttempt, ...], str]:
-    """Leave out, beside a pass, the attempts that failed before any test; note the last of them."""
+    """Drop attempts that failed before any test if one passed; note the last of them."""
     ends = [item.ended for item in attempts if item.ended]
     if cell.kind not in TEST_KINDS or not any(ended.state in GOOD for ended in ends):
         return attempts, ""

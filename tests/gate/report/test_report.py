@@ -186,7 +186,7 @@ def test_what_is_new_against_the_last_run_is_told():
     assert changes["test_b.py::test_hang"] == "timed-out in the last run too"
     assert changes["test_b.py::test_crash"].startswith("new")
     html = gate_page.render(results, FOUND, {}, LAST).decode()
-    assert "2 new failures, 1 known from it, 1 mended" in html
+    assert "2 new failures, 1 known from it, 1 fixed" in html
     assert "No run of this suite" in gate_page.render(results, FOUND, {}).decode()
 
 

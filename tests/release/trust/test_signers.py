@@ -95,7 +95,7 @@ def test_a_pkcs11_token_signs(tmp_path, monkeypatch) -> None:
     pin.chmod(0o644)
     with pytest.raises(ConfigError, match="others can read the PIN") as told:
         signers.signer("hsm:2?label=rocwheel", pin=pin)
-    assert "and set another if others were there" in told.value.hint
+    assert "and set another if others have seen it" in told.value.hint
     with pytest.raises(ConfigError, match="the token asks for a PIN"):
         signers.signer("hsm:2?label=rocwheel")
     with pytest.raises(ConfigError, match="none: No such file"):

@@ -1,7 +1,7 @@
 """One worker process as the engine sees it: pipes, a log, a file of stacks, and its end.
 
-Between the two stands `worker/supervisor.py`, whose end means that nothing of the worker is left.
-No call here blocks: what a stopped worker does not read waits in a buffer.
+`worker/supervisor.py` runs between the two; when it ends, nothing of the worker is left. No call
+here blocks: messages that a stopped worker does not read wait in a buffer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Written:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def part(self, start: int, end: int | None) -> str:
-        """Return what was written between two offsets; of much, both ends."""
+        """Return what was written between two offsets; if that is long, only its two ends."""
         size = os.fstat(self._descriptor).st_size
         last = size if end is None else min(end, size)
         if last - start <= OUTPUT_HEAD + OUTPUT_TAIL:
@@ -73,7 +73,7 @@ class _Written:
         return f"{_text(head)}\n… {left_out} bytes …\n{_text(tail)}"
 
     def trim(self) -> None:
-        """Take the middle out of what has become too long; offsets stay as they are."""
+        """Cut the middle out of a file that is too long; offsets stay as they are."""
         try:
             status = os.fstat(self._descriptor)
             if status.st_blocks * 512 > LOG_LIMIT:
@@ -85,7 +85,7 @@ class _Written:
             return
 
     def close(self) -> None:
-        """Leave under its name what was written, of much both ends, whatever is there now."""
+        """Write it under its name, replacing any file there; if it is long, only its two ends."""
         own = os.fstat(self._descriptor)
         size = own.st_size
         try:
@@ -188,11 +188,11 @@ class Child:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What becomes readable when the worker says something, or ends."""
+        """Descriptors that become readable when the worker sends something, or ends."""
         return (self._events,) if self._pidfd is None else (self._events, self._pidfd)
 
     def send(self, **command: Any) -> None:
-        """Send a command, as far as it is read; `flush` sends the rest."""
+        """Send as much of a command as the worker reads; `flush` sends the rest."""
         self._unsent += json.dumps(command).encode() + b"\n"
         self.flush()
 
@@ -215,7 +215,7 @@ class Child:
             raise BrokenProtocolError(f"wrote {len(self._unread)} bytes that are no message")
 
     def output(self, start: int, end: int | None = None) -> str:
-        """Return what was printed between two offsets of the log; of much, both ends."""
+        """Return what was printed between two offsets of the log; if long, only its two ends."""
         return self._log.part(start, end)
 
     def stack(self) -> str:
@@ -254,11 +254,11 @@ class Child:
 
     @property
     def orphaned(self) -> bool:
-        """Return whether its supervisor was killed, which leaves the rest to this process."""
+        """Return whether its supervisor was killed, so that this process must clean up."""
         return self.process.poll() is not None and self._exit_status is None
 
     def tend(self) -> None:
-        """Keep the log from growing without end, and the supervisor awake: a test may stop it."""
+        """Limit the log's size, and wake the supervisor if a test has stopped it."""
         self._log.trim()
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)

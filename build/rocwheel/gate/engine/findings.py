@@ -1,4 +1,4 @@
-"""Findings: what a run writes down, from the first attempt to its results.
+"""Findings: the record of a run, from the first attempt to its results.
 
 Texts come from processes that may write anything; they are made printable here, once.
 """
@@ -46,7 +46,7 @@ class Findings:
         return self._clock() - self._started
 
     def fault(self, state: State, message: str) -> None:
-        """Note what no single test's outcome says."""
+        """Note a fault beyond the outcome of any single test."""
         self._faults.append(Fault(state=state, message=protocol.one_line(message)))
 
     def collect_error(self, file: str, message: str, detail: str) -> None:
@@ -112,7 +112,7 @@ class Findings:
         work.streak = work.streak + 1 if bad and rerun is None else 0
 
     def of_device(self, *texts: str) -> tuple[KnownFailure, str] | None:
-        """Return the error of a device that these texts of an attempt tell of, and its name."""
+        """Return the device error in these texts of an attempt, and its name."""
         for error in self._plan.device_errors:
             for text in texts:
                 if match := error.pattern.search(text):
@@ -120,18 +120,18 @@ class Findings:
         return None
 
     def _of_machine(self, *texts: str) -> str:
-        """Return what an attempt met that is the machine's, and what to do about it; else ""."""
+        """Return the machine's error that an attempt met, and what to do about it; or ""."""
         error = self.of_device(*texts)
         return f"{error[1]}; {error[0].remedy}" if error and error[0].cause == "machine" else ""
 
     def searched(self, work: LaneWork, *, bad: bool) -> None:
-        """Answer the search that a lane runs tests for, once."""
+        """Give the result of a lane's search, once."""
         if work.rerun and work.unanswered:
             work.unanswered = False
             self.outcomes.searched(work.rerun, bad=bad)
 
     def amend(self, work: LaneWork, outcome: Outcome, message: str) -> None:
-        """Make the test that ran last what its end, or a late failure, showed it to be."""
+        """Change the outcome of the last test after its process's end, or a late failure."""
         if not (work.rerun and work.rerun.searches):
             output = work.process.output(work.offset) if outcome is Outcome.CRASHED else ""
             self.outcomes.amend(
@@ -140,7 +140,7 @@ class Findings:
             )  # fmt: skip
 
     def check_exit(self, work: LaneWork, how: str, status: int, *, killed: bool) -> None:
-        """Hold what a worker reported against how it ended: agreement is silent."""
+        """Compare a worker's report with how it ended; a difference is a fault."""
         last = f", after {work.last}" if work.last else ""
         if killed or work.bye is None:
             state = State.TIMEOUT if killed else State.CRASH

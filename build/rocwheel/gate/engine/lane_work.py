@@ -1,4 +1,4 @@
-"""A lane at work: its process, what that does now, and what it did before."""
+"""The state of a lane: its process, what that does now, and what it did before."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LaneWork:
 
     @property
     def spent(self) -> bool:
-        """Whether another process is to begin what comes next; each runs one test at least."""
+        """Whether the process must be replaced before its next test; each runs one at least."""
         return self.full and bool(self.history) and self.rerun is None
 
     @property
@@ -100,14 +100,14 @@ class LaneWork:
 
     @property
     def wanted(self) -> Step:
-        """What it collects a file for."""
+        """The step that it collects a file for."""
         if self.collecting is None:
             raise ValueError(f"{self.lane.name} collects nothing")
         return self.collecting
 
     @property
     def title(self) -> str:
-        """How messages call the process."""
+        """The name of the process in messages."""
         return f"process {self.number} on {self.lane.name}"
 
     @property

@@ -1,13 +1,13 @@
 """The engine: runs a suite's tests in worker processes, one per lane, and survives all of them.
 
 A lane is one device (or several, for tests that need them) with the masks that give a process
-exactly these. Whatever a worker does is attributed to the test it was running: a crash, a hang
+exactly these. Everything a worker does is attributed to the test it was running: a crash, a hang
 (its stacks are dumped first), an exit, a broken protocol. The rest of the suite goes on in a new
 process. A process that cannot be killed is abandoned and its lane closed, as is a lane whose
 device does not answer after a crash.
 
-Tests are sent ahead, so that a worker need not wait; which one runs is what the worker says when
-it begins one. Where nothing was begun, a process's end is that of the test before.
+Tests are sent ahead, so that a worker need not wait; the worker reports which one begins. If none
+had begun, the end of a process belongs to the test before.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TestRunner:
         return self._findings.results(self._works, waiting)
 
     def _turn(self) -> None:
-        """Hand out work, wait for something to happen, look at who said something."""
+        """Hand out work, wait for events, and read messages."""
         for work in self._works:
             self._advance(work)
         if self._over():
@@ -118,11 +118,11 @@ class TestRunner:
         )
 
     def _tend(self) -> None:
-        """Look at what processes write and hold."""
+        """Check the logs and the memory of the processes."""
         for work in self._works:
             if work.child:
                 work.child.tend()
-                if work.mode is not LaneMode.ENDING:  # what it ends for is still to be told
+                if work.mode is not LaneMode.ENDING:  # the reason for its end is still to come
                     work.full = 0 < self._plan.process_memory < work.child.memory()
 
     def _over(self) -> bool:
@@ -142,7 +142,7 @@ class TestRunner:
     # --- work ------------------------------------------------------------------------------------
 
     def _advance(self, work: LaneWork) -> None:
-        """Give a worker what to do next, if there is something."""
+        """Give a worker its next step, if there is one."""
         if self._closing:
             return
         if work.mode is LaneMode.RUNNING:
@@ -220,7 +220,7 @@ class TestRunner:
             self._watch(work)
 
     def _hear(self, work: LaneWork, event: Event) -> None:
-        """Take in a message. Raises BrokenProtocolError for one that comes at the wrong time."""
+        """Handle a message. Raises BrokenProtocolError for one at the wrong time."""
         match event, work.mode:
             case protocol.Ready(), LaneMode.STARTING:
                 work.starts = 0
@@ -279,7 +279,7 @@ class TestRunner:
             work.left = []
 
     def _take_in(self, work: LaneWork, event: protocol.Collected) -> None:
-        """Enter a file's tests, and skip those that are not to run."""
+        """Record a file's tests, and skip those that are not to run."""
         file, plan = event.file, self._plan
         taken = [test for test in event.tests if test in self._outcomes]
         if event.error or taken:
@@ -351,7 +351,7 @@ class TestRunner:
     # --- what happens to a worker ----------------------------------------------------------------
 
     def _watch(self, work: LaneWork) -> None:
-        """Act when what a worker does takes longer than it may."""
+        """Act when a worker exceeds a deadline."""
         plan, now = self._plan, self._system.clock()
         rerun, most = work.rerun, plan.test_deadline
         if rerun and work.running and work.running.test == rerun.tests[-1]:
@@ -377,7 +377,7 @@ class TestRunner:
         work.process.dump()
 
     def _dumped(self, work: LaneWork, now: float) -> bool:
-        """Return whether a process has written its stacks: a busy machine begins with that late."""
+        """Return whether a process has written its stacks: on a busy machine that may be late."""
         stacks = work.process.stack()
         if stacks != work.stacks:
             work.stacks, work.grew = stacks, now
@@ -390,7 +390,7 @@ class TestRunner:
         work.process.kill(self._system.killpg)
 
     def _close_down(self, reason: str) -> None:
-        """End the run, but first learn where every worker is."""
+        """End the run, but first find out what every worker is doing."""
         if self._closing:
             return
         self._closing = reason
@@ -406,7 +406,7 @@ class TestRunner:
         self._findings.fault(State.TIMEOUT, f"{reason}{during}")
 
     def _ended(self, work: LaneWork, status: int) -> None:
-        """Draw the conclusions from a process's end, then let its lane go on."""
+        """Record a process's end, then let its lane go on."""
         killed = work.mode in (LaneMode.DUMPING, LaneMode.KILLING)
         mode = work.was if killed else work.mode
         why = work.cause if killed else describe(status)
@@ -445,7 +445,7 @@ class TestRunner:
             work.rerun, work.left = None, []
 
     def _no_import(self, work: LaneWork, how: str) -> None:
-        """Record that the import of a file ended its process, unless another is to try it."""
+        """Record that the import of a file ended its process, unless another process tries it."""
         if not self._tries_afresh(work, how):
             detail = f"{work.process.stack()}\n{work.process.output(0)}".strip()
             self._findings.collect_error(work.wanted.file, f"import: {how}", detail)
@@ -458,7 +458,7 @@ class TestRunner:
     def _broke(self, work: LaneWork, outcome: Outcome, how: str) -> None:
         """Record the crash or hang of the running test.
 
-        Where none had begun, the test before broke the process, or the first could not begin.
+        If none had begun, the test before broke the process, or the first could not begin.
         """
         if work.running is None and work.last:
             self._findings.amend(work, outcome, f"after it was reported: {how}")
@@ -477,7 +477,7 @@ class TestRunner:
         self._findings.enter(work, str(step.test), attempt, again=not self._closing)
 
     def _no_start(self, work: LaneWork, how: str) -> None:
-        """Try again once; a session that cannot begin has nothing to say of any test."""
+        """Try again once; a session that does not start says nothing about any test."""
         work.starts += 1
         if work.starts < START_ATTEMPTS:
             return
@@ -495,7 +495,7 @@ class TestRunner:
         self._lose(work, f"process {pid} cannot be killed")
 
     def _lose(self, work: LaneWork, reason: str) -> None:
-        """Take a lane out of the run; what it had to do goes to the others."""
+        """Take a lane out of the run; the others get its work."""
         work.lost = reason
         self._enter(work, LaneMode.LOST)
         self._supply.lose(work)
@@ -547,7 +547,7 @@ class TestRunner:
         work.child = None
 
     def _stop_all(self) -> None:
-        """Leave no process behind, however the run ends."""
+        """Stop all processes."""
         for work in self._works:
             if work.probe:
                 self._system.killpg(work.probe.pid, signal.SIGKILL)
@@ -566,9 +566,9 @@ class TestRunner:
 
 
 def _said(error: str) -> str:
-    """Return the line that says what an error of pytest's was.
+    """Return the line that states an error of pytest's.
 
-    Of tracebacks, the first line of the last exception; what is set in is code that it shows.
+    In tracebacks it is the first line of the last exception; indented lines are code.
     """
     shown = _SHOWN.findall(error)
     lines = [line[4:] for line in shown[-1].splitlines()] if shown else error.splitlines()
@@ -576,5 +576,5 @@ def _said(error: str) -> str:
 
 
 def _last(text: str) -> str:
-    """Return the last line, where a traceback says what it was."""
+    """Return the last line, where a traceback states its error."""
     return text.strip().rpartition("\n")[2].removeprefix("E").strip()

@@ -1,10 +1,10 @@
 """Outcomes: every test of a run with its attempts, and which tests must run again to know more.
 
-A test that failed, crashed or hung runs once more in a fresh process. Where it passes alone, the
-tests that ran before it in its process may have left something: they run again in their order, and
-the test behind them. The more recent ones are tried first, then all. Where it goes wrong again, the
-run is halved until one test is left without which it does not: that one is named, and the victim
-passed. Nothing here starts a process: the engine asks for the next `Rerun` and reports attempts.
+A test that failed, crashed or hung runs once more in a fresh process. If it passes alone, the
+tests that ran before it in its process may have left something. They run again in their order, and
+the test after them; the more recent ones first, then all. If it goes wrong again, the run is halved
+until one necessary test is left: that one is named, and the victim passed. Nothing here starts a
+process: the engine asks for the next `Rerun` and reports attempts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Rerun(Plain, frozen=True, kw_only=True):
     """Tests to run, in order, in a fresh process of their own."""
 
     tests: tuple[str, ...]
-    avoid: str = ""  # the lane of the failed attempt: another device tells more
+    avoid: str = ""  # the lane of the failed attempt: another device shows more
     searches: bool = False  # for who left what the last test met, instead of a retry
     patience: float = float("inf")  # seconds for the last test of a search
 
@@ -53,7 +53,7 @@ class _Entry:
 
 @dataclass(kw_only=True, slots=True)
 class _Search:
-    """For the test that left what `victim` met: the last start of `history` that shows it."""
+    """A search for the test that left what `victim` met, in ever shorter parts of `history`."""
 
     victim: str
     history: tuple[str, ...]
@@ -81,7 +81,7 @@ class Outcomes:
     def collected(
         self, file: str, tests: Mapping[str, int], *, tags: Mapping[str, Sequence[str]]
     ) -> None:
-        """Enter the tests of a file, each with its line."""
+        """Record the tests of a file, each with its line."""
         for test, line in tests.items():
             self._entries[test] = _Entry(file=file, tags=tuple(tags.get(test, ())), line=line)
 
@@ -115,8 +115,8 @@ class Outcomes:
     ) -> None:
         """Record an attempt; a bad first one is tried `again` while there are few of them.
 
-        `before` are the tests that ran before it in its process, in order; `machine` is what it met
-        that is the machine's.
+        `before` are the tests that ran before it in its process, in order; `machine` is an error of
+        the machine that it met.
         """
         entry = self._entries[test]
         if attempt.outcome.bad and not retry and self.bad < self._limit:
@@ -146,7 +146,7 @@ class Outcomes:
         before: Sequence[str] = (),
         machine: str = "",
     ) -> None:
-        """Make the last attempt at a test worse than it was reported: it broke something later."""
+        """Record that the last attempt at a test was worse than reported: it broke something."""
         entry = self._entries[test]
         *earlier, last = entry.attempts
         worse = replace(
@@ -160,7 +160,7 @@ class Outcomes:
         self.attempted(test, worse, retry=entry.retried, before=before, machine=machine)
 
     def searched(self, rerun: Rerun, *, bad: bool) -> None:
-        """Take in how the last test of a search ended: whether it went wrong again."""
+        """Record whether the last test of a search went wrong again."""
         process = self._entries[rerun.tests[-1]].attempts[0].process
         search = self._search[process]
         if search.leaver:
@@ -191,7 +191,7 @@ class Outcomes:
 
     @property
     def of_machine(self) -> list[tuple[str, str]]:
-        """Tests that met an error of the machine, each with what it was."""
+        """Tests that met an error of the machine, each with that error."""
         return [(test, entry.machine) for test, entry in self._entries.items() if entry.machine]
 
     @property
@@ -250,7 +250,7 @@ class Outcomes:
                 self._next_victim(process)
 
     def _next_victim(self, process: int) -> None:
-        """Begin to look for who left what the next victim of a process met."""
+        """Begin the search for the next victim of a process."""
         self._search.pop(process, None)
         if not (victims := self._victims.get(process)):
             return
@@ -271,7 +271,7 @@ class Outcomes:
         self._look(process)
 
     def _look(self, process: int) -> None:
-        """Ask for the next run of a search, or draw its conclusion."""
+        """Ask for the next run of a search, or end it."""
         search = self._search[process]
         if search.leaver:
             self._ask(search, (search.leaver,))
@@ -302,7 +302,7 @@ class Outcomes:
         )
 
     def _left(self, process: int, leaver: str) -> None:
-        """Name the test that left something, which the victim of a process met."""
+        """Name the test that left what the victim met."""
         victim = self._search[process].victim
         self._leavers[process] = leaver
         guilty, entry = self._entries[leaver], self._entries[victim]
@@ -320,7 +320,7 @@ class Outcomes:
 
 
 def _outcome(entry: _Entry) -> Outcome:
-    """Return one outcome of all attempts: a crash or a hang stays one, whatever came after."""
+    """Return one outcome of all attempts: a crash or a hang stays one after a later pass."""
     if entry.outcome is not None:
         return entry.outcome
     if not entry.attempts:

@@ -1,4 +1,4 @@
-"""What the engine is given and what it tells: plan, lanes, the world around it, a watcher."""
+"""The engine's inputs: plan, lanes, the world around it, and a watcher of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Lane(Plain, frozen=True, kw_only=True):
-    """Where processes run: their devices, the environment that gives them, how to ask if well."""
+    """Where processes run: their devices, the environment for these, and a check of them."""
 
     name: str
     devices: tuple[Accelerator, ...]
@@ -72,7 +72,7 @@ class Snapshot(Plain, frozen=True, kw_only=True):
 
 
 class Watcher:
-    """Is told how a run goes; does nothing by itself."""
+    """Gets the events of a run; this one ignores them."""
 
     def progress(self, snapshot: Snapshot) -> None: ...
 

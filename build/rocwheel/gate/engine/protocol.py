@@ -1,9 +1,8 @@
 """The messages of a worker, parsed strictly: what is not one of them breaks the protocol.
 
-A test runs in the same process as the worker and can write to its pipe, so nothing that arrives
-is believed for its looks: `parse` refuses what has another form, the engine what comes at the
-wrong time, as a second outcome of one test does. Text is made printable here, once, for every
-report.
+A test runs in the same process as the worker and can write to its pipe, so every message is
+checked: `parse` refuses another form, the engine a message at the wrong time, such as a second
+outcome of one test. Text is made printable here, once, for every report.
 """
 
 import re
@@ -23,7 +22,7 @@ _LINES: Final = re.compile(r"[\t\n]+")
 
 
 class BrokenProtocolError(Exception):
-    """A worker, or what ran in its process, wrote what no worker writes."""
+    """The pipe of a worker has bytes that no worker writes."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,

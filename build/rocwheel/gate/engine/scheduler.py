@@ -2,10 +2,10 @@
 
 Files go longest first, and a lane without work takes some over from a slower one.
 
-A file stays with the lane that collected it, so that its import is paid once. A lane without work
-takes over the end of another lane's file when both then finish earlier, the import of the file
-included. Durations come from earlier runs; for what was never run, the file's size decides which
-is longest, and what has been measured so far stands for the rest.
+A file stays with the lane that collected it, so that it is imported once. A lane without work takes
+over the end of another lane's file when both then finish earlier, the import of the file included.
+Durations come from earlier runs. Files that never ran are ordered by size, and the tests measured
+so far give their estimate.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Scheduler:
             known[test.partition("::")[0]] += seconds
 
         def rank(file: str) -> tuple[bool, float, int, str]:
-            """Return what to sort by: files never run come first, the largest before the others."""
+            """Return the sort key: files never run come first, the largest before the others."""
             return file in known, -known.get(file, 0.0), -estimates.sizes.get(file, 0), file
 
         self._waiting = [_Piece(file=file, tests=None) for file in sorted(files, key=rank)]
 
     def next(self, lane: str, now: float) -> Step | None:
-        """Take the next step for `lane`, None when there is nothing worth its while now."""
+        """Take the next step for `lane`; None if no step would make the run end earlier."""
         self._running.pop(lane, None)
         piece = self._held.get(lane)
         if piece is None or (piece.tests is not None and not piece.tests):
@@ -100,7 +100,7 @@ class Scheduler:
         return piece is not None and bool(piece.tests)
 
     def knows(self, lane: str) -> bool:
-        """Return whether the durations of what `lane` holds are more than a guess."""
+        """Return whether the durations of the tests that `lane` holds were measured."""
         piece = self._held.get(lane)
         if piece is None:
             return False
@@ -114,7 +114,7 @@ class Scheduler:
             piece.tests.appendleft(test)
 
     def give_back(self, lane: str) -> None:
-        """Put what `lane` holds back to the front: the lane is lost."""
+        """Put the work of a lost lane back to the front."""
         self._running.pop(lane, None)
         piece = self._held.pop(lane, None)
         if piece is not None and piece.tests != deque():
@@ -155,7 +155,7 @@ class Scheduler:
         return _Piece(file=piece.file, tests=taken) if taken else None
 
     def _left(self, lane: str, now: float) -> float:
-        """Return seconds until `lane` has finished what it holds."""
+        """Return seconds until `lane` has finished its work."""
         piece = self._held[lane]
         left = sum(self.estimate(piece.file, test) for test in piece.tests or ())
         if lane in self._running:

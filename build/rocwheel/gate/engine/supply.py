@@ -23,7 +23,7 @@ class Supply:
         self._expected = Counter(test.partition("::")[0] for test in plan.estimates.tests)
 
     def next(self, work: LaneWork, works: Sequence[LaneWork]) -> Step | None:
-        """Take the next step for a lane; once all is handed out, a rerun of what went wrong."""
+        """Take the next step for a lane; when all is handed out, a rerun of a bad test."""
         if work.rerun is None:
             step = self.scheduler.next(work.lane.name, self._clock())
             if step or work.mode is not LaneMode.FREE:
@@ -85,7 +85,7 @@ class Supply:
         return step.file not in alone and not seen & alone
 
     def lose(self, work: LaneWork) -> None:
-        """Give what a lost lane had to do to the others."""
+        """Give the work of a lost lane to the others."""
         step, work.step = work.step, None
         if work.rerun and work.rerun.searches and not work.unanswered:
             work.rerun = None

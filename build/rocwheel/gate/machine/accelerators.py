@@ -1,7 +1,7 @@
 """Which accelerators this machine has, and which of them this process was allotted.
 
 AMD GPUs are read from the KFD topology in sysfs, without starting HIP; NVIDIA GPUs are asked of
-`nvidia-smi`; the CPU is one device that exists only for who asks for it by name. Masks found in
+`nvidia-smi`; the CPU is one device, for those who ask for it by name. Masks found in
 the environment (ROCR_VISIBLE_DEVICES and the like) are an allotment: they are narrowed for a
 worker, never widened. A list that cannot be read is an InfraError, never a default; a GPU that
 cannot be read is left out and named.
@@ -63,7 +63,7 @@ class Accelerator(Plain, frozen=True, kw_only=True):
     name: str = ""
     board: str = ""  # what its partitions have in common
     place: int = 0  # as ROCr numbers GPUs without any mask
-    node: int = 0  # as the kernel counts, whatever is hidden here
+    node: int = 0  # as the kernel counts, hidden ones included
     ill: str = ""  # why it cannot be used
 
     @property
@@ -87,7 +87,7 @@ class Allotment(Plain, frozen=True, kw_only=True):
         """Mask all but `devices` for a child; all of them must be in the allotment.
 
         ROCr's mask hides the others from a process, which otherwise takes memory and queues of
-        each; within it HIP numbers from 0, whatever was inherited (as JAX's own conftest does).
+        each; within it HIP numbers from 0, not by inherited masks (as JAX's own conftest does).
         """
         if not set(devices) <= set(self.devices):
             raise ValueError("a device outside the allotment")
@@ -221,7 +221,7 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
     unique = properties.get("unique_id", 0)
     location = properties.get("location_id", 0)
     # the kernel numbers partitions in the upper four bits (kfd_topology_add_device), the same
-    # number whatever else is visible; newer ones give each a unique id, too:
+    # number, visible or not; newer ones give each a unique id, too:
     # https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_topology.c
     partition = location >> PARTITION_SHIFT
     board = f"pci-{properties.get('domain', 0):04x}-{location & PLACE_MASK:04x}"
@@ -230,7 +230,7 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
         maker=Maker.AMD,
         index=0,
         target=target,
-        # boards without an id of their own are told apart by where they sit
+        # boards without an id of their own are identified by their slot
         serial=(node.name if problem else f"{unique:016x}" if unique else board)
         + (f".{partition}" if partition else ""),
         board=board,

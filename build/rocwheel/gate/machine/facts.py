@@ -87,7 +87,7 @@ def main(settings: dict[str, Any], output: Path) -> int:
             for name in settings["projects"]:
                 load_libraries(name)
         facts["loaded"] = {name: loaded(name) for name in settings["projects"]}
-    except Exception as exc:  # noqa: BLE001 - whatever is raised here is what there is to know
+    except Exception as exc:  # noqa: BLE001 - any exception here is a fact
         facts["error"] = f"{type(exc).__name__}: {exc}"
     output.write_text(json.dumps(facts), encoding="utf-8")
     return 3 if facts["error"] else 0

@@ -1,8 +1,8 @@
-"""Before the first test: whether environment, backend and device are those that are meant.
+"""Checks before the first test that environment, backend and device are the intended ones.
 
-The facts come from a process of its own (`facts.py`), one per lane; a lane that cannot
-show its backend, its number of devices and their gfx target is `infra`, never a default. JAX's
-own fallback to the CPU is switched off by naming the platform.
+The facts come from a separate process (`facts.py`), one per lane. A lane that cannot show its
+backend, its number of devices and their gfx target is `infra`. Naming the platform switches off
+JAX's own fallback to the CPU.
 """
 
 import json
@@ -40,7 +40,7 @@ class EnvironmentFacts(Plain, frozen=True, kw_only=True):
 
 
 def platforms(maker: Maker) -> str:
-    """Return what JAX_PLATFORMS must say: the device's backend, and the CPU only beside it.
+    """Return the value of JAX_PLATFORMS: the device's backend, and the CPU only beside it.
 
     JAX raises for a named platform that does not start, instead of falling back.
     """

@@ -20,7 +20,7 @@ class AttemptPlace(Plain, frozen=True, kw_only=True):
 
 
 class Trail(Plain, frozen=True, kw_only=True):
-    """All there is to know of one test that went wrong."""
+    """The facts about one test that went wrong."""
 
     test: TestResult
     again: str  # the line that runs it again, "" when unknown
@@ -74,13 +74,13 @@ class Trails:
 
 
 def summary(results: Results, last: LastRun | None) -> str:
-    """Return what is new against the last run of the cell, in a sentence."""
+    """Compare with the last run of the cell, in a sentence."""
     if last is None:
         return "No run of this suite, family and CPython is known to compare this one with."
     new = sum(test.test not in last.bad for test in results.failures)
     old = len(results.failures) - new
-    mended = {t.test for t in results.tests if t.attempts and not t.outcome.bad} & set(last.bad)
+    fixed = {t.test for t in results.tests if t.attempts and not t.outcome.bad} & set(last.bad)
     return (
         f"Against the last run ({last.state.value}, {last.ended}): {count(new, 'new failure')}, "
-        f"{old} known from it, {len(mended)} mended."
+        f"{old} known from it, {len(fixed)} fixed."
     )

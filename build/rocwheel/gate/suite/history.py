@@ -1,7 +1,7 @@
 """The history of a suite: how long each test took in earlier runs.
 
-It decides an order and nothing else: without it a run is slower, never different. It lies in a
-local file or beside the verdicts in the store, where it is replaced only as it was read.
+It decides the order alone: without it a run is slower, never different. It lies in a local file or
+beside the verdicts in the store, where it is replaced only if it did not change since it was read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SuiteHistory(Value, frozen=True, kw_only=True):
 
     @classmethod
     def readable(cls, data: bytes | None) -> SuiteHistory:
-        """Parse; what cannot be read is an empty history, for it decides nothing."""
+        """Parse it; an unreadable history is empty, for it decides nothing."""
         try:
             return cls.from_bytes(data, name="history") if data else cls()
         except ConfigError:

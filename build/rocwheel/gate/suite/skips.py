@@ -110,7 +110,7 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
         return self.rocm.contains(rocm, prereleases=True)
 
     def __str__(self) -> str:
-        """Say why, as a report shows it."""
+        """Return the reason, as a report shows it."""
         return f"{self.reason} ({self.issue}, {self.owner}, until {self.expires.isoformat()})"
 
 
@@ -144,7 +144,7 @@ def load(ci: Path, *, today: date, new: tuple[Path, str] | None = None) -> tuple
 
 
 class SkipAudit(Value, frozen=True, kw_only=True):
-    """What became of the tests that skip lists leave out, when they were run nevertheless."""
+    """The results of tests that skip lists leave out."""
 
     passing: tuple[str, ...]
     unmet: tuple[str, ...]  # entries that met no test
@@ -159,7 +159,7 @@ class SkipAudit(Value, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, results: Results) -> SkipAudit:
-        """Return what the results of such a run say."""
+        """Return the audit of a run's results."""
         return cls(
             passing=tuple(t.test for t in results.tests if t.outcome is Outcome.PASSED),
             unmet=tuple(where for where, count in results.skips.items() if not count),

@@ -1,4 +1,4 @@
-"""What others' jobs for JAX on ROCm say: tests that they leave out, variables that they set.
+"""Reads other projects' jobs for JAX on ROCm: tests they leave out, variables they set.
 
 JAX's own jobs deselect tests by name; TheRock's deny keywords by release and GPU. Scripts and data
 files are read, never run.
@@ -68,7 +68,9 @@ def _denied(folder: Path, suites: Sequence[Suite], jax: str) -> Iterator[dict[st
                 if section in family.name or section in target
             ]
             if section != "common" and not targets:
-                raise SourceError(f"{path}: {section!r}: no GPU is called so", hint="mend it there")
+                raise SourceError(
+                    f"{path}: {section!r}: no GPU has this name", hint="correct it there"
+                )
             for entry in entries["keywords"]:
                 own = [suite.name for suite in suites if not suite.source.folder]
                 where = {} if section == "common" else {"gfx": list(targets)}

@@ -1,7 +1,7 @@
 """From results to a verdict's state: the worst thing that is true of a run, with one reason.
 
-No outcome is good by default: a suite that ran nothing, too little, or only with retries has a
-state of its own.
+No outcome is good by default: a suite that ran nothing, too little, or only passed with retries has
+a state for that.
 """
 
 from collections import Counter
@@ -36,9 +36,9 @@ def judge(results: Results, demand: Demand) -> Fault:
 
 
 def everything(results: Results, demand: Demand) -> tuple[Fault, ...]:
-    """Name all that is wrong with a run; what gives it its state comes first.
+    """Name all that is wrong with a run, with the reason for its state first.
 
-    That a run which was cut short ran too little says nothing of its own.
+    In a run that was cut short, too few tests are no further reason.
     """
     faults = [*results.faults, *_by_counts(results, demand), *_device(results)]
     if any(fault.state in SILENT for fault in faults):
@@ -47,7 +47,7 @@ def everything(results: Results, demand: Demand) -> tuple[Fault, ...]:
 
 
 def with_unmet_skips(results: Results) -> Results:
-    """Add a fault for every skip list entry that met no test, where all files were looked at."""
+    """Add a fault for every skip list entry that matched no test, if all files were read."""
     if results.collect_errors or results.counts.not_run:
         return results
     unmet = tuple(
@@ -98,7 +98,7 @@ def _uncalled(results: Results, demand: Demand) -> Iterator[Fault]:
 
 
 def _device(results: Results) -> Iterator[Fault]:
-    """Suspect a device when tests fail on it, and only on it, and pass on the others."""
+    """Yield a device on which tests fail that pass on all others."""
     failed_on: Counter[str] = Counter()
     devices = {lane.name: ", ".join(d.serial for d in lane.devices) for lane in results.lanes}
     good = (Outcome.PASSED, Outcome.XFAILED)

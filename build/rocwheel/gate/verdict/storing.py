@@ -1,7 +1,7 @@
 """Verdicts and reports in a folder and in the store: reports first, the verdict last.
 
-Everything is written once, below the runners' own prefix. A shard's verdict is stored as any other:
-it says that it is a shard's, never passes a set, and is remembered where it fails one.
+Everything is written once, below the runners' own prefix. A shard's verdict is stored as any other;
+it says that it is a shard's. It never passes a set, but it may fail one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOG_HEAD, LOG_TAIL = 1 << 18, 3 << 18  # bytes that are stored of a longer one
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Be the only one who writes into a folder, until the block ends.
+    """Lock a folder for writing, until the block ends.
 
     Where it cannot be locked it cannot be written to either; the write then fails.
     Raises ConfigError when another process has it.
@@ -173,9 +173,9 @@ def _run(verdict: Verdict, reports: Mapping[str, bytes]) -> str:
     Shards that are merged again began when they first were merged, and their page says what is new
     since: the name holds a part of the digest of all that is put there.
     """
-    told = [body for _, body in sorted(reports.items())] or [verdict.to_bytes()]
+    bodies = [body for _, body in sorted(reports.items())] or [verdict.to_bytes()]
     time = re.sub(r"[^0-9T]", "", verdict.started.partition(".")[0].partition("+")[0])
     host = re.sub(r"[^A-Za-z0-9.-]", "-", verdict.host) or "host"
     number, _, count = verdict.shard.partition("/")
-    name = f"{time}-{host}-{files.sha256(b''.join(told))[:8]}"
+    name = f"{time}-{host}-{files.sha256(b''.join(bodies))[:8]}"
     return f"shards/{number}-of-{count}/{name}" if count else f"runs/{name}"

@@ -1,5 +1,5 @@
-"""The index: what pip and uv see of a store.
+"""The index: the view of a store for pip and uv.
 
-`page` renders one page in its two forms, `publish` lets pages show a state (`settle`), `channels`
-reads `ci/channels.yaml`, `serve` shows a store over local HTTP.
+`page` renders one page in its two forms, `publish` writes pages that show a state (`settle`),
+`channels` reads `ci/channels.yaml`, `serve` serves a store over local HTTP.
 """

@@ -1,4 +1,4 @@
-"""A store over local HTTP, as pip and uv see it behind a web server that negotiates content.
+"""Serves a store over local HTTP, as a web server with content negotiation would.
 
 `<place>/` and `<place>/<project>/` answer with JSON (PEP 691) or HTML, whichever the client
 prefers; everything else is the object of that name. For developers and tests: no TLS, no limits.
@@ -42,8 +42,8 @@ class Site(ThreadingHTTPServer):
     ) -> None:
         """Listen; port 0 takes a free one. `indexes` are the places that the root page lists.
 
-        Projects that the store lacks are redirected to `upstream`, the URL of another index;
-        `say` gets one line per request.
+        Requests for projects that the store lacks are redirected to `upstream`, the URL of another
+        index; `say` gets one line per request.
         """
         self.store = store
         self.upstream = upstream.rstrip("/")
@@ -59,7 +59,7 @@ class Site(ThreadingHTTPServer):
 
     @contextmanager
     def running(self) -> Iterator[Site]:
-        """Answer in a thread of its own while the block runs."""
+        """Answer in another thread while the block runs."""
         thread = threading.Thread(target=self.serve_forever, daemon=True)
         with self:
             thread.start()
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def root_page(indexes: Sequence[str]) -> str:
-    """Render what stands at `/`: where the indexes are."""
+    """Render the page at `/`: links to the indexes."""
     items = "".join(f'<li><a href="/{quote(item)}/">{escape(item)}</a>' for item in indexes)
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>rocwheel</title></head>'

@@ -1,8 +1,7 @@
 """Signed statements: who built, who tested and who released a wheel set.
 
-`policy` reads who may sign what, `signers` signs, `envelope` reads and checks what was signed,
-`statements` writes what is stated, `evidence` keeps statements in a store and judges them,
-`chain` follows them from a downloaded wheel.
+`policy` reads the trust file, `signers` sign, `envelope` reads and checks signed statements,
+`statements` makes them, `evidence` keeps them in a store, `verifier` decides what they prove.
 """
 
 from rocwheel.base.errors import PromotionError

@@ -2,9 +2,8 @@
 
 https://github.com/secure-systems-lab/dsse and https://github.com/in-toto/attestation/tree/main/spec/v1.
 What Sigstore signed is an envelope in a bundle of its own, with the certificate.
-Everything here takes bytes that anybody may have written: they are limited in size before they are
-parsed, and a key that stands twice in a JSON object is an error, since readers differ in which
-of the two they take.
+The bytes may come from any writer: their size is limited before they are parsed, and a key that is
+twice in a JSON object is an error, since readers differ in which of the two they take.
 """
 
 import json
@@ -30,13 +29,13 @@ AGAIN: Final = "a statement is made again by the machine that did the work, with
 
 
 class Sha256Digest(Value, frozen=True, kw_only=True):
-    """The one kind of digest our statements have."""
+    """The only kind of digest in our statements."""
 
     sha256: Sha256
 
 
 class StatementSubject(Value, frozen=True, kw_only=True):
-    """What a statement is about."""
+    """A subject of a statement."""
 
     name: NonEmpty
     digest: Sha256Digest
@@ -61,7 +60,7 @@ class Statement(Value, frozen=True, kw_only=True):
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """What in-toto has no field for."""
+        """Fields of our own, which in-toto does not have."""
         return self.part("rocwheel")
 
     @property
@@ -112,7 +111,7 @@ class Envelope(Plain, frozen=True, kw_only=True):
 
     @property
     def pae(self) -> bytes:
-        """What is signed: the payload and its type."""
+        """Return the signed bytes: the payload and its type."""
         from securesystemslib import dsse
 
         return dsse.Envelope(self.payload, PAYLOAD, {}).pae()
@@ -183,7 +182,7 @@ def _check(envelope: Envelope, keyid: str, trust: Trust) -> datetime | None:
 
 
 def unsigned(statement: Statement) -> bytes:
-    """Return an envelope without a signature: what a machine without a key hands on."""
+    """Return an envelope without a signature, for a machine without a key."""
     return _written(statement.to_bytes(), {})
 
 

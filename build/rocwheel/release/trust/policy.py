@@ -1,7 +1,7 @@
-"""Who may sign what: `ci/trust.yaml` as values.
+"""Reads `ci/trust.yaml`: which key may sign what.
 
 A key has one role, a scope and a window of days. A channel names the roles whose statements a
-promotion needs; one that names none goes on without. Mistakes are errors with file, line and key.
+promotion needs, if any. Mistakes are errors with file, line and key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Algorithm = Literal[
 
 
 class KeyRole(enum.Enum):
-    """What a key is for: each kind of statement takes one role."""
+    """The role of a key; each kind of statement needs one."""
 
     BUILDER = "builder"
     RUNNER = "runner"
@@ -124,7 +124,7 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
 def sslib_key(public: Any, algorithm: str) -> PublicKey:
     """Return a public key of `cryptography` as one that checks signatures.
 
-    Raises ValueError where it is of another algorithm, or a point for which anybody can sign.
+    Raises ValueError for another algorithm, or a point for which any signature can be forged.
     """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from securesystemslib.signer import SSlibKey
@@ -139,7 +139,7 @@ def sslib_key(public: Any, algorithm: str) -> PublicKey:
         raise ValueError(f"its {public.key_size} bits can be factored")
     y, prime = int.from_bytes(der[-32:], "little") % 2**255, 2**255 - 19
     if algorithm == "ed25519" and (y >= prime or min(y, prime - y) in {0, 1, ORDER_8}):
-        raise ValueError("a point of small order, for which anybody can sign, or not reduced")
+        raise ValueError("a point for which signatures can be forged (small order), or not reduced")
     return key
 
 
@@ -183,7 +183,7 @@ class Trust(Plain, frozen=True, kw_only=True):
         return self.rules.get(channel, ChannelRule())
 
     def with_rule_of(self, channel: str, asked: str) -> Trust:
-        """Return the same file in which what was asked for has this channel's rule, too."""
+        """Return the same file with this channel's rule added to the one asked for."""
         rules = (self.rule(asked), self.rule(channel))
         roles, locked = {role for r in rules for role in r.required}, any(r.locked for r in rules)
         days = min(r.fresh_days for r in rules)
@@ -196,7 +196,7 @@ class Trust(Plain, frozen=True, kw_only=True):
 
 
 class Case(Plain, frozen=True, kw_only=True):
-    """What statements are held against."""
+    """The circumstances that statements are checked against."""
 
     trust: Trust
     channel: str

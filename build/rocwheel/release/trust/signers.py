@@ -1,8 +1,8 @@
 """Keys that sign, named by URI: a file, AWS KMS, a PKCS#11 token, or Sigstore.
 
 `file:/home/me/builder.pem` is PKCS#8 in PEM that its owner alone can read; `awskms:alias/builder` a
-key that never leaves AWS; `hsm:2?label=TOKEN` one on a token whose module PYKCS11LIB names. What a
-private key is made of is read by the library that signs and goes nowhere else.
+key that never leaves AWS; `hsm:2?label=TOKEN` one on a token whose module PYKCS11LIB names. Only
+the signing library reads a private key.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _of_file(path: Path) -> Signer:
         raise ConfigError(problem, hint="use Ed25519") from exc
 
 
-def _private(path: Path, what: str = "key", anew: str = "make a new key") -> bytes:
+def _private(path: Path, what: str = "key", replace: str = "make a new key") -> bytes:
     """Read a key or a PIN that its owner alone can read. Raises ConfigError."""
     _check_folder(path)
     with named(path, ConfigError, hint="check --signer, and ROCWHEEL_SIGNER_PIN_FILE"):
@@ -123,13 +123,13 @@ def _private(path: Path, what: str = "key", anew: str = "make a new key") -> byt
             status = os.fstat(descriptor)
             mode = stat.S_IMODE(status.st_mode)
             if not stat.S_ISREG(status.st_mode) or mode & 0o077:
-                hint = f"chmod 600 {path}, and {anew} if others were there"
+                hint = f"chmod 600 {path}, and {replace} if others have seen it"
                 raise ConfigError(f"{path}: mode {mode:04o}: others can read the {what}", hint=hint)
             return file.read(1 << 16)
 
 
 def _check_folder(path: Path) -> None:
-    """Refuse a key in a checkout, where a commit, a container or a build may take it along."""
+    """Refuse a key in a checkout, where a commit, a container or a build may include it."""
     for folder in (*path.absolute().parents, *path.resolve().parents):
         if any((folder / name).exists() for name in _MARKS):
             hint = "keep keys outside of any workspace, such as in ~/.config/rocwheel"
@@ -137,7 +137,7 @@ def _check_folder(path: Path) -> None:
 
 
 def public_part(key: PublicKey | Identity) -> dict[str, str]:
-    """Return what a trust file says of a key, by its fields."""
+    """Return the fields of a key in a trust file."""
     if isinstance(key, Identity):
         return {"algorithm": "sigstore", "identity": key.identity, "issuer": key.issuer}
     return {"algorithm": key.scheme, "public": public_pem(key)}

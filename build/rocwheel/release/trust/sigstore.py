@@ -156,7 +156,7 @@ def _verifier(config: str) -> Any:
 
 
 def _configuration(path: str, *, offline: bool = False) -> Any:
-    """Read what sigstore's own client takes as `--trust-config`; "" is the public instance's.
+    """Read a trust configuration as sigstore's own client does; "" is the public instance's.
 
     Raises ConfigError.
     """
@@ -199,7 +199,7 @@ def _claim(certificate: Any, oid: str) -> str:
 
 @contextmanager
 def _failing(to: str) -> Iterator[None]:
-    """Turn whatever the libraries raise into an error of ours."""
+    """Turn the libraries' exceptions into an error of ours."""
     try:
         yield
     except RocwheelError:

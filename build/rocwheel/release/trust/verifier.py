@@ -1,7 +1,7 @@
-"""Statements about one set, held against the trust file, for all commands that ask.
+"""Checks statements about one set against the trust file, for all commands.
 
-A statement *holds* where it is what its place, its set and the statements beside it say. One that
-holds *counts*, unless its key may not have signed it then: that proves nothing and breaks nothing.
+A statement *holds* if it fits its place, its set and the statements beside it. One that holds
+*counts*, unless its key was not allowed to sign it then: that proves nothing and breaks nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from rocwheel.release.trust.envelope import Envelope, Statement
 from rocwheel.release.trust.policy import Case, KeyRole, Trust, time_of
 from rocwheel.release.trust.statements import Approval
 
-RELEASE: Final = "release"  # the role of a link that tells what came after the promotion
+RELEASE: Final = "release"  # the role of a link for what came after the promotion
 PASSES: Final = {state.value for state in PASSED}
 RELEASES: Final = {"promote", "restore"}  # what a promoter does that makes a set installable
 UNREADABLE: Final = "unreadable"
@@ -33,7 +33,7 @@ ROLES: Final = {
 
 
 class Stated(Plain, frozen=True, kw_only=True):
-    """The bytes of a statement, and what is known of it from where they lay."""
+    """The bytes of a statement, and facts from its place in the store."""
 
     name: str  # what errors call it
     data: bytes
@@ -50,7 +50,7 @@ class Stated(Plain, frozen=True, kw_only=True):
 
 
 class ChainLink(Plain, frozen=True, kw_only=True):
-    """One step of the chain: which role, whether it holds and counts, what it says or lacks."""
+    """One step of the chain: its role, whether it holds and counts, and a line about it."""
 
     role: str
     holds: bool
@@ -96,10 +96,10 @@ def links(
     whole: Manifest | None = None,
     unread: Collection[str] = (),
 ) -> list[ChainLink]:
-    """Return what each statement about a set, by its manifest's digest, comes to.
+    """Return a link for each statement about a set, by its manifest's digest.
 
-    `whole` is that manifest, where it is at hand. `unread` are digests of what nobody can read and
-    somebody set aside: such a number is no gap where they are not here.
+    `whole` is that manifest, if it is at hand. `unread` are digests of unreadable statements that a
+    promotion left out: a missing number is no gap then.
     """
     made = [_link(item, case, manifest, whole) for item in every]
     made = _chained(made, case, unread)
@@ -281,7 +281,7 @@ def _chain(
 
 
 def wrong(name: str, why: str) -> TrustError:
-    """Return the error of a statement that is not what it should be."""
+    """Return the error for a wrong statement."""
     return TrustError(f"{name}: {why}", hint=envelope.AGAIN)
 
 
@@ -289,7 +289,7 @@ def wrong(name: str, why: str) -> TrustError:
 
 
 class Expected(Plain, frozen=True, kw_only=True):
-    """Where a set must have been released; what is empty may be anything."""
+    """Where a set must have been released; an empty field matches anything."""
 
     channels: frozenset[str] = frozenset()
     url: str = ""  # of an index
@@ -340,7 +340,7 @@ def follow(
 
 
 def state(found: Sequence[ChainLink]) -> str:
-    """Return what links come to: verified, yanked, rolled back or broken."""
+    """Return the result of links: verified, yanked, rolled back or broken."""
     if any(not link.holds for link in found if link.role != RELEASE):
         return "broken"
     since = [link.holds for link in found if link.role == RELEASE]
@@ -397,7 +397,7 @@ def _cells(own: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _lacks(made: Sequence[ChainLink], own: Mapping[str, Any], sha256: str) -> Iterator[ChainLink]:
-    """Yield what is missing: a role, a pass of a wheel, a pass of a cell that a promoter names."""
+    """Yield missing things: a role, a pass of a wheel, a pass of a cell that a promoter names."""
     there = {link.role for link in made if link.is_good}
     if not any(link.own.get("action") in RELEASES for link in made if link.is_good):
         there.discard(KeyRole.PROMOTER.value)
@@ -430,7 +430,7 @@ def _subjects(link: ChainLink) -> dict[str, str]:
 
 
 def _problems(link: ChainLink, every: Sequence[ChainLink], sha256: str) -> Iterator[str]:
-    """Say why a statement is not about this file, or does not belong to this promotion."""
+    """Yield why a statement is not about this file, or does not belong to this promotion."""
     subjects = _subjects(link)
     if link.role != KeyRole.RUNNER.value and sha256 not in subjects.values():
         yield f"subject: it is not about {sha256[:12]}"
@@ -475,7 +475,7 @@ def _elsewhere(own: Mapping[str, Any], first: Statement | None, expected: Expect
 
 
 def standing(summaries: Iterable[Envelope]) -> tuple[str, dict[str, str]]:
-    """Return what promoters said last: that the set is rolled back, and of each file a yank."""
+    """Return the promoters' last words: a rollback of the set, and a yank of each file."""
     held, yanked = "", dict[str, str]()
     for item in summaries:
         own, names = item.statement.own, item.statement.own.get("files")

@@ -1,4 +1,4 @@
-"""What pytest and the import system are given beside their own parts, and ROCm seen at work."""
+"""Additions to pytest and the import system, and a watch on ROCm's libraries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class QuietReporter:
         self.stats: dict[str, list[Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Drop whatever a conftest writes to the reporter."""
+        """Drop everything that a conftest writes to the reporter."""
         if name.startswith(("pytest_", "__")):
             raise AttributeError(name)
         return lambda *_args, **_options: None

@@ -1,4 +1,4 @@
-"""What a test leaves in its process: named after it, and put right where that is safe."""
+"""Finds what a test leaves in its process, names it, and undoes it where that is safe."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Stacks:
         self.listen()
 
     def listen(self) -> None:
-        """Write them at the signal; whatever handler a test installed for it is replaced."""
+        """Write them at the signal; a test's own handler for it is replaced."""
         faulthandler.unregister(DUMP_SIGNAL)
         faulthandler.register(DUMP_SIGNAL, file=self._file, all_threads=True, chain=False)
 
@@ -101,7 +101,7 @@ def _put_variables(before: Mapping[bytes, bytes]) -> None:
 
 
 def _fill(target: list[Any]) -> Callable[[list[Any]], None]:
-    """Return what puts back the entries that a list has lost; a library may need what it added."""
+    """Return a function that puts back the lost entries of a list; added ones stay."""
 
     def fill(before: list[Any]) -> None:
         target[:] = [*before, *(item for item in target if item not in before)]
@@ -164,7 +164,7 @@ JAX = (
 
 
 def _state() -> dict[str, Any]:
-    """Return what tests share in this process, by what it is called when it is another."""
+    """Return the state that tests share in this process, by the name for a change of it."""
     state = {name: read() for name, read in _READERS}
     config = getattr(sys.modules.get("jax"), "config", None)
     if config is not None:
@@ -173,12 +173,12 @@ def _state() -> dict[str, Any]:
 
 
 class Leftovers:
-    """What a test leaves behind in its process, put right before the next one runs.
+    """What a test leaves behind in its process, undone before the next one runs.
 
     Processes that the body of a test started are killed; those of fixtures and the helpers of
-    `multiprocessing` live on. An alarm is switched off, and what the body changed in `STATE` and no
-    fixture did is put back. Threads cannot be ended: what one of an earlier test raises is reported
-    as that, and not as a failure of the test that runs by then.
+    `multiprocessing` live on. An alarm is switched off, and changes of `STATE` by the body alone
+    are put back. Threads cannot be ended: an exception in one is reported as that, and not as a
+    failure of the test that runs by then.
     """
 
     def __init__(self, channel: EventWriter, stacks: Stacks) -> None:
@@ -210,7 +210,7 @@ class Leftovers:
         self._before = None
 
     def end(self) -> None:
-        """Put right what the body of the test left."""
+        """Undo what the body of the test left."""
         threading.excepthook = self._hook
         if not self._at_call:  # its setup failed
             self._before = None
@@ -232,9 +232,9 @@ class Leftovers:
             self._stacks.listen()
 
     def outlive_threads(self, status: int) -> None:
-        """End this process some seconds from now where Python would wait for a test's threads.
+        """End this process after some seconds if Python would wait for a test's threads.
 
-        Those of executors end by then: Python asks them to before it waits.
+        Those of executors end by then: Python asks them before it waits.
         """
 
         def end() -> None:
@@ -249,7 +249,7 @@ class Leftovers:
         _start(end, ())
 
     def _put_back(self) -> None:
-        """Name what the body changed and no fixture did, and put it back."""
+        """Name what the body alone changed, and put it back."""
         before, after, at_call = self._before or {}, _state(), self._at_call
         self._before = after
         if after == at_call:
@@ -298,7 +298,7 @@ class Leftovers:
 
 
 def _detail(expected: Any, value: Any) -> str:
-    """Name the variables of an environment that are others, and short values."""
+    """Name the changed variables of an environment, and short values."""
     if isinstance(expected, dict) and isinstance(value, dict):
         both = [name for name in {**expected, **value} if expected.get(name) != value.get(name)]
         names = [os.fsdecode(name) for name in both[:NAMED]]

@@ -1,10 +1,10 @@
 """The outcome of one test: what pytest reports, held against what a witness saw.
 
-The witness stands inside: it sees the test's own function, as it was collected, begin and return or
-raise. A report that says other than that is a failure, whoever made it. Beside it stands a digest
-of pytest's hooks and of the classes that make outcomes: a test after which they are others fails.
-This is for tests and conftests that replace parts of pytest, by accident or for convenience. Who
-changes code objects, frames, memory or this worker's own objects is not kept out.
+The witness wraps the test's own function, as it was collected, and sees it begin and return or
+raise. A report that contradicts it is a failure. A digest covers pytest's hooks and the classes
+that make outcomes: a test that changes them fails. This is for tests and conftests that replace
+parts of pytest, by accident or for convenience. Code that changes code objects, frames, memory or
+this worker's own objects is not kept out.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class PartsDigest:
             self._parts.append((owner, dict(vars(owner))))
 
     def collected(self) -> None:
-        """Take in the hooks of the conftests that came with a file."""
+        """Add the hooks of the conftests that came with a file."""
         self._hooks = self._now()
 
     def changed(self) -> list[str]:
-        """Return the names of what is another now."""
+        """Return the names of parts that changed."""
         names = ["hooks"] if self._now() != self._hooks else []
         for number, (owner, were) in enumerate(self._parts):
             now = vars(owner)
@@ -91,7 +91,7 @@ class Witness:
         self.raised: dict[str, BaseException | None] = {}  # phase -> what it raised
 
     def begin(self, item: pytest.Item, own: Any) -> None:
-        """Stand between pytest and the function that an item had when it was collected."""
+        """Wrap the function that an item had when it was collected."""
         self._item, self._own = item, own
         self.entered = self.returned = False
         self.raised = {}
@@ -99,7 +99,7 @@ class Witness:
         self.stand()
 
     def stand(self) -> None:
-        """Stand there once more: setting a test up may make its function anew."""
+        """Wrap it again: setting a test up may make its function again."""
         item = self._item
         if not isinstance(item, pytest.Function):
             item.runtest = self._shim  # type: ignore[union-attr,method-assign]
@@ -153,7 +153,7 @@ class Witness:
             raise
 
     def problem(self, outcome: str, *, expected: bool) -> str:
-        """Say how a report that is no failure differs from what was seen, "" where it does not."""
+        """Return how a report other than a failure differs from what was seen, or ""."""
         marked = expected and (
             (self._item is not None and self._item.get_closest_marker("xfail") is not None)
             or any(
@@ -177,8 +177,8 @@ class Witness:
 def outcome_of(reports: list[pytest.TestReport], witness: Witness) -> tuple[str, str, str]:
     """Fold the reports of setup, call and teardown (and of subtests) into one outcome.
 
-    Return it with its message and traceback. A pass needs a call phase that passed; outcomes that
-    pytest does not know are failures, and so is a report that says other than the witness.
+    Return it with its message and traceback. A pass needs a call phase that passed. Outcomes that
+    pytest does not know are failures, and so is a report that contradicts the witness.
     """
     if failed := [report for report in reports if report.failed]:
         text = "\n".join(error_text(report) for report in failed)
@@ -218,9 +218,9 @@ def _folded(whole: list[pytest.TestReport]) -> tuple[str, str]:
 
 
 def reason_of(message: str) -> str:
-    """Return what an exception's text says in one line.
+    """Return an exception's text in one line.
 
-    That is its type with its first line that has a word, and how much differs where NumPy says so:
+    That is its type with its first line that has a word, and NumPy's count of differences:
     `assert_allclose` begins with an empty line.
     """
     lines = [line.strip() for line in message.splitlines()]

@@ -81,7 +81,7 @@ class Session:
     def pytest_ignore_collect(self) -> bool:
         """Look at nothing beside the file that is collected, of which and its folders none asks.
 
-        A folder is listed anew for each file: to make nodes of all of it each time is quadratic.
+        A folder is listed for each file: to make nodes of all of it each time is quadratic.
         """
         return True
 
@@ -119,7 +119,7 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
-        """Notice what a marker expression or a conftest takes out, told of or not."""
+        """Record the tests that a marker expression or a conftest takes out, reported or not."""
         before = [item.nodeid for item in items]
         result = yield
         kept = {item.nodeid for item in items}
@@ -172,7 +172,7 @@ class Session:
     # --- commands --------------------------------------------------------------------------------
 
     def bye(self) -> None:
-        """Say what this process loaded and counted; nothing is imported for it."""
+        """Report what this process loaded and counted; nothing is imported for that."""
         paths = {name: getattr(sys.modules.get(name), "__file__", None) for name in self._watch}
         modules = {name: str(path) for name, path in paths.items() if path}
         bridge = sys.modules.get("jax._src.xla_bridge")
@@ -304,7 +304,7 @@ class Session:
             if item is None:
                 own = False
                 previous.session._setupstate.teardown_exact(None)  # noqa: SLF001
-        except BaseException as exc:  # noqa: BLE001 - whatever a fixture raises is its failure
+        except BaseException as exc:  # noqa: BLE001 - anything a fixture raises is its failure
             self._no_child()
             what = f"a fixture failed when it was torn down: {type(exc).__name__}: {exc}"
             if own:

@@ -1,10 +1,10 @@
-"""The supervisor: a process between the gate and one worker, which outlives neither's leftovers.
+"""The supervisor: a process between the gate and one worker, which lets no process outlive it.
 
-It starts the worker, adopts whatever the worker's descendants leave behind (it is their subreaper,
-`prctl(2)`), and ends only after all of them have ended: daemons and sessions of their own included.
-When the gate dies, however it does, the end of the lifeline says so and everything is killed. The
-locks of the worker's devices are held here too, so that no other run gets a device that a process
-still uses. Standard library only; it runs isolated, with the interpreter of the tested environment.
+It starts the worker, adopts orphans of the worker's descendants (it is their subreaper,
+`prctl(2)`), and ends only after all of them, daemons and sessions of their own included. When the
+gate dies, its end of the lifeline closes and everything is killed. The supervisor also holds the
+locks of the worker's devices, so that no other run gets a device that a process still uses.
+Standard library only; it runs isolated, with the interpreter of the tested environment.
 
     supervisor.py SETTINGS     (JSON: argv, lifeline, status, worker, own, scratch, cpus)
 """
@@ -131,7 +131,7 @@ def follow(worker: int, lifeline: int) -> int:
 
 
 def sweep() -> list[str]:
-    """Kill all that the worker left, and what those leave in turn; return how they were started."""
+    """Kill all processes that the worker left, and their children; return their commands."""
     left: list[str] = []
     while True:
         for pid in children(os.getpid()):
@@ -158,7 +158,7 @@ def shared() -> set[Path]:
 
 
 def clear(before: set[Path]) -> None:
-    """Remove shared memory that has come since and that no process holds any more."""
+    """Remove shared memory that is new and that no process holds any more."""
     left = shared() - before
     for maps in Path("/proc").glob("[0-9]*/maps") if left else ():
         with suppress(OSError):
@@ -173,7 +173,7 @@ def clear(before: set[Path]) -> None:
 
 
 def adopt(*, orphans: bool) -> None:
-    """Make this process the one that orphaned descendants go to, or no longer."""
+    """Make this process the subreaper of its descendants, or no longer."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(orphans))
 
 
