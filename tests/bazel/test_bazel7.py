@@ -136,6 +136,16 @@ def test_modules_build(with_modules):
 
 
 @pytest.mark.soak
+def test_modules_that_were_fetched_build_without_a_network(with_modules):
+    def define(call):
+        module = with_modules.workspace / "MODULE.bazel"
+        rule = 'use_repo_rule("@bazel_tools//tools/build_defs/repo:http.bzl", "http_file")'
+        module.write_text(f"{module.read_text()}http_file = {rule}\n{call}")
+
+    bazel_bench.check_offline(with_modules, define)
+
+
+@pytest.mark.soak
 def test_a_failed_action_is_explained_without_colours(bench, talk):
     bench.write("kernels.txt", f"FAIL {time.time()}\n")
     with pytest.raises(BazelError) as caught:

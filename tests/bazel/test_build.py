@@ -31,6 +31,7 @@ from rocwheel.base.versions import WheelKind
 from rocwheel.bazel import BazelBinary
 from rocwheel.bazel.certificates import in_use
 from rocwheel.dist.build_request import BOTH, STARTUP_OPTIONS
+from rocwheel.dist.readiness import try_download
 from rocwheel.release.index.serve import Site
 from rocwheel.release.trust import statements
 
@@ -245,6 +246,36 @@ def test_downloads_trust_the_ca_bundle_of_the_environment(bench, tmp_path):
         made = bench.build(caches=caches, certificates=trusted)
         server.shutdown()
     assert "kernels = 2" in toy.text_of(made.outputs[WheelKind.PLUGIN])
+
+
+def test_what_was_fetched_builds_without_a_network_and_what_was_not_is_named(bench):
+    def define(call):
+        workspace = bench.workspace / "WORKSPACE"
+        load = 'load("@bazel_tools//tools/build_defs/repo:http.bzl", "http_file")\n'
+        workspace.write_text(f"{workspace.read_text()}{load}{call}")
+
+    bazel_bench.check_offline(bench, define)
+
+
+@pytest.mark.soak
+@pytest.mark.needs("openssl")
+def test_doctor_tries_a_download_as_a_build_would_make_it(bench, tmp_path):
+    issued = certificates.make(tmp_path / "ca")
+    (tmp_path / "f.txt").write_text("robots\n")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.server, issued.server_key)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    trusted = in_use({"SSL_CERT_FILE": str(issued.authority)})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"https://127.0.0.1:{server.server_port}/f.txt"
+        refused = try_download(bench.spec, bench.runner, url)
+        row = try_download(replace(bench.spec, certificates=trusted), bench.runner, url)
+        server.shutdown()
+    assert (refused.state, row.state) == ("bad", "ok")
+    assert "PKIX path building failed" in refused.found
+    assert "SSL_CERT_FILE" in refused.remedy
 
 
 REPOSITORIES = """

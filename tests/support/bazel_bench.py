@@ -7,17 +7,26 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace as changed
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
 from support import toy
 
 from rocwheel import bazel, source
+from rocwheel.base import files
 from rocwheel.base.console import Console
+from rocwheel.base.errors import BazelError
 from rocwheel.base.process import Runner
 from rocwheel.base.values import replace
 from rocwheel.base.versions import PythonVersion, RocmVersion, WheelKind
 from rocwheel.bazel import BazelResult, BuildSpec, Caches
+from rocwheel.dist.offline import BLOCK
 
 CI = Path(__file__).parents[2] / "ci"
 SOURCES = "jaxlib/tools/src"
@@ -95,6 +104,46 @@ def make(folder: Path, runner: Runner, console: Console) -> Bench:
         caches=Caches(output_user_root=folder / "bazel", disk=folder / "disk", repository=None),
     )
     return Bench(workspace=workspace, spec=spec, folder=folder, runner=runner, console=console)
+
+
+def check_offline(bench: Bench, define: Callable[[str], None]) -> None:
+    """Fetch what a wheel is made of, take the server away, and build from what was kept.
+
+    `define` adds the definition of a repository `kernels` to the workspace.
+    """
+    served = bench.folder / "served"
+    served.mkdir(exist_ok=True)
+    (served / "kernels.txt").write_text("kernels = fetched\n")
+    digest = files.sha256(served / "kernels.txt")
+    rules = bench.workspace / "jaxlib/tools/BUILD.bazel"
+    own = 'toy_object(name = "kernels", src = "@kernels//file")\n'
+    rules.write_text(rules.read_text().replace('"host", "kernels"', '"host"') + own)
+    repositories = bench.folder / "repositories"
+    config = bench.folder / "no-network.cfg"
+    config.write_text(BLOCK)
+    caches = replace(bench.spec.caches, disk=None, repository=repositories)
+    bench = changed(bench, spec=replace(bench.spec, caches=caches))
+    told = {"folder": bench.folder / "logs", "runner": bench.runner, "console": bench.console}
+    handler = partial(SimpleHTTPRequestHandler, directory=str(served))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/kernels.txt"
+        define(f'http_file(name = "kernels", urls = ["{url}"], sha256 = "{digest}")\n')
+        fetched, needs = bazel.fetch(bench.invocation(), **told)
+        server.shutdown()
+    assert {"sha256": digest} in [known for urls in fetched.values() for known in urls.values()]
+    assert url in [url for urls in fetched.values() for url in urls]
+    assert any(f"checksum=sha256:{digest}" in each.purl for each in needs)
+    bench.wipe()
+    blocked = (*bench.spec.options, f"--experimental_downloader_config={config}")
+    made = bench.build(options=blocked)
+    assert "kernels = fetched" in toy.text_of(made.outputs[WheelKind.PLUGIN])
+    files.remove(repositories / "content_addressable" / "sha256" / digest)
+    bench.wipe()
+    with pytest.raises(BazelError) as caught:
+        bench.build(options=blocked)
+    assert url in f"{caught.value} {caught.value.detail}"
+    assert "blocked" in f"{caught.value} {caught.value.detail}"
 
 
 def stop(folder: Path) -> None:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 BLOCK: Final = 1 << 20
 
@@ -188,6 +188,13 @@ def ends(descriptor: int, head: int, tail: int) -> bytes:
 def write_json(path: Path, document: object) -> None:
     """Write a small JSON file for our own use, readable by people. Raises OSError."""
     write(path, (json.dumps(document, indent=2, sort_keys=True) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what `write_json` wrote; nothing where that cannot be read."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads(path.read_bytes()))
+    return {}
 
 
 def remove(path: Path) -> None:

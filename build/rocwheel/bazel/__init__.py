@@ -1,10 +1,13 @@
 """Bazel: which one, its command lines as values, and running them."""
 
+from rocwheel.bazel import cost as cost
 from rocwheel.bazel import failures
 from rocwheel.bazel.binary import BazelBinary as BazelBinary
 from rocwheel.bazel.binary import locate as locate
 from rocwheel.bazel.build import BazelResult as BazelResult
 from rocwheel.bazel.build import build as build
+from rocwheel.bazel.build import fetch as fetch
+from rocwheel.bazel.build import price as price
 from rocwheel.bazel.build import shutdown as shutdown
 from rocwheel.bazel.failures import KnownFailure as KnownFailure
 from rocwheel.bazel.failures import explained as explained

@@ -16,20 +16,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from rocwheel.base import files
 from rocwheel.base.console import Console, Progress, count, duration, size
 from rocwheel.base.download.urls import without_secrets
 from rocwheel.base.errors import BazelError, CommandError, HostError
-from rocwheel.base.files import locked, sha256, write_json
+from rocwheel.base.files import locked, read_json, sha256, write_json
 from rocwheel.base.process import Runner
 from rocwheel.base.values import Plain, replace
 from rocwheel.base.versions import WheelKind
-from rocwheel.bazel import events
-from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_profile, read_spawns
+from rocwheel.bazel import cost, events
+from rocwheel.bazel.events import BuildEvents, FailedAction, read_profile, read_spawns
 from rocwheel.bazel.failures import COLOURS, errors
 from rocwheel.bazel.invocation import BazelInvocation
 from rocwheel.bazel.remote import ask, write_headers
@@ -110,21 +111,10 @@ def build(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = Files(invocation, folder)
     base = runner.host(invocation.spec.output_base)
-    started = time.monotonic()
-    waiting = partial(console.info, "   waiting for another build of this tree")
-    with locked(base.with_name(base.name + ".lock"), waiting=waiting):
-        warnings = _Warnings(console)
-        usable, notes = ask(invocation.spec.remote)
-        now = replace(invocation, spec=replace(invocation.spec, remote=usable))
-        if not now.spec.remote.options:  # nothing left needs the headers
-            now = invocation.locally()
-        write_headers(now.spec.remote, base.parent)
-        if now.spec.certificates:
-            now.spec.certificates.write(base.parent)
-        if now.spec.wants_release:
-            _check_release(now, base, runner)
-        for note in notes:
-            console.warn(note)
+    began, started = time.time(), time.monotonic()
+    warnings = list[str]()
+    with _ready(invocation, runner, console) as (answering, notes):
+        now = answering
         once = partial(_run, files=files, warnings=warnings, runner=runner, console=console)
         once = partial(once, secrets=invocation.spec.remote.secrets)  # of what was asked for
         read, failure = once(now)
@@ -143,20 +133,20 @@ def build(
                 hint="is the disk full? build again",
             )
         outputs = _take(invocation, read, into)
-        spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
+        spawned, bytes_made, bytes_cached = read_spawns(files.spawns)
         files.spawns.unlink(missing_ok=True)
         critical_path, slowest = read_profile(files.profile)
-        fetched = _read_json(base / DOWNLOADS)
+        fetched = read_json(base / DOWNLOADS)
         repositories = _needed(now, read, runner, console)
-    hits = spawned.cache_hits if read.cache_hits is None else read.cache_hits
+    hits = spawned if read.cache_hits is None else read.cache_hits
     record = InvocationRecord(
         command=str(invocation.command_line()),
         actions_executed=max(0, read.actions - hits),
         cache_hits=hits,
-        bytes_made=read.bytes_made or spawned.bytes_made,
-        bytes_cached=spawned.bytes_cached,
+        bytes_made=read.bytes_made or bytes_made,
+        bytes_cached=bytes_cached,
         notes=tuple(notes),
-        warnings=tuple(warnings.seen),
+        warnings=tuple(warnings),
         milliseconds=round((time.monotonic() - started) * 1000),
         critical_path_milliseconds=sum(item.milliseconds for item in critical_path),
         critical_path=critical_path,
@@ -164,7 +154,65 @@ def build(
         log=str(files.log),
         profile=str(files.profile),
     )
+    at = datetime.fromtimestamp(began, tz=timezone.utc)
+    cost.remember(invocation, record, runner, when=f"{at:%Y-%m-%d %H:%M} UTC")
     return BazelResult(outputs=outputs, record=record, fetched=fetched, repositories=repositories)
+
+
+def fetch(
+    invocation: BazelInvocation, *, folder: Path, runner: Runner, console: Console
+) -> tuple[Fetched, set[Repository]]:
+    """Let Bazel fetch what the invocation needs, up to its analysis.
+
+    Returns what was fetched into its output base, and the repositories that the wheels depend on.
+    Raises BazelError.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    once = partial(_run, files=Files(invocation, folder), warnings=[], secrets=())
+    with _ready(invocation.locally(), runner, console) as (now, _):
+        read, failure = once(now, "--nobuild", runner=runner, console=console)
+        if failure:
+            raise failure
+        needs = {row for rows in _needed(now, read, runner, console).values() for row in rows}
+        return read_json(runner.host(now.spec.output_base) / DOWNLOADS), needs
+
+
+def price(invocation: BazelInvocation, *, runner: Runner, console: Console) -> Iterator[str]:
+    """Yield lines on what the invocation costs: see `cost`. Raises BazelError."""
+    with _ready(invocation, runner, console) as (now, _):
+        try:
+            yield from cost.estimate(now, runner)
+        except CommandError as exc:
+            raise BazelError(
+                f"{invocation.title}: Bazel does not name its actions",
+                hint="build it: what fails is explained then",
+                detail=exc.detail,
+            ) from exc
+
+
+@contextmanager
+def _ready(
+    of: BazelInvocation, runner: Runner, console: Console
+) -> Iterator[tuple[BazelInvocation, list[str]]]:
+    """Hold the output base; yield the invocation without remote parts that do not answer, and why.
+
+    What its startup options name is written. Raises HostError for a Bazel that is no release.
+    """
+    base = runner.host(of.spec.output_base)
+    waiting = partial(console.info, "   waiting for another build of this tree")
+    with locked(base.with_name(base.name + ".lock"), waiting=waiting):
+        usable, notes = ask(of.spec.remote)
+        now = replace(of, spec=replace(of.spec, remote=usable))
+        if not now.spec.remote.options:  # nothing left needs the headers
+            now = of.locally()
+        write_headers(now.spec.remote, base.parent)
+        if now.spec.certificates:
+            now.spec.certificates.write(base.parent)
+        if now.spec.wants_release:
+            _check_release(now, base, runner)
+        for note in notes:
+            console.warn(note)
+        yield now, notes
 
 
 def _check_release(of: BazelInvocation, base: Path, runner: Runner) -> None:
@@ -176,7 +224,7 @@ def _check_release(of: BazelInvocation, base: Path, runner: Runner) -> None:
     program, memo = of.spec.bazel.path, base / RELEASE
     status = files.status(Path(str(program))) if not runner.isolated else None
     key = [str(program), *([status.st_size, status.st_mtime_ns] if status else [])]
-    kept = _read_json(memo)
+    kept = read_json(memo)
     known = kept.get("release") if kept.get("program") == key else None
     if known is None:
         try:
@@ -209,12 +257,12 @@ def _needed(
     texts = [path.read_bytes() for name in DEFINING for path in sorted(root.glob(name))]
     key = sha256(b"\0".join([of.key.encode(), *map(str.encode, read.options), *texts]))
     memo = base / REPOSITORIES
-    known = _read_json(memo).get(key) if not read.actions and not read.fetched else None
+    known = read_json(memo).get(key) if not read.actions and not read.fetched else None
     if known:
         return {WheelKind(name): tuple(Repository(*row) for row in rows) for name, rows in known}
     asked = _ask_needed(of, read.options, runner, console)
     if not any(row.name == NOT_KNOWN for rows in asked.values() for row in rows):
-        kept = dict(list(_read_json(memo).items())[-KEPT:])
+        kept = dict(list(read_json(memo).items())[-KEPT:])
         write_json(memo, {**kept, key: [[kind.value, rows] for kind, rows in asked.items()]})
     return asked
 
@@ -245,7 +293,7 @@ def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, si
     stored = runner.host(cache).glob("content_addressable/*/*/file") if cache else ()
     entries = [file.parent for file in stored if file.stat().st_mtime >= since]
     used = {f"{entry.parent.name}:{entry.name}": entry for entry in entries}
-    before = _read_json(base / DOWNLOADS)
+    before = read_json(base / DOWNLOADS)
     now: Fetched = {"": {**before.get("", {}), **{without_secrets(url): {} for url in urls}}}
     for repository, asked, named in events.read_asked(log):
         # http_archive of Bazel 7 and later marks what it puts into the cache with the URLs
@@ -258,12 +306,6 @@ def _remember(of: BazelInvocation, log: Path, urls: set[str], runner: Runner, si
             now.setdefault(repository, {})[url] = dict([digest.split(":")]) if digest else {}
     if now := {name: known for name, known in now.items() if known}:
         write_json(base / DOWNLOADS, {**before, **now})
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        return dict(json.loads(path.read_bytes()))
-    return {}
 
 
 def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
@@ -285,9 +327,9 @@ def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
 
 def _run(
     invocation: BazelInvocation,
-    *,
+    *more: str,
     files: Files,
-    warnings: _Warnings,
+    warnings: list[str],
     runner: Runner,
     console: Console,
     secrets: Sequence[str],
@@ -304,6 +346,7 @@ def _run(
         "--show_progress_rate_limit=1",
         f"--experimental_workspace_rules_log_file={runner.path(files.rules)}",
     ]
+    options += more
     if invocation.spec.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
         options.append(f"--execution_log_json_file={runner.path(files.spawns)}")
     command = invocation.command_line(*options)
@@ -342,31 +385,6 @@ def _hidden(text: str, secrets: Sequence[str]) -> str:
     return text
 
 
-class _Warnings:
-    """Prints each of Bazel's warnings once."""
-
-    def __init__(self, console: Console) -> None:
-        self.seen: list[str] = []
-        self._console = console
-        self._heading = ""
-
-    def line(self, line: str) -> None:
-        if self._heading:  # `WARNING: Reading from Remote Cache:` says what in the next line
-            self._add(f"{self._heading} {line}")
-            self._heading = ""
-        elif line.startswith("WARNING: ") and line.endswith(":"):
-            self._heading = line.removeprefix("WARNING: ")
-        elif line.startswith("WARNING: "):
-            self._add(line.removeprefix("WARNING: "))
-
-    def _add(self, text: str) -> None:
-        if text.startswith(UNREAD):
-            return
-        if text not in self.seen and len(self.seen) < WARNINGS:
-            self.seen.append(text)
-            self._console.warn(f"Bazel: {text}")
-
-
 @dataclass
 class _Shown:
     """What is seen while Bazel runs: actions from its events, what is running in its own words."""
@@ -375,14 +393,21 @@ class _Shown:
     _bar: Progress
     _console: Console
     _secrets: Sequence[str]
-    _warnings: _Warnings
+    _warnings: list[str]  # each once
+    _heading: str = ""  # `WARNING: Reading from Remote Cache:` says what in the next line
     _explained: int = 0
     _status: str = ""
     _started: float = field(default_factory=time.monotonic)
 
     def line(self, line: str) -> None:
-        """Keep Bazel's status line, for display only."""
-        self._warnings.line(line)
+        """Show a warning, and keep Bazel's status line; nothing is concluded from either."""
+        text = f"{self._heading} {line}" if self._heading else line.removeprefix("WARNING: ")
+        is_warning = bool(self._heading) or text != line
+        self._heading = text if text != line and not self._heading and text.endswith(":") else ""
+        is_new = text not in self._warnings and len(self._warnings) < WARNINGS
+        if is_warning and is_new and not self._heading and not text.startswith(UNREAD):
+            self._warnings.append(text)
+            self._console.warn(f"Bazel: {text}")
         if line.startswith("["):
             self._status = line
             self._update()
@@ -408,30 +433,28 @@ def _following(path: Path, read: BuildEvents, changed: Callable[[], None]) -> It
     from concurrent.futures import ThreadPoolExecutor
 
     over = threading.Event()
+
+    def follow() -> None:
+        pending, at, last = b"", 0, False
+        while not last:
+            last = over.wait(POLL_SECONDS)  # before reading: what was written by then is read
+            if path.exists():  # Bazel came that far
+                with path.open("rb") as file:
+                    file.seek(at)
+                    *lines, pending = (pending + file.read()).split(b"\n")
+                    at = file.tell()
+                for line in lines:
+                    read.feed(line.decode(errors="replace"))
+                if lines:
+                    changed()
+
     with ThreadPoolExecutor(max_workers=1) as pool:
-        following = pool.submit(_follow, path, read, changed, over)
+        following = pool.submit(follow)
         try:
             yield
         finally:
             over.set()
         following.result()  # raises what went wrong in that thread
-
-
-def _follow(
-    path: Path, read: BuildEvents, changed: Callable[[], None], over: threading.Event
-) -> None:
-    pending, at, last = b"", 0, False
-    while not last:
-        last = over.wait(POLL_SECONDS)  # before reading: what was written by then is read
-        if path.exists():  # Bazel came that far
-            with path.open("rb") as file:
-                file.seek(at)
-                *lines, pending = (pending + file.read()).split(b"\n")
-                at = file.tell()
-            for line in lines:
-                read.feed(line.decode(errors="replace"))
-            if lines:
-                changed()
 
 
 def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:

@@ -168,22 +168,18 @@ class BuildEvents:
     def _on_buildmetrics(self, _identity: Any, event: Mapping[str, Any]) -> None:
         metrics = event.get("buildMetrics", {})
         for runner in metrics.get("actionSummary", {}).get("runnerCount", ()):
-            self.runners[runner["name"]] = int(runner["count"])
+            self.runners[runner["name"]] = int(runner.get("count", 0))  # JSON omits 0
         seen = metrics.get("artifactMetrics", {}).get("outputArtifactsSeen", {})
         self.bytes_made = int(seen.get("sizeInBytes", 0))
 
 
-class Spawned(Plain, frozen=True, kw_only=True):
-    """What an execution log says of the processes of a build."""
+def read_spawns(log: Path) -> tuple[int, int, int]:
+    """Return cache hits, size of the outputs, and of those from a cache; 0 without a log.
 
-    cache_hits: int = 0
-    bytes_made: int = 0  # size of their outputs
-    bytes_cached: int = 0  # size of the outputs that came from a cache
-
-
-def read_spawns(log: Path) -> Spawned:
-    """Read an execution log, a row of JSON objects: what Bazel before 5 has instead of metrics."""
-    text, at = log.read_text(encoding="utf-8", errors="replace"), 0
+    An execution log, a row of JSON objects, is what Bazel before 5 has instead of metrics.
+    """
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    at = 0
     hits = made = cached = 0
     while (at := text.find("{", at)) >= 0:
         spawn, at = json.JSONDecoder().raw_decode(text, at)
@@ -193,7 +189,7 @@ def read_spawns(log: Path) -> Spawned:
         if spawn.get("remoteCacheHit"):
             hits += 1
             cached += size
-    return Spawned(cache_hits=hits, bytes_made=made, bytes_cached=cached)
+    return hits, made, cached
 
 
 def read_asked(log: Path) -> Iterator[tuple[str, tuple[str, ...], str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +35,13 @@ if TYPE_CHECKING:  # `rocwheel.dist` is imported where it is used: --help is thr
     from rocwheel import dist
 
 
-def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Request:
-    """Return the request that options make here and now. Raises ConfigError."""
+def request_from(
+    app: App, options: BuildOptions, *, therock: str, resolve: bool = True
+) -> dist.Request:
+    """Return the request that options make here and now, a branch by its commit with `resolve`.
+
+    Raises ConfigError, SourceError.
+    """
     from rocwheel import dist
 
     request = dist.Request.of(
@@ -49,30 +56,82 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         started=app.now().isoformat(timespec="seconds"),
         host=platform.node(),
     )
-    return dist.resolved(request, runner=app.runner)
+    return dist.resolved(request, runner=app.runner) if resolve else request
+
+
+FETCH_ONLY = option(
+    "--fetch-only",
+    section="Output",
+    metavar="FOLDER",
+    type=PATH,
+    rare=True,
+    help="Build nothing; fetch all that this build needs into one folder.",
+)
+OFFLINE = option(
+    "--offline",
+    section="Output",
+    metavar="FOLDER",
+    type=PATH,
+    rare=True,
+    help="Build without a network, from a folder that --fetch-only filled for the same options.",
+)
+COST = option(
+    "--cost",
+    section="Output",
+    is_flag=True,
+    rare=True,
+    help="A dry run that also counts Bazel's actions and says what a cache has of them.",
+)
 
 
 @command("dist_wheels")
 @build
 @signer_option
+@FETCH_ONLY
+@OFFLINE
+@COST
 @dry_run
 @click.pass_obj
-def dist_wheels(app: App, build: BuildOptions, signer: str, dry_run: bool) -> None:
+def dist_wheels(
+    app: App,
+    build: BuildOptions,
+    signer: str,
+    *,
+    fetch_only: Path | None,
+    offline: Path | None,
+    cost: bool,
+    dry_run: bool,
+) -> None:
     """Build, repair and verify a set of wheels, with a manifest; print the manifest's path.
 
     ROCm comes from --therock-path, JAX from a pin (--jax-version) or a folder (--jax-source-dir).
     The set appears whole in a folder below --wheelhouse, which is named after the first digits of
     the manifest's SHA-256; `current` points to the newest.
+
+    --fetch-only fills a folder with all that a build needs; the same line with --offline in its
+    place builds from it without a network.
     """
     from rocwheel import dist
     from rocwheel.release.trust import evidence
     from rocwheel.tools import housekeeping
 
-    planned = dist.plan(request_from(app, build, therock=rocm_source(build)))
+    if folder := offline or fetch_only:
+        if (offline and fetch_only) or build.cache or build.rocm_cache:
+            raise click.UsageError(
+                f"{'--offline' if offline else '--fetch-only'}: the folder is the cache, so it "
+                "goes with none of --cache-dir, --rocm-dir and the other one"
+            )
+        build = replace(build, cache=folder)
+    asked = request_from(app, build, therock=rocm_source(build), resolve=not offline)
+    planned = dist.plan_offline(asked) if offline else dist.plan(asked)
     key = key_of(app, signer)
-    if dry_run:
-        return app.emit_plan(dist.dry_run(planned, app.here))
+    if dry_run or cost:
+        lines = dist.dry_run(planned, app.here)
+        return app.emit_plan(chain(lines, dist.cost(planned, app.here)) if cost else lines)
     with housekeeping.using(planned.request.cache):
+        if fetch_only:
+            path = dist.fill(planned, app.here)
+            return app.emit({"fetched": str(path)}, str(path))
         result = dist.build(planned, app.here)
     if key:
         evidence.state_build(result.wheelhouse, key)

@@ -11,7 +11,10 @@ from rocwheel.dist.build_request import Request as Request
 from rocwheel.dist.build_request import plan as plan
 from rocwheel.dist.build_request import resolved as resolved
 from rocwheel.dist.inputs import gather as gather
+from rocwheel.dist.offline import fill as fill
+from rocwheel.dist.offline import plan_offline as plan_offline
 from rocwheel.dist.output import contents as contents
+from rocwheel.dist.output import cost as cost
 from rocwheel.dist.output import document as document
 from rocwheel.dist.output import dry_run as dry_run
 from rocwheel.dist.output import fetching as fetching

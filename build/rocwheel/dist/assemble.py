@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from msgspec import UNSET
 from packaging.utils import parse_wheel_filename
 
-from rocwheel import bazel, source
+from rocwheel import bazel, rocm, source
 from rocwheel.base import files, git, parallel
 from rocwheel.base.console import Console
 from rocwheel.base.container import Mount
@@ -238,18 +238,9 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
     planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
     request, compiler = planned.request, spec.compiler
     names = tuple(item.name for item in planned.families)
-    # others must be able to fetch it, too
-    is_local = is_loopback(urlsplit(root.delivery.url).netloc)
     return Manifest(
         jax_version=tree.jax_version,
-        rocm=RocmSource(
-            version=str(root.version),
-            header_version=root.facts.header_version,
-            sha256=root.sha256,
-            origin=root.origin,
-            name=root.name,
-            delivery=replace(root.delivery, url="") if is_local else root.delivery,
-        ),
+        rocm=rocm_source(root),
         tool=inputs.tool,
         jax=replace(tree.jax, repository=git.public(tree.jax.repository)),
         xla=replace(tree.xla, repository=git.public(tree.xla.repository)),
@@ -269,6 +260,19 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
         },
         wheels=entries,
         families=names if len(names) > 1 else (),
+    )
+
+
+def rocm_source(root: rocm.RocmRoot) -> RocmSource:
+    """Return a ROCm as a manifest has it, with an address only where others can fetch it, too."""
+    is_local = is_loopback(urlsplit(root.delivery.url).netloc)
+    return RocmSource(
+        version=str(root.version),
+        header_version=root.facts.header_version,
+        sha256=root.sha256,
+        origin=root.origin,
+        name=root.name,
+        delivery=replace(root.delivery, url="") if is_local else root.delivery,
     )
 
 

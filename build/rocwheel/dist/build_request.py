@@ -64,6 +64,8 @@ class Request(Wanted, source.SourceRequest):
     cache: Path = field()
     remote: bazel.Remote = LOCAL
     executor: Executor = Executor()
+    is_alone: bool = False  # its Bazel is a release in the cache, not this machine's own
+    is_offline: bool = False  # nothing may be fetched
     machine_options: tuple[str, ...] = ()  # Bazel's too, but about this machine: in no manifest
     home: Home  # rocwheel's own data
     cwd: Path

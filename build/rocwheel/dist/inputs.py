@@ -225,10 +225,11 @@ def find_bazel(
     if place.facts:
         return _of_image(place.facts, request.bazel_path, tree.bazel)
     named = request.bazel_path or ""
-    return bazel.locate(
+    alone = bool(request.is_alone and tree.bazel and not named)
+    binary = bazel.locate(
         str(request.cwd / named) if "/" in named else named,
         wanted=tree.bazel,
-        search_path=request.environ.get("PATH", ""),
+        search_path="" if alone else request.environ.get("PATH", ""),
         workspace=tree.workspace,
         runner=runner,
         downloads=bazel.Downloads(
@@ -238,8 +239,14 @@ def find_bazel(
             only_verified=request.locked,
             env=request.environ,
         ),
-        console=console,
+        console=None if request.is_offline else console,
     )
+    if request.is_offline and binary.url:
+        raise HostError(
+            f"Bazel {tree.bazel}: is not in {request.cache}, and this tree asks for it",
+            hint="fill the folder again where there is a network: --fetch-only",
+        )
+    return binary
 
 
 def _missing(tree: source.SourceTree) -> bazel.BazelBinary:

@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from rocwheel import bazel, rocm
 from rocwheel.base.console import columns, duration, size
 from rocwheel.base.download import has_password, without_secrets
+from rocwheel.base.errors import ConfigError
 from rocwheel.base.here import Here
 from rocwheel.base.process import Command, base_env
 from rocwheel.base.versions import canonical_version, project_name
@@ -60,6 +61,26 @@ def dry_run(planned: Plan, here: Here, *, place: BuildEnvironment | None = None)
     for name in (MANIFEST, REQUIREMENTS, BUILD_RECORD):
         yield f"# write {folder}/{name}"
     yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
+
+
+def cost(planned: Plan, here: Here) -> Iterator[str]:
+    """Yield lines on what each run of Bazel costs; Bazel loads and analyses, and builds nothing.
+
+    Raises ConfigError where ROCm, Bazel or the sources are not here yet, and BazelError.
+    """
+    ahead = gather(planned, here, fetch=False)
+    binary = ahead.spec.bazel
+    lacks = {"ROCm": ahead.rocm_root == ROCM_LATER, "JAX": ahead.tree.rc is None}
+    lacks["Bazel"] = binary.origin == "missing" or bool(binary.url)
+    if away := [name for name, is_away in lacks.items() if is_away]:
+        raise ConfigError(
+            f"--cost: not here yet: {', '.join(away)}",
+            hint="run the first lines of --dry-run; or --fetch-only FOLDER, then --offline FOLDER",
+        )
+    with ahead.place.running(here.runner) as inside:
+        for invocation in bazel.invocations(ahead.spec):
+            for line in bazel.price(invocation, runner=inside, console=here.console):
+                yield f"# {line}"
 
 
 def fetching(ahead: Inputs, here: Here) -> Iterator[str]:

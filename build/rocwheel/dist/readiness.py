@@ -1,21 +1,26 @@
 """Checks whether this machine can make a build: what it has and lacks, and what the build takes.
 
-Nothing is fetched or changed. The figures are estimates, or those of this wheelhouse's last build.
+Nothing but one small file is fetched, and nothing is changed. The figures are estimates, or those
+of this wheelhouse's last build.
 """
 
 import shutil
+import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
-from rocwheel import rocm, source
+from rocwheel import bazel, rocm, source
+from rocwheel.base import files
 from rocwheel.base.console import duration, silent, size
-from rocwheel.base.errors import RocwheelError
+from rocwheel.base.errors import CommandError, RocwheelError
 from rocwheel.base.here import Here
 from rocwheel.base.host import cgroup
-from rocwheel.base.process import HostRunner
+from rocwheel.base.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.base.values import Plain, replace
+from rocwheel.bazel.invocation import NO_RC
 from rocwheel.dist import checks, inputs, wheelhouse
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.records.build_record import BUILD_RECORD, BuildRecord
@@ -27,6 +32,17 @@ WHOLE_DISK: Final = BAZEL_DISK + ROCM_DISK
 JOB_MEMORY: Final = 4 * GIB  # a compile takes about 2 GiB, the last links several
 NOTE: Final = "note"  # of a row that is no need, but worth knowing
 HOSTS: Final = ("github.com", "storage.googleapis.com", "files.pythonhosted.org")
+
+
+TRIED: Final = "https://github.com/robots.txt"  # where XLA and most of its archives come from
+TRYING: Final = """
+def _tried(ctx):
+    ctx.download("{url}", "file")
+    ctx.file("BUILD", "")
+tried = repository_rule(_tried)
+"""
+WITH_MODULES: Final = (7,)  # Bazel that takes repositories from modules unless it is refused
+WITHOUT_WORKSPACE: Final = (9,)
 
 
 class Row(Plain, frozen=True, kw_only=True):
@@ -88,6 +104,53 @@ def examine(planned: Plan, here: Here, *, memory: int) -> Iterator[Row]:
         found=", ".join(filter(None, [*hosts, *HOSTS])),
         looks="`doctor --for build` resolves names, `rocm fetch` reads the tarball",
     )
+    is_known = spec.bazel.release < WITHOUT_WORKSPACE and spec.bazel.origin != "missing"
+    if seen.place.spec or spec.bazel.url or not is_known:
+        looks = "the build itself, whose first step with Bazel downloads"
+        yield Row(name="download by Bazel", found="not tried", looks=looks)
+    else:
+        yield try_download(spec, here.runner)
+    for invocation in bazel.invocations(spec):
+        builds = bazel.cost.earlier(invocation, here.runner)
+        has = f"{invocation.title}: {bazel.cost.compared(invocation, builds)[0]}"
+        yield Row(name="disk cache", found=has)
+
+
+def try_download(spec: bazel.BuildSpec, runner: Runner, url: str = TRIED) -> Row:
+    """Let Bazel download one small file, with a server and a workspace that are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="rocwheel-doctor-") as name:
+        folder = Path(name)
+        (folder / "WORKSPACE").write_text('load("//:tried.bzl", "tried")\ntried(name = "tried")\n')
+        (folder / "BUILD").touch()
+        (folder / "tried.bzl").write_text(TRYING.format(url=url))
+        root = GuestPath(PurePosixPath(folder / "bazel"))
+        (folder / "bazel").mkdir()
+        own = (word.partition("=") for word in source.joined(spec.startup_options))
+        startup = [
+            f"{option}={spec.workspace / value}"
+            if option == "--bazelrc"
+            else f"{option}{eq}{value}"
+            for option, eq, value in own
+        ]
+        if spec.certificates:
+            spec.certificates.write(folder / "bazel")
+            startup += spec.certificates.startup(root)
+        program = (str(spec.bazel.path), *NO_RC, f"--output_user_root={root}", *startup)
+        is_new = spec.bazel.release >= WITH_MODULES
+        form = ["--noenable_bzlmod", "--enable_workspace"] if is_new else []
+        fetch = Command(argv=(*program, "fetch", *form, "@tried//:all"), cwd=folder, timeout=120)
+        found, remedy = f"{url}: fetched", ""
+        try:
+            runner.capture(fetch)
+        except CommandError as exc:
+            said = exc.detail.splitlines() or [str(exc)]
+            why = next((line for line in said if "Error downloading" in line), said[-1])
+            found, remedy = why.strip(), "name the proxy (HTTPS_PROXY) and its CA (SSL_CERT_FILE)"
+        finally:
+            with suppress(CommandError):
+                runner.capture(Command(argv=(*program, "shutdown"), cwd=folder, timeout=60))
+            files.remove(folder / "bazel")
+        return Row(name="download by Bazel", found=found, remedy=remedy)
 
 
 def install_lines(needs: tuple[Row, ...]) -> tuple[str, ...]:

@@ -195,7 +195,7 @@ def recorded(source: RocmSource, *, cache: Path, option: str = "--rocm") -> Rocm
     if source.delivery and source.delivery.packages:
         version, packages = RocmVersion.parse(source.version), source.delivery.packages
         asked = _by_pip(source.name, source.url, None, version, cache)
-        return replace(asked, packages=packages, sha256=by_pip.digest_of(packages))
+        return _looked_up(replace(asked, packages=packages, sha256=by_pip.digest_of(packages)))
     held = Cache(cache).tree(source.sha256)
     if not source.url and (source.origin != "tarball" or held is None):
         raise ConfigError(
