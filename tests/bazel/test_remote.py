@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from pathlib import Path
@@ -263,13 +264,47 @@ def test_wrong_credentials_are_told_as_such(bench, cache):
         ({"cache": "https://secret@host"}, "has a password or token in it"),
         ({"executor": "grpcs://secret@host"}, "has a password or token in it"),
         ({"cache": "ftp://me:secret@host"}, "not an address of this kind"),
-        ({"tls_key": Path("key")}, "no such file"),
+        ({"tls_ca": Path("authority")}, "no such file"),
     ],
 )
 def test_addresses_and_files_are_checked(asked, problem):
     with pytest.raises(ConfigError, match=problem) as caught:
         read_remote(**asked)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["tls_certificate", "header_file", "tls_ca"])
+def test_a_file_of_credentials_that_is_missing_leaves_the_cache_out(bench, cache, tmp_path, file):
+    """As on a runner that is given none: TheRock's #7912."""
+    (tmp_path / "key").write_text("BEGIN PRIVATE KEY")
+    more = {"tls_key": tmp_path / "key"} if file == "tls_certificate" else {}
+    remote = read_remote(cache=cache.url, upload=True, **{file: tmp_path / "gone"}, **more)
+    said = f"remote cache not used: {tmp_path}/gone: no such file"
+    assert (remote.options, ask(remote)[1]) == ((), [said])
+    if file == "tls_certificate":
+        built = bench.build(JAXLIB, remote=remote)
+        assert (built.record.actions_executed, built.record.notes) == (ACTIONS, (said,))
+    assert not cache.requests
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [("", "no answer within 0.5 s"), ("HTTP/1.1 400 Bad Request", "answers, and not as gRPC does")],
+)
+def test_a_grpc_server_that_hangs_or_speaks_something_else_is_left_out(answers, said, monkeypatch):
+    monkeypatch.setattr(SLOW, 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            link, _ = server.accept()
+            with link:
+                link.sendall(answers.encode())
+                time.sleep(1)
+
+        threading.Thread(target=serve, daemon=True).start()
+        left, notes = ask(Remote(cache=url))
+    assert (left.options, notes) == ((), [f"remote cache not used: {url}: {said}"])
 
 
 def test_credentials_below_a_workspace_are_refused(tmp_path):

@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from support.faultserver import FaultServer
 from support.night import World
 
 from rocwheel.base.container.leftovers import owner
@@ -342,6 +343,56 @@ def test_an_image_that_no_engine_can_make_is_infra_and_leaves_the_release_as_it_
     assert world.local("one").code == 0
     world.plan("two", check=True)
     assert world.states("two")[image] == "kept: pushed"
+
+
+# name -> ROCm of the settings, families, what is played; exit statuses of plan, run, status and
+# check; the words that name the cause
+BAD = {
+    "no ROCm for anybody": (
+        "tarballs: ./empty", "gfx90a", {}, (5, 5, 5, 8), "lists nothing to build with"),
+    "a page that is a login page": (
+        "tarballs: {page}", "gfx90a", {}, (5, 5, 5, 8), "cannot be read"),
+    "a family that fails": (
+        "", "gfx90a, gfx1151", {"gate": {"gfx1151*unit*": "fail"}}, (0, 5, 5, 0),
+        "1 of 2 families released"),
+    "a gate that is killed each time": (
+        "", "gfx90a", {"gate": {"*unit*": "kill"}}, (0, 5, 5, 0), "ended by SIGKILL"),
+}  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_night_is_told_by_every_command_with_its_exit_status(world, name):
+    """What `test_bad_nights.py` writes down, by real commands; other kinds have tests above."""
+    rocm, families, plays, expected, words = BAD[name]
+    with FaultServer() as server:
+        page = server.add("tarball/", b"<html><title>Sign in</title><form></form></html>")
+        (world.folder / "empty").mkdir()
+        world.settings(families=families)
+        if rocm:
+            text = (world.folder / "nightly.yaml").read_text()
+            source = "source: therock-dist-linux-gfx90a-7.1.0.tar.gz"
+            world.settings(text.replace(source, rocm.format(page=page)))
+        world.script(**plays)
+        shown = [world.plan("one"), world.local("one")]
+        shown += [world.nightly("status", "one"), world.nightly("check")]
+    said = "".join(done.out + done.err for done in shown)
+    assert tuple(done.code for done in shown) == expected, said
+    assert all(words in done.out + done.err for done in shown[1:3]), said
+    assert "Traceback" not in said
+
+
+@pytest.mark.soak
+def test_two_nights_at_once_on_one_machine_both_end_and_the_page_is_of_the_newest(world):
+    for night in ("one", "two"):
+        world.plan(night, check=True)
+    words = (f"--program={program()}", *world.target)
+    both = [world.start("nightly", "run", night, *words) for night in ("one", "two")]
+    said = [process.communicate(timeout=600) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert set(world.states("one").values()) == set(world.states("two").values()) == {"pass"}
+    assert "night two" in page(world)
+    assert world.nightly("check").code == 0
 
 
 @pytest.mark.soak

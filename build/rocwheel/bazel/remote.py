@@ -6,8 +6,10 @@ are never in an argv: headers go into an rc file that only the user can read, ou
 workspace.
 """
 
+import itertools
 import os
 import socket
+import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -24,6 +26,10 @@ SLOW_SECONDS: Final = 2.0  # for a request of a few bytes; Bazel would wait as l
 PROBE: Final = b"rocwheel asks for what no cache has\n"
 CACHE_SCHEMES: Final = ("http", "https", "grpc", "grpcs")
 EXECUTOR_SCHEMES: Final = ("grpc", "grpcs")
+# What begins HTTP/2, which gRPC is: the preface and empty settings (RFC 9113, 3.4). A server
+# answers with its own settings, a frame of type 4.
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+SETTINGS: Final = b"\x04"
 PORTS: Final = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 FINE: Final = frozenset({*range(200, 300), 404})
 
@@ -33,6 +39,7 @@ class Remote(RemoteOptions):
     """The remote cache and executor that were asked for; `headers` are secrets."""
 
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    lacks: str = ""  # why cache and executor are not used, though they were asked for
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -87,7 +94,8 @@ def read_remote(asked: RemoteOptions, workspaces: Iterable[Path] = ()) -> Remote
     """Check the options for remote building; read the header file.
 
     Raises ConfigError for an address of the wrong kind or with a password in it, and for secrets
-    below a workspace, where they would be packed, committed or uploaded.
+    below a workspace, where they would be packed, committed or uploaded. Where a file of
+    credentials is missing, neither cache nor executor is used.
     """
     for name, address, schemes in (
         ("--remote-cache", asked.cache, CACHE_SCHEMES),
@@ -97,22 +105,26 @@ def read_remote(asked: RemoteOptions, workspaces: Iterable[Path] = ()) -> Remote
             _check_address(name, address, schemes)
     if asked.upload and not (asked.cache or asked.executor):
         raise ConfigError("--remote-upload: no remote cache", hint="add --remote-cache URL")
-    for file in filter(
-        None, (asked.header_file, asked.tls_certificate, asked.tls_key, asked.tls_ca)
-    ):
-        for workspace in workspaces:
-            if file.resolve().is_relative_to(workspace.resolve()):
-                raise ConfigError(
-                    f"{file}: credentials lie below the workspace {workspace}",
-                    hint="keep them elsewhere, for example below ~/.config",
-                )
-        if not file.is_file():
-            raise ConfigError(f"{file}: no such file", hint="check the path")
+    credentials = (asked.header_file, asked.tls_certificate, asked.tls_key, asked.tls_ca)
+    given = [file for file in credentials if file]
+    for file, workspace in itertools.product(given, workspaces):
+        if file.resolve().is_relative_to(workspace.resolve()):
+            raise ConfigError(
+                f"{file}: credentials lie below the workspace {workspace}",
+                hint="keep them elsewhere, for example below ~/.config",
+            )
     if bool(asked.tls_certificate) != bool(asked.tls_key):
         raise ConfigError(
             "a client certificate and its key belong together",
             hint="give --remote-tls-certificate and --remote-tls-key",
         )
+    missing = next((file for file in given if not file.is_file()), None)
+    places = {"remote cache": asked.cache, "remote executor": asked.executor}
+    if missing and any(places.values()):  # a runner that is given none builds all the same
+        what = " and ".join(name for name, address in places.items() if address)
+        return Remote(lacks=f"{what} not used: {missing}: no such file")
+    if missing:
+        raise ConfigError(f"{missing}: no such file", hint="check the path")
     # https://github.com/bazelbuild/bazel/issues/12764
     key = asked.tls_key
     if key and "BEGIN PRIVATE KEY" not in key.read_text(encoding="utf-8", errors="replace"):
@@ -126,12 +138,12 @@ def read_remote(asked: RemoteOptions, workspaces: Iterable[Path] = ()) -> Remote
 
 def ask(remote: Remote) -> tuple[Remote, list[str]]:
     """Try cache and executor with small requests; keep what works, and note the rest."""
-    notes: list[str] = []
+    notes = [remote.lacks] if remote.lacks else []
     cache, executor = remote.cache, remote.executor
     if cache and (problem := _ask_cache(remote)):
         notes.append(f"remote cache not used: {problem}")
         cache = ""
-    if executor and (problem := _connect(executor)):
+    if executor and (problem := _connect(executor, remote)):
         notes.append(f"remote executor not used: {problem}")
         executor = ""
     left = replace(remote, cache=cache, executor=executor, upload=remote.upload and bool(cache))
@@ -194,7 +206,7 @@ def _ask_cache(remote: Remote) -> str:
     bytes need no check: Bazel warns, and builds that action.
     """
     if urlsplit(remote.cache).scheme.startswith("grpc"):
-        return _connect(remote.cache)
+        return _connect(remote.cache, remote)
     import requests
 
     base = remote.cache.rstrip("/")
@@ -214,13 +226,24 @@ def _ask_cache(remote: Remote) -> str:
     return "" if is_fine else f"{base}: answers {answer.status_code} {answer.reason}"
 
 
-def _connect(address: str) -> str:
-    """Return why a gRPC address cannot be reached; "" when something listens there."""
+def _connect(address: str, remote: Remote) -> str:
+    """Return why a gRPC address cannot be used; "" where something answers as gRPC does."""
     parts = urlsplit(address)
+    host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
     try:
-        with socket.create_connection(
-            (parts.hostname or "", parts.port or PORTS[parts.scheme]), timeout=SLOW_SECONDS
-        ):
-            return ""
+        with socket.create_connection((host, port), timeout=SLOW_SECONDS) as plain:
+            link = plain
+            if parts.scheme == "grpcs":
+                tls = ssl.create_default_context(cafile=remote.tls_ca)
+                tls.set_alpn_protocols(["h2"])
+                if remote.tls_certificate:
+                    tls.load_cert_chain(remote.tls_certificate, remote.tls_key)
+                link = tls.wrap_socket(plain, server_hostname=host)
+            with link:
+                link.sendall(PREFACE)
+                answer = link.recv(9)
+    except TimeoutError:
+        return f"{address}: no answer within {SLOW_SECONDS:g} s"
     except OSError as exc:
         return f"{address}: {exc.strerror or exc}"
+    return "" if answer[3:4] == SETTINGS else f"{address}: answers, and not as gRPC does"
